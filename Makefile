@@ -1,0 +1,55 @@
+PYTHON ?= python3
+SEEDS  ?= 100
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CODE  := $(wildcard src tests bench)
+
+# What must be covered branch by branch: the parts whose mistakes are silent.
+PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/journal/frame.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test cover check format sim bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv and install the project into it
+
+$(STAMP): pyproject.toml
+	@echo "installing into $(VENV) (a minute on a fresh machine)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
+	@$(BIN)/semel demo
+
+test: cover ## the coverage gate, then every test
+	$(BIN)/python -m pytest -n 2 --durations=15 tests
+
+cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure core
+	$(BIN)/python -m coverage run -m pytest -q tests/unit
+	$(BIN)/python -m coverage report --include='$(PROVEN)' --fail-under=100
+
+check: $(STAMP) ## lint, format, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code as the formatter wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
+	$(BIN)/python -m tests.sim $(SEEDS)
+
+bench: $(STAMP) ## measure
+	$(BIN)/python -m bench
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) .coverage .coverage.* htmlcov build dist .hypothesis .import_linter_cache
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Where Spark looks for the format "semel"; its source arrives with the Spark step."""

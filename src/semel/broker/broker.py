@@ -1,0 +1,366 @@
+"""The broker: the one writer. It does no I/O of its own: it hands out work orders.
+
+The numbers EO-1 to EO-7 are the steps of an append's life (`docs/explanation/exactly-once.md`):
+
+    submit()      EO-2 decide, EO-3 apply and gather, EO-4 hold every answer
+    next_group()  EO-5 the bytes to write and sync
+    written()     EO-6 the watermark moves, readers see, answers leave
+    cut()         EO-7 the bytes of a checkpoint
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from semel.broker.expiry import Expiry, is_mortal
+from semel.broker.reader import Reader, Slice
+from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter
+from semel.journal.appender import Appender, Group
+from semel.journal.checkpoint import Cut
+from semel.journal.frame import encode_meta, frame_bytes
+from semel.journal.recovery import Recovered
+from semel.journal.writer import Room
+from semel.machine import Decision, State, apply, decide
+from semel.machine.media import is_json
+from semel.machine.rows import StreamRow, TailRow
+from semel.machine.state import kept_from
+from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
+from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
+from semel.model.outcomes import (
+    BatchTooLarge,
+    DiskFull,
+    Gone,
+    NotFound,
+    OffsetBeyondTail,
+    OffsetTrimmed,
+    Outcome,
+    Overloaded,
+)
+
+Reply = Callable[[Outcome], None]
+T = TypeVar("T")
+
+
+class ReadDone(Outcome, frozen=True):
+    """What a read found, up to `next_offset`; the stream as it is durable now."""
+
+    row: StreamRow
+    tail: TailRow
+    next_offset: int
+    slices: list[Slice]
+
+
+class _Pending:
+    """What waits for a group: answers, and what readers will see."""
+
+    __slots__ = ("answers", "changes", "is_synced")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Callable[[Any], None], Any]] = []
+        self.changes: dict[int, tuple[StreamRow, TailRow | None]] = {}
+        self.is_synced = False
+
+
+class Broker:
+    """All state of a running engine. One thread calls it."""
+
+    def __init__(self, recovered: Recovered, *, now_ms: int, segment_bytes: int) -> None:
+        self.state: State = recovered.state
+        self.seen = Seen(self.state)
+        self.is_full = False
+        self._index = recovered.index
+        self._segments = recovered.segments
+        self._reader = Reader(self.seen, self._index, self._segments)
+        self._expiry = Expiry(self.state, now_ms)
+        self._appender = Appender(
+            seed=recovered.seed,
+            position=recovered.position,
+            previous_crc=recovered.previous_crc,
+            segment=recovered.segments.firsts[-1],
+            capacity=recovered.capacity,
+        )
+        self._frame_bytes_max = segment_bytes // 2
+        self._open = _Pending()
+        self._flying: _Pending | None = None
+        self._parked: deque[tuple[Command, Reply]] = deque()
+        self._needs_watermark = True
+        self._needs_sync = False
+        self._cut_lsn = -1
+
+    # ---- commands ------------------------------------------------------------------------------
+
+    def submit(self, command: Command, reply: Reply) -> None:
+        """Take a command; `reply` gets its outcome once the facts it reveals are durable."""
+        if self._parked or not self._execute(command, reply):
+            self._park(command, reply)
+
+    def _park(self, command: Command, reply: Reply) -> None:
+        """Let a command wait for the disk. Later ones queue behind it: order is a promise."""
+        if len(self._parked) >= PARKED_COMMANDS_MAX:
+            reply(Overloaded())
+        else:
+            self._parked.append((command, reply))
+
+    def _execute(self, command: Command, reply: Reply) -> bool:
+        """Decide and commit; False if it has to wait."""
+        if self._appender.pending_bytes > GROUP_BYTES_MAX:
+            return False
+        if not (self._expiry.is_idle or self._expire_before(command)):
+            return False
+        if isinstance(command, Create) and command.fork is not None and command.fork.sub_offset:
+            if self._awaits_source(command.fork):
+                return False
+            command = self._with_stored(command, command.fork)
+        return self._commit(decide(self.state, command), command.now_ms, reply)
+
+    def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
+        event = decision.event
+        if event is None:
+            self._release(reply, decision.outcome)
+            return True
+        sections = decision.sections
+        meta = encode_meta(event)
+        length = frame_bytes(meta, sections)
+        if length > self._frame_bytes_max:
+            self._release(reply, BatchTooLarge(self._frame_bytes_max))
+            return True
+        if not self._appender.has_room(length) or (decision.grows and self.is_full):
+            if self.is_full:
+                self._release(reply, DiskFull())
+            return self.is_full
+        # EO-3. State and frame move together; the answer waits in the group.
+        time_ms = self.state.frame_time(now_ms)
+        apply(self.state, event, sections, time_ms)
+        lsn = self._appender.add(event, meta, sections, length, time_ms)
+        segment = self._appender.segment
+        if segment != self._segments.firsts[-1]:
+            self._segments.add(segment)
+        for section in sections:
+            self._index.add(section.stream, section.base, section.count, lsn, segment)
+        self._note_changes()
+        self._open.answers.append((reply, decision.outcome))
+        return True
+
+    def _note_changes(self) -> None:
+        """Remember what readers will see once the open group is durable."""
+        changes = self._open.changes
+        for stream in self.state.touched:
+            row, tail = stream.row, stream.tail
+            changes[row.number] = (row, tail)
+            if tail.is_deleted and row.number not in self.state.by_number:
+                changes[row.number] = (row, None)
+                self._index.forget(row.number)
+            if is_mortal(row):
+                if tail.is_deleted:
+                    self._expiry.forget(row.number)
+                else:
+                    self._expiry.watch(stream)
+        self.state.touched.clear()
+
+    def _release(self, reply: Callable[[T], None], answer: T) -> None:
+        """EO-4. An answer that changes nothing still reveals the state it was decided on."""
+        if self._appender.has_facts:
+            self._open.answers.append((reply, answer))
+        elif self._flying is not None and self._flying.is_synced:
+            self._flying.answers.append((reply, answer))
+        else:
+            reply(answer)
+
+    def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
+        """Answer a question about the state, as soon as that state is durable."""
+        self._release(reply, question(self.state))
+
+    # ---- facts a command needs from the journal ------------------------------------------------
+
+    def _expire_before(self, command: Command) -> bool:
+        """Write the end of streams whose time is over before a command meets them."""
+        if isinstance(command, Register):
+            return True
+        paths = [command.path]
+        if isinstance(command, Create) and command.fork is not None:
+            paths.append(command.fork.source)
+        return all(self._expire_if_due(path, command.now_ms) for path in paths)
+
+    def _expire_if_due(self, path: str, now_ms: int) -> bool:
+        stream = self.state.by_path.get(path)
+        if stream is None or not is_mortal(stream.row) or stream.tail.is_deleted:
+            return True
+        if self.state.frame_time(now_ms) < self._expiry.deadline(stream):
+            return True
+        expire = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
+        return self._commit(decide(self.state, expire), now_ms, _nobody)
+
+    def _awaits_source(self, fork: ForkRequest) -> bool:
+        """Tell whether the append a fork divides is still on its way to the disk."""
+        source = self.state.by_path.get(fork.source)
+        if source is None or fork.offset is None or fork.offset >= source.tail.tail:
+            return False
+        view = self.seen.by_number.get(source.row.number)
+        return view is None or view.tail is None or view.tail.tail <= fork.offset
+
+    def _with_stored(self, command: Create, fork: ForkRequest) -> Create:
+        """Add what the journal holds at the fork's offset."""
+        source = self.state.by_path.get(fork.source)
+        offset = fork.offset
+        if source is None or offset is None:
+            return command
+        if not source.tail.head <= offset < source.tail.tail:
+            return command
+        number = source.row.number
+        piece = self._reader.read(self.seen.by_number[number], offset, source.tail.tail, 1)[0]
+        units = piece.count if is_json(source.row.content_type) else len(next(piece.messages()))
+        stored = StoredAppend(number, offset, units, next(piece.messages()))
+        return replace(command, fork=replace(fork, stored=stored))
+
+    # ---- work orders ---------------------------------------------------------------------------
+
+    def next_group(self) -> Group | None:
+        """Hand out the next bytes to write, unless some are being written."""
+        if self._flying is not None:
+            return None
+        group = self._appender.take()
+        if group is None and self._needs_sync:
+            group = self._appender.take_sync()
+        elif group is None and self._needs_watermark:
+            group = self._appender.take_watermark()
+            self._needs_watermark = False
+        if group is not None:
+            self._flying, self._open = self._open, _Pending()
+            self._flying.is_synced = group.is_synced
+        return group
+
+    def written(self, group: Group) -> None:
+        """EO-6. A group is on disk (and durable, if it was to be): readers see, answers leave."""
+        flying, self._flying = self._flying, None
+        assert flying is not None
+        if group.is_synced:
+            self._needs_watermark = group.size > 0
+            self._needs_sync = self._needs_sync and group.end < self._cut_lsn
+            self._appender.durable = group.end
+        woken = self.seen.promote(flying.changes.values())
+        for reply, answer in flying.answers:
+            reply(answer)
+        for waiter in woken:
+            waiter.wake()
+        self._unpark()
+
+    def set_room(self, room: Room) -> None:
+        """Learn what room the disk has."""
+        self.is_full = room.is_full
+        self._appender.offer_spare(room.spare_bytes)
+        self._unpark()
+
+    def _unpark(self) -> None:
+        while self._parked and self._execute(*self._parked[0]):
+            self._parked.popleft()
+
+    @property
+    def needs_room(self) -> bool:
+        """Tell whether the writer should look for a spare segment or its reserve."""
+        return self.is_full or not self._appender.has_spare
+
+    @property
+    def durable(self) -> int:
+        """The durable watermark."""
+        return self._appender.durable
+
+    @property
+    def end(self) -> int:
+        """Where the journal ends, written or not."""
+        return self._appender.position
+
+    # ---- checkpoints ---------------------------------------------------------------------------
+
+    def cut(self) -> Cut | None:
+        """EO-7. Take the state as it is now, for a checkpoint once it is durable."""
+        if self._appender.position == self._cut_lsn:
+            return None
+        self._cut_lsn = self._appender.position
+        self._needs_sync = self._appender.durable < self._cut_lsn
+        dirty = self.state.take_dirty()
+        alive = self.state.by_number
+        return Cut(
+            self._cut_lsn,
+            self._appender.previous_crc,
+            self.state.meta_row(),
+            dirty,
+            self._index.cut(),
+            {n: kept_from(self.state, alive[n]) for n in dirty.pruned if n in alive},
+            self._segments.spans(),
+        )
+
+    def cut_done(self, dead: list[int]) -> None:
+        """The checkpoint is durable; the segments in `dead` may be unlinked after this."""
+        self._index.finish_cut()
+        self._segments.remove(dead)
+
+    def cut_failed(self, cut: Cut) -> None:
+        """The store had no room: take everything back, for the next checkpoint."""
+        self._index.undo_cut()
+        self.state.dirty.absorb(cut.dirty)
+        self._cut_lsn = -1
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def read(
+        self,
+        path: str,
+        offset: int | None,
+        *,
+        now_ms: int,
+        reply: Callable[[ReadDone | Outcome], None],
+        bytes_max: int = READ_BYTES_DEFAULT,
+    ) -> None:
+        """Read a stream as it is durable, from `offset` (None: its head). A read is a use."""
+        if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
+            reply(Overloaded())
+        elif path not in self.state.by_path:
+            # EO-4. Whoever is told that it is gone may not meet it again after a crash.
+            self._release(reply, NotFound())
+        else:
+            reply(self._read(path, offset, now_ms, bytes_max))
+
+    def _read(self, path: str, offset: int | None, now_ms: int, bytes_max: int) -> Outcome:
+        view = self.seen.by_path.get(path)
+        if view is None or view.tail is None:
+            return NotFound()
+        tail = view.tail
+        if tail.is_deleted:
+            return Gone()
+        offset = tail.head if offset is None else offset
+        if offset > tail.tail:
+            return OffsetBeyondTail(tail.tail)
+        if offset < tail.head:
+            return OffsetTrimmed(tail.head)
+        if is_mortal(view.row):
+            self._expiry.touch(view.row.number, now_ms)
+        slices = self._reader.read(view, offset, tail.tail, bytes_max)
+        return ReadDone(view.row, tail, slices[-1].next_offset if slices else offset, slices)
+
+    def wait(self, path: str, offset: int, wake: Callable[[], None]) -> tuple[View, Waiter] | None:
+        """Call `wake` once when the stream has more than `offset`, is closed or gone.
+
+        None if there is nothing to wait for, or too many wait.
+        """
+        view = self.seen.by_path.get(path)
+        if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
+            return None
+        waiter = Waiter(offset, wake)
+        if view.tail.tail > offset or not add_waiter(view, waiter):
+            return None
+        return view, waiter
+
+    def stop_waiting(self, waiting: tuple[View, Waiter]) -> None:
+        """Give up a wait."""
+        drop_waiter(*waiting)
+
+    def sweep(self, now_ms: int, count_max: int) -> int:
+        """Write the end of streams whose time is over; answer how many."""
+        due = self._expiry.due(now_ms, count_max)
+        return sum(self._expire_if_due(stream.row.path, now_ms) for stream in due)
+
+
+def _nobody(_outcome: Outcome) -> None:
+    """Answer no one: the engine asked itself."""

@@ -1,0 +1,320 @@
+"""The engine: a broker on a real directory, driven by an event loop and two threads.
+
+One thread writes the journal, one commits checkpoints; the loop decides and answers. There is no
+timer between an append and its sync: while one group is on its way to the disk the next one forms.
+"""
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from semel.broker.broker import Broker, Reply
+from semel.broker.clock import Clock, SystemClock
+from semel.broker.settings import Settings
+from semel.broker.worker import Worker
+from semel.journal.appender import Group
+from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut
+from semel.journal.disk import Disk, RealDisk
+from semel.journal.identity import IDENTITY_BYTES
+from semel.journal.lmdb_store import LmdbStore
+from semel.journal.recovery import Recovered, recover
+from semel.journal.segments import segment_name
+from semel.journal.store import Store, StoreFull
+from semel.journal.writer import Room, Writer
+from semel.model.commands import Command
+from semel.model.errors import EngineError, EngineStopped
+from semel.model.outcomes import Outcome
+
+_SWITCH_SECONDS: Final = 0.0005
+_ROOM_RETRY_SECONDS: Final = 1.0
+_SWEEP_COUNT_MAX: Final = 1_000
+_EXIT_BUG: Final = 70
+
+
+def end_process(error: BaseException) -> None:
+    """Fail-stop: say why, and end at once, before anything else can be answered."""
+    sys.stderr.write(f"semel: fatal: {error}\n")
+    sys.stderr.flush()
+    os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
+
+
+class Directory:
+    """A locked data directory: the journal's files and the checkpoint's store."""
+
+    def __init__(self, path: str) -> None:
+        self.disk: Disk = RealDisk(path)
+        try:
+            self.disk.lock()
+            self.store: Store = LmdbStore(os.path.join(path, FILE_NAME))
+        except EngineError:
+            self.disk.close()
+            raise
+
+    def close(self) -> None:
+        """Give it up."""
+        self.store.close()
+        self.disk.close()
+
+
+class Engine:
+    """A running engine. All methods belong to the loop's thread."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        recovered: Recovered,
+        settings: Settings,
+        *,
+        clock: Clock,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.broker: Final = Broker(
+            recovered, now_ms=clock.now_ms(), segment_bytes=settings.segment_bytes
+        )
+        self.clock: Final = clock
+        self.replayed_frames: Final = recovered.replayed_frames
+        self.replayed_bytes: Final = recovered.replayed_bytes
+        self._directory = directory
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(
+            directory.disk,
+            segment=recovered.segments.firsts[-1],
+            segment_bytes=settings.segment_bytes,
+            reserve_bytes=settings.reserve_bytes,
+        )
+        self._write_worker = Worker("semel-journal", self._fail)
+        self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
+        self._is_flush_due = False
+        self._is_writing = False
+        self._is_stopped = False
+        self._cut: Cut | None = None
+        self._is_committing = False
+        self._segment = recovered.segments.firsts[-1]
+        self._idle: list[asyncio.Future[None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        on_fatal: Callable[[BaseException], None] = end_process,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Engine":
+        """Lock and recover a directory. When this returns, all it holds is durable."""
+        settings = settings or Settings()
+        clock = clock or SystemClock()
+        directory = Directory(path)
+        try:
+            recovered = recover(
+                directory.disk,
+                directory.store,
+                fresh_identity=clock.random_bytes(IDENTITY_BYTES),
+                segment_bytes=settings.segment_bytes,
+                limits=settings.limits,
+                progress=progress,
+            )
+            engine = cls(directory, recovered, settings, clock=clock, on_fatal=on_fatal)
+            engine.broker.set_room(engine._writer.prepare())
+        except EngineError:
+            directory.close()
+            raise
+        engine._start()
+        return engine
+
+    def _start(self) -> None:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        # What recovery built lives as long as the process: no use in walking it again and again.
+        gc.collect()
+        gc.freeze()
+        self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
+        self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
+        self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
+        self._flush_soon()
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        slot = len(self._timers)
+
+        def run() -> None:
+            if not self._is_stopped:
+                self._timers[slot] = self._loop.call_later(seconds, run)
+                action()
+
+        self._timers.append(self._loop.call_later(seconds, run))
+
+    # ---- commands ------------------------------------------------------------------------------
+
+    def submit(self, command: Command, reply: Reply) -> None:
+        """Take a command; `reply` is called on the loop when its outcome is durable."""
+        if self._is_stopped:
+            raise EngineStopped("the engine has stopped")
+        self.broker.submit(command, reply)
+        self._flush_soon()
+
+    async def execute(self, command: Command) -> Outcome:
+        """Take a command and wait for its outcome."""
+        outcome: Outcome = await self.call(partial(self.submit, command))
+        return outcome
+
+    async def call(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
+        """Wait for any broker call that takes a reply as its last argument."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def reply(outcome: Any) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        start(reply)
+        self._flush_soon()
+        return await answer
+
+    def _sweep(self) -> None:
+        if self.broker.sweep(self.clock.now_ms(), _SWEEP_COUNT_MAX):
+            self._flush_soon()
+
+    # ---- the journal ---------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._is_writing or self._is_stopped:
+            return
+        group = self.broker.next_group()
+        if group is None:
+            self._settle_idle()
+        elif group.is_synced:
+            self._is_writing = True
+            self._write_worker.do(partial(self._write, group), partial(self._written, group))
+        else:
+            # A lone watermark: one small write, no sync, not worth a thread.
+            self._guarded(partial(self._write_watermark, group))
+
+    def _write(self, group: Group) -> Room | None:
+        self._writer.write(group)
+        rolled = any(part.segment != self._segment for part in group.parts)
+        return self._writer.make_room() if rolled else None
+
+    def _write_watermark(self, group: Group) -> None:
+        self._writer.write(group)
+        self.broker.written(group)
+        self._flush_soon()
+
+    def _written(self, group: Group, room: Room | None) -> None:
+        self._is_writing = False
+        self.broker.written(group)
+        if room is not None:
+            self._segment = group.parts[-1].segment
+            self.broker.set_room(room)
+            self.checkpoint()
+        self._commit_cut_if_durable()
+        self._flush_soon()
+
+    def _look_for_room(self) -> None:
+        """Ask again for a spare and the reserve, while they are missing."""
+        if self.broker.needs_room and not self._is_writing:
+            self._is_writing = True
+            self._write_worker.do(self._writer.make_room, self._found_room)
+
+    def _found_room(self, room: Room) -> None:
+        self._is_writing = False
+        self.broker.set_room(room)
+        self._flush_soon()
+
+    def _settle_idle(self) -> None:
+        waiting, self._idle = self._idle, []
+        for future in waiting:
+            future.set_result(None)
+
+    # ---- checkpoints ---------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Begin a checkpoint, unless one is under way or nothing has changed."""
+        if self._cut is None and not self._is_stopped:
+            self._cut = self.broker.cut()
+            self._commit_cut_if_durable()
+            self._flush_soon()
+
+    def _commit_cut_if_durable(self) -> None:
+        cut = self._cut
+        if cut is None or self._is_committing or self.broker.durable < cut.lsn:
+            return
+        self._is_committing = True
+        job = partial(_commit_or_none, self._directory.store, cut)
+        self._checkpoint_worker.do(job, partial(self._committed, cut))
+
+    def _committed(self, cut: Cut, dead: list[int] | None) -> None:
+        if dead is None:
+            self.broker.cut_failed(cut)
+            self._cut_over(None)
+            return
+        self.broker.cut_done(dead)
+        self._checkpoint_worker.do(partial(_unlink, self._directory.disk, dead), self._cut_over)
+
+    def _cut_over(self, _result: object) -> None:
+        self._cut = None
+        self._is_committing = False
+        self._flush_soon()
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except EngineError as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_stopped = True
+        self._on_fatal(error)
+
+    async def settle(self) -> None:
+        """Wait until nothing is on its way to the disk."""
+        while True:
+            idle: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(idle)
+            self._flush_soon()
+            await idle
+            if self._cut is None:
+                return
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        """Finish what is under way, checkpoint, and let the directory go."""
+        if not self._is_stopped:
+            await self.settle()
+            self.checkpoint()
+            await self.settle()
+        self._is_stopped = True
+        for timer in self._timers:
+            timer.cancel()
+        self._write_worker.stop()
+        self._checkpoint_worker.stop()
+        self._writer.close()
+        self._directory.close()
+
+
+def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
+    """Commit; None if the store has no room, which costs nothing but time."""
+    try:
+        return commit_cut(store, cut)
+    except StoreFull:
+        return None
+
+
+def _unlink(disk: Disk, dead: list[int]) -> None:
+    for first in dead:
+        disk.unlink(segment_name(first))
+    if dead:
+        disk.sync_names()

@@ -1,0 +1,104 @@
+"""Reading messages: from the index to the frames, through forks to their sources."""
+
+import struct
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from semel.broker.seen import Seen, View
+from semel.journal.index import Index
+from semel.journal.segments import Segments
+from semel.machine.events import Section
+from semel.model.errors import CorruptRead
+
+
+class Slice(Struct, frozen=True, gc=False):
+    """Messages of one append, or its end from some offset on; laid out like a section."""
+
+    offset: int
+    count: int
+    payload: bytes
+    lengths: bytes
+    is_joined: bool
+    time_ms: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last message."""
+        return self.offset + self.count
+
+    def messages(self) -> Iterator[bytes]:
+        """Split the payload into its messages."""
+        if self.count == 1:
+            yield self.payload
+            return
+        at = 0
+        for length in struct.unpack(f"<{self.count}I", self.lengths):
+            yield self.payload[at : at + length]
+            at += length + self.is_joined
+
+
+class Reader:
+    """Finds and checks the frames behind a range of offsets."""
+
+    def __init__(self, seen: Seen, index: Index, segments: Segments) -> None:
+        self._seen = seen
+        self._index = index
+        self._segments = segments
+
+    def read(self, view: View, offset: int, end: int, bytes_max: int) -> list[Slice]:
+        """Read from `offset` up to `end`, stopping after `bytes_max` but not before one slice."""
+        slices: list[Slice] = []
+        size = 0
+        for number, start, stop in self._pieces(view, offset, end):
+            for piece in self._read_own(number, start, stop):
+                slices.append(piece)
+                size += len(piece.payload)
+                if size >= bytes_max:
+                    return slices
+        return slices
+
+    def _pieces(self, view: View, offset: int, end: int) -> list[tuple[int, int, int]]:
+        """Split a range by who stores it: the sources of a fork first."""
+        pieces: list[tuple[int, int, int]] = []
+        row = view.row
+        while offset < end:
+            start = 0 if row.fork is None else row.fork.start
+            if end > start:
+                pieces.append((row.number, max(offset, start), end))
+                end = start
+            if row.fork is not None:
+                row = self._seen.by_number[row.fork.source].row
+        return pieces[::-1]
+
+    def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice]:
+        for lsn in self._index.frames(number, offset, end):
+            frame = self._segments.read_frame(lsn)
+            for section in frame.sections:
+                if (
+                    section.stream == number
+                    and section.base <= offset < section.base + section.count
+                ):
+                    yield cut_section(section, offset, end, frame.time_ms)
+                    offset = section.base + section.count
+            if offset >= end:
+                return
+        raise CorruptRead(
+            f"offset {offset} is not where the index says", file=f"stream {number}", position=offset
+        )
+
+
+def cut_section(section: Section, offset: int, end: int, time_ms: int) -> Slice:
+    """Take the messages of a section from `offset` up to `end`."""
+    skip = offset - section.base
+    count = min(section.base + section.count, end) - offset
+    if count == section.count:
+        return Slice(offset, count, section.payload, section.lengths, section.is_joined, time_ms)
+    lengths = struct.unpack(f"<{section.count}I", section.lengths)
+    gap = int(section.is_joined)
+    start = sum(lengths[:skip]) + gap * skip
+    kept = lengths[skip : skip + count]
+    size = sum(kept) + gap * (count - 1)
+    packed = section.lengths[4 * skip : 4 * (skip + count)] if count > 1 else b""
+    payload = section.payload[start : start + size]
+    return Slice(offset, count, payload, packed, section.is_joined and count > 1, time_ms)

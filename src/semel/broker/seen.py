@@ -1,0 +1,94 @@
+"""What readers may see: every stream as it is at the durable watermark, and who waits for more.
+
+The state runs ahead of the disk. A read answered from it could show what a crash takes back, so
+GET, HEAD, lists and live reads look here and only here (EO-6).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from semel.machine.rows import StreamRow, TailRow
+from semel.machine.state import State
+from semel.model.limits import WAITERS_PER_STREAM_MAX
+
+
+class Waiter:
+    """One reader at the end of a stream; `wake` is called once."""
+
+    __slots__ = ("offset", "wake")
+
+    def __init__(self, offset: int, wake: Callable[[], None]) -> None:
+        self.offset: Final = offset
+        self.wake: Final = wake
+
+
+class View:
+    """One stream at the durable watermark; `tail` is None once it is gone."""
+
+    __slots__ = ("row", "tail", "waiters")
+
+    def __init__(self, row: StreamRow, tail: TailRow | None) -> None:
+        self.row: Final = row
+        self.tail = tail
+        self.waiters: list[Waiter] | None = None
+
+
+class Seen:
+    """All durable streams, by name and by number."""
+
+    def __init__(self, state: State) -> None:
+        self.by_path: dict[str, View] = {}
+        self.by_number: dict[int, View] = {}
+        for number, stream in state.by_number.items():
+            view = View(stream.row, stream.tail)
+            self.by_number[number] = view
+            self.by_path[stream.row.path] = view
+
+    def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
+        """Let readers see what became durable; answer the waiters to wake."""
+        woken: list[Waiter] = []
+        for row, tail in changes:
+            view = self.by_number.get(row.number)
+            if view is None:
+                view = View(row, None)
+                self.by_number[row.number] = view
+            view.tail = tail
+            if tail is not None:
+                self.by_path[row.path] = view
+            else:
+                self._remove(view)
+            if view.waiters is not None:
+                woken.extend(_take_due(view, view.waiters))
+        return woken
+
+    def _remove(self, view: View) -> None:
+        del self.by_number[view.row.number]
+        if self.by_path.get(view.row.path) is view:
+            del self.by_path[view.row.path]
+
+
+def add_waiter(view: View, waiter: Waiter) -> bool:
+    """Let a reader wait; False if too many do already."""
+    if view.waiters is None:
+        view.waiters = []
+    if len(view.waiters) >= WAITERS_PER_STREAM_MAX:
+        return False
+    view.waiters.append(waiter)
+    return True
+
+
+def drop_waiter(view: View, waiter: Waiter) -> None:
+    """Stop waiting; harmless if the reader was woken already."""
+    if view.waiters is not None and waiter in view.waiters:
+        view.waiters.remove(waiter)
+
+
+def _take_due(view: View, waiters: list[Waiter]) -> list[Waiter]:
+    tail = view.tail
+    if tail is None or tail.is_closed or tail.is_deleted:
+        view.waiters = None
+        return waiters
+    due = [waiter for waiter in waiters if waiter.offset < tail.tail]
+    if due:
+        view.waiters = [waiter for waiter in waiters if waiter.offset >= tail.tail] or None
+    return due

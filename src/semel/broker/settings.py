@@ -1,0 +1,30 @@
+"""The engine's settings: plain data, checked once."""
+
+from msgspec import Struct
+
+from semel.machine import MachineLimits
+from semel.model import limits as default
+
+
+class Settings(Struct, frozen=True):
+    """How an engine stores. What it promises is not a setting."""
+
+    segment_bytes: int = default.SEGMENT_BYTES_DEFAULT
+    reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
+    checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
+    sweep_interval_ms: int = 1_000
+    limits: MachineLimits = MachineLimits()
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < default.SEGMENT_BYTES_MIN or self.segment_bytes % 8:
+            raise ValueError(
+                f"segment_bytes must be a multiple of 8 of at least {default.SEGMENT_BYTES_MIN}"
+            )
+        if self.segment_bytes >= 2**32:
+            raise ValueError("segment_bytes must be below 4 GiB")
+        if self.reserve_bytes < 0:
+            raise ValueError("reserve_bytes must not be negative")
+        if min(self.checkpoint_interval_ms, self.sweep_interval_ms) <= 0:
+            raise ValueError("intervals must be positive")
+        if self.limits.receipts < default.RECEIPTS_MIN:
+            raise ValueError(f"at least {default.RECEIPTS_MIN} receipts are kept")

@@ -1,0 +1,39 @@
+"""A thread that does one job after another and reports back to the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class Worker:
+    """Runs jobs off the loop. A job that raises is reported to `on_error`."""
+
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_error = on_error
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run `job` on the thread, then `then(result)` on the loop."""
+        self._jobs.put((job, then))
+
+    def stop(self) -> None:
+        """Finish the queue and end the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, then = item
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - the boundary of a background task
+                self._loop.call_soon_threadsafe(self._on_error, error)
+                return
+            self._loop.call_soon_threadsafe(then, result)

@@ -1,0 +1,174 @@
+"""The loop's side of the journal: gives every frame its place and gathers frames into groups.
+
+Nothing here touches the disk. A group is a work order: write these bytes there, sync, and then the
+answers that wait for it may leave.
+"""
+
+from typing import Final
+
+from semel.journal.frame import (
+    KINDS,
+    Encoded,
+    SegmentStarted,
+    WatermarkMoved,
+    encode,
+    encode_meta,
+    frame_bytes,
+)
+from semel.machine.events import Event, Section
+from semel.model.errors import invariant
+
+_WATERMARK_META: Final = encode_meta(WatermarkMoved())
+_WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
+_SEGMENT_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
+
+
+class Part:
+    """Bytes of one group that go into one segment."""
+
+    __slots__ = ("buffers", "segment", "size", "start")
+
+    def __init__(self, segment: int, start: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.size = 0
+        self.buffers: list[bytes] = []
+
+
+class Group:
+    """Frames that become durable together, up to `end`. A lone watermark is not synced."""
+
+    __slots__ = ("end", "is_synced", "parts", "size")
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.size = 0
+        self.end = 0
+        self.is_synced = False
+
+
+class Appender:
+    """Where the next frame goes."""
+
+    def __init__(
+        self, *, seed: int, position: int, previous_crc: int, segment: int, capacity: int
+    ) -> None:
+        self._seed = seed
+        self.position = position
+        self.previous_crc = previous_crc
+        self.segment = segment
+        self._capacity = capacity
+        self._spare_bytes = 0
+        self._time_ms = 0
+        self.durable = position
+        self._group = Group()
+
+    def offer_spare(self, capacity: int) -> None:
+        """Learn that the next segment's file is ready (0: it is not)."""
+        self._spare_bytes = capacity
+
+    @property
+    def has_spare(self) -> bool:
+        """Tell whether a roll is possible now."""
+        return self._spare_bytes > 0
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest frame: half a segment, so that a fresh one always holds it."""
+        return self._capacity // 2
+
+    @property
+    def pending_bytes(self) -> int:
+        """Tell how much waits to be taken."""
+        return self._group.size
+
+    @property
+    def has_facts(self) -> bool:
+        """Tell whether the open group holds anything an answer may depend on."""
+        return self._group.is_synced
+
+    def _fits(self, length: int) -> bool:
+        first = _SEGMENT_BYTES_MAX if self.position == self.segment else 0
+        return self.position + first + length <= self.segment + self._capacity
+
+    def has_room(self, length: int) -> bool:
+        """Tell whether a frame can be placed now: here, or in the spare."""
+        return self._fits(length) or self.has_spare
+
+    def add(
+        self, event: Event, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
+    ) -> int:
+        """Place a frame; answer its LSN."""
+        if not self._fits(length):
+            self._roll()
+        if self.position == self.segment:
+            self._begin_segment(time_ms)
+        self._group.is_synced = True
+        self._time_ms = time_ms
+        return self._place(KINDS[type(event)], meta, sections, length, time_ms)
+
+    def _roll(self) -> None:
+        invariant(self.has_spare, "a frame was placed without room")
+        self.segment = self.position
+        self._capacity, self._spare_bytes = self._spare_bytes, 0
+
+    def _begin_segment(self, time_ms: int) -> None:
+        meta = encode_meta(SegmentStarted(self._capacity))
+        self._place(KINDS[SegmentStarted], meta, (), frame_bytes(meta, ()), time_ms)
+
+    def _place(
+        self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
+    ) -> int:
+        lsn = self.position
+        frame = encode(
+            kind,
+            meta,
+            sections,
+            length=length,
+            lsn=lsn,
+            watermark=self.durable,
+            time_ms=time_ms,
+            previous_crc=self.previous_crc,
+            seed=self._seed,
+        )
+        self._gather(lsn, frame)
+        self.previous_crc = frame.crc
+        self.position = lsn + length
+        return lsn
+
+    def _gather(self, lsn: int, frame: Encoded) -> None:
+        group = self._group
+        parts = group.parts
+        if not parts or parts[-1].segment != self.segment:
+            parts.append(Part(self.segment, lsn))
+        part = parts[-1]
+        part.buffers.extend(frame.buffers)
+        part.size += frame.length
+        group.size += frame.length
+
+    def take(self) -> Group | None:
+        """Hand the open group over and begin the next; None if it is empty."""
+        group = self._group
+        if not group.parts:
+            return None
+        group.end = self.position
+        self._group = Group()
+        return group
+
+    def take_sync(self) -> Group:
+        """Make a group without frames: what was written is to become durable."""
+        group = Group()
+        group.end = self.position
+        group.is_synced = True
+        return group
+
+    def take_watermark(self) -> Group | None:
+        """Make a group of one watermark frame, if the open group is empty and it fits.
+
+        It is written without a sync, when the queue ran empty: after a kill it proves that what was
+        acknowledged last had been durable, so damage to it is corruption and not a torn tail.
+        """
+        if self._group.parts or self.position == self.segment or not self._fits(_WATERMARK_BYTES):
+            return None
+        self._place(KINDS[WatermarkMoved], _WATERMARK_META, (), _WATERMARK_BYTES, self._time_ms)
+        return self.take()

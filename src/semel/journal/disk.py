@@ -1,0 +1,186 @@
+"""The data directory, as the operating system has it.
+
+`Disk` and `File` are all the journal knows of the outside. `RealDisk` is the only code that makes
+these system calls; `semel.testing` has a twin that loses power on demand.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from semel.model.errors import DirectoryLocked, DiskFailed
+
+LOCK_NAME: Final = "LOCK"
+_IOV_MAX: Final = 1024
+
+
+class File(Protocol):
+    """One open file. Every method may raise OSError."""
+
+    def write(self, position: int, buffers: Sequence[bytes]) -> int:
+        """Write the buffers one after another; answer how many bytes went in."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Tell the file's length in bytes."""
+
+    def close(self) -> None:
+        """Let the file go."""
+
+
+class Disk(Protocol):
+    """One directory of files. Every method may raise OSError."""
+
+    def lock(self) -> None:
+        """Own the directory until the process ends, or raise DirectoryLocked."""
+
+    def names(self) -> list[str]:
+        """List the files, sorted."""
+
+    def create(self, name: str, size: int) -> File:
+        """Make a new file of `size` zero bytes whose space is taken and whose length is durable."""
+
+    def open(self, name: str) -> File:
+        """Open a file for reading and writing."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; durable after `sync_names`."""
+
+    def unlink(self, name: str) -> None:
+        """Remove a file; durable after `sync_names`."""
+
+    def sync_names(self) -> None:
+        """Make creations, renames and removals durable."""
+
+    def close(self) -> None:
+        """Give the directory up."""
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, position: int, buffers: Sequence[bytes]) -> int:
+        """Write with as few calls as the kernel allows; stop at the first short one."""
+        if len(buffers) <= _IOV_MAX:
+            return os.pwritev(self._fd, buffers, position)
+        written = 0
+        for start in range(0, len(buffers), _IOV_MAX):
+            some = buffers[start : start + _IOV_MAX]
+            count = os.pwritev(self._fd, some, position + written)
+            written += count
+            if count < sum(map(len, some)):
+                break
+        return written
+
+    def sync(self) -> None:
+        """Call fdatasync."""
+        os.fdatasync(self._fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read until `size` or the end of the file."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and (data := os.pread(self._fd, missing, position + size - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """Ask the kernel."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+
+class RealDisk:
+    """A directory of the file system."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            os.makedirs(path, exist_ok=True)
+            self._dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise DiskFailed(f"{path}: cannot open the data directory: {error.strerror}") from error
+        self._lock_fd = -1
+
+    @property
+    def path(self) -> str:
+        """Where the directory is."""
+        return self._path
+
+    def lock(self) -> None:
+        """Take the lock file without waiting."""
+        try:
+            fd = os.open(
+                LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
+            )
+        except OSError as error:
+            raise DiskFailed(f"{self._path}: cannot write here: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise DiskFailed(f"{self._path}: cannot lock: {error.strerror}") from error
+            raise DirectoryLocked(f"{self._path}: another process owns this directory") from error
+        self._lock_fd = fd
+
+    def names(self) -> list[str]:
+        """List what the directory holds."""
+        return sorted(os.listdir(self._dir_fd))
+
+    def create(self, name: str, size: int) -> RealFile:
+        """Create, preallocate and sync; leave nothing behind if the disk is full."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o644, dir_fd=self._dir_fd)
+        try:
+            if size:
+                os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                self.unlink(name)
+            raise
+        return RealFile(fd)
+
+    def open(self, name: str) -> RealFile:
+        """Open an existing file."""
+        return RealFile(os.open(name, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._dir_fd))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename inside the directory."""
+        os.rename(old, new, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
+
+    def unlink(self, name: str) -> None:
+        """Unlink inside the directory."""
+        os.unlink(name, dir_fd=self._dir_fd)
+
+    def sync_names(self) -> None:
+        """Sync the directory itself."""
+        os.fsync(self._dir_fd)
+
+    def close(self) -> None:
+        """Release the lock and the directory."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+        os.close(self._dir_fd)

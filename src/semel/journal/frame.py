@@ -1,0 +1,228 @@
+"""The frame: the one unit of everything durable. Bytes in, values out; no I/O.
+
+    offset  size  field
+    0       4     magic "SML1"
+    4       4     CRC32C of bytes 8 to the end, seeded with the directory's identity
+    8       1     version
+    9       1     kind
+    10      2     number of sections
+    12      4     length of the whole frame, a multiple of 8
+    16      4     length of the meta
+    20      4     checksum of the frame before this one
+    24      8     LSN: the frame's own position in the journal
+    32      8     durable watermark known when it was written
+    40      8     time, ms since 1970
+    48            meta (msgpack), then the sections, then zeros up to a multiple of 8
+
+A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths,
+flags), the message lengths, and the payload. `docs/reference/format.md` is the long form.
+"""
+
+from struct import Struct as Layout
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from semel.machine import events
+from semel.machine.events import Section
+from semel.model.checksum import crc32c
+
+MAGIC: Final = b"SML1"
+VERSION: Final = 1
+ALIGN: Final = 8
+
+_START: Final = Layout("<4sI")
+_REST: Final = Layout("<BBHIIIQQQ")
+_SECTION: Final = Layout("<QQIIII")
+_CRC_FROM: Final = _START.size
+HEADER_BYTES: Final = _START.size + _REST.size
+SECTION_BYTES: Final = _SECTION.size
+_IS_JOINED: Final = 1
+# Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
+_COPY_BYTES_MAX: Final = 16 * 1024
+
+assert HEADER_BYTES == 48
+assert SECTION_BYTES == 32
+
+
+class SegmentStarted(Struct, frozen=True, gc=False, array_like=True):
+    """The first frame of every segment: how many bytes its file was given."""
+
+    capacity_bytes: int
+
+
+class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
+    """Nothing but a header: everything below its watermark is durable."""
+
+
+Record = events.Event | SegmentStarted | WatermarkMoved
+
+KINDS: Final[dict[type, int]] = {
+    SegmentStarted: 1,
+    WatermarkMoved: 2,
+    events.StreamCreated: 16,
+    events.StreamAppended: 17,
+    events.StreamDeleted: 18,
+    events.StreamExpired: 19,
+    events.StreamTrimmed: 20,
+    events.ProducerRegistered: 32,
+    events.ProducerForgotten: 33,
+    events.ProducerExpired: 34,
+}
+_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()
+}
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+
+
+class BadFrame(Exception):
+    """The bytes are no frame of this journal at this position."""
+
+
+class UnknownVersion(Exception):
+    """A sound frame, written by a newer semel."""
+
+
+class Frame(Struct, frozen=True):
+    """A decoded frame."""
+
+    lsn: int
+    end: int
+    crc: int
+    previous_crc: int
+    watermark: int
+    time_ms: int
+    record: Record
+    sections: tuple[Section, ...]
+
+
+class Encoded(Struct, frozen=True, gc=False):
+    """A frame ready to be written."""
+
+    buffers: tuple[bytes, ...]
+    length: int
+    crc: int
+
+
+def seed_of(identity: bytes) -> int:
+    """Derive the checksum seed from the directory's identity."""
+    return crc32c(identity)
+
+
+def encode_meta(record: Record) -> bytes:
+    """Encode what happened."""
+    return _ENCODE(record)
+
+
+def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:
+    """Compute a frame's length before it is made."""
+    total = HEADER_BYTES + len(meta)
+    for section in sections:
+        total += SECTION_BYTES + len(section.lengths) + len(section.payload)
+    return (total + ALIGN - 1) & -ALIGN
+
+
+def encode(  # noqa: PLR0913 - a header has that many fields
+    kind: int,
+    meta: bytes,
+    sections: tuple[Section, ...],
+    *,
+    length: int,
+    lsn: int,
+    watermark: int,
+    time_ms: int,
+    previous_crc: int,
+    seed: int,
+) -> Encoded:
+    """Make the bytes of a frame; `length` is what `frame_bytes` said."""
+    rest = _REST.pack(
+        VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
+    )
+    parts = [rest, meta]
+    size = HEADER_BYTES + len(meta)
+    for section in sections:
+        payload, lengths = section.payload, section.lengths
+        flags = _IS_JOINED if section.is_joined else 0
+        parts.append(
+            _SECTION.pack(
+                section.stream, section.base, section.count, len(payload), len(lengths), flags
+            )
+        )
+        if lengths:
+            parts.append(lengths)
+        parts.append(payload)
+        size += SECTION_BYTES + len(lengths) + len(payload)
+    if size < length:
+        parts.append(bytes(length - size))
+    if length > _COPY_BYTES_MAX:
+        return _encode_large(parts, length, seed)
+    body = b"".join(parts)
+    crc = crc32c(body, seed)
+    return Encoded((_START.pack(MAGIC, crc) + body,), length, crc)
+
+
+def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
+    crc = seed
+    for part in parts:
+        crc = crc32c(part, crc)
+    return Encoded((_START.pack(MAGIC, crc), *parts), length, crc)
+
+
+def peek_length(data: bytes, at: int) -> int | None:
+    """Read the length a header claims; None if there is no header or the claim is absurd."""
+    if data[at : at + 4] != MAGIC or len(data) - at < HEADER_BYTES:
+        return None
+    length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
+    return length if length >= HEADER_BYTES and length % ALIGN == 0 else None
+
+
+def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
+    """Read the frame at index `at` of `data`, which must be the one at `lsn` of this journal."""
+    length = peek_length(data, at)
+    if length is None:
+        raise BadFrame("no frame header")
+    if length > len(data) - at:
+        raise BadFrame("the frame reaches past the end")
+    version, kind, count, _, meta_bytes, previous_crc, own_lsn, watermark, time_ms = (
+        _REST.unpack_from(data, at + _CRC_FROM)
+    )
+    crc: int = _START.unpack_from(data, at)[1]
+    if crc32c(memoryview(data)[at + _CRC_FROM : at + length], seed) != crc:
+        raise BadFrame("the checksum does not match")
+    if own_lsn != lsn:
+        raise BadFrame(f"the frame belongs to position {own_lsn}")
+    if version != VERSION:
+        raise UnknownVersion(f"format version {version}; this semel reads version {VERSION}")
+    meta_from = at + HEADER_BYTES
+    record = _decode_record(kind, data[meta_from : meta_from + meta_bytes])
+    sections = _decode_sections(data, meta_from + meta_bytes, count, at + length)
+    return Frame(lsn, lsn + length, crc, previous_crc, watermark, time_ms, record, sections)
+
+
+def _decode_record(kind: int, meta: bytes) -> Record:
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise UnknownVersion(f"frame kind {kind} is unknown to this semel")
+    try:
+        record: Any = decoder.decode(meta)
+    except msgspec.DecodeError as error:
+        raise BadFrame(f"the meta does not decode: {error}") from error
+    return record  # type: ignore[no-any-return]
+
+
+def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Section, ...]:
+    sections = []
+    for _ in range(count):
+        if at + SECTION_BYTES > end:
+            raise BadFrame("a section reaches past the frame")
+        stream, base, messages, payload_bytes, lengths_bytes, flags = _SECTION.unpack_from(data, at)
+        at += SECTION_BYTES
+        payload_from = at + lengths_bytes
+        if payload_from + payload_bytes > end:
+            raise BadFrame("a section reaches past the frame")
+        lengths = data[at:payload_from]
+        at = payload_from + payload_bytes
+        payload = data[payload_from:at]
+        sections.append(Section(stream, base, messages, payload, lengths, flags == _IS_JOINED))
+    return tuple(sections)

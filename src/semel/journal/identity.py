@@ -1,0 +1,48 @@
+"""The identity of a data directory: 16 random bytes that seed every checksum in it.
+
+The file appears last when a directory is made, so a directory that has it has everything else.
+"""
+
+import contextlib
+from typing import Final
+
+from semel.journal.disk import Disk
+from semel.model.checksum import crc32c
+from semel.model.errors import CorruptData
+
+IDENTITY_NAME: Final = "identity"
+IDENTITY_BYTES: Final = 16
+FORMAT_VERSION: Final = 1
+_TEMPORARY: Final = "identity.tmp"
+_MAGIC: Final = b"semel data\n"
+_FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
+
+
+def write_identity(disk: Disk, identity: bytes) -> None:
+    """Mark a new directory as complete."""
+    assert len(identity) == IDENTITY_BYTES
+    body = _MAGIC + bytes([FORMAT_VERSION]) + identity
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(_TEMPORARY)
+    file = disk.create(_TEMPORARY, _FILE_BYTES)
+    file.write(0, [body + crc32c(body).to_bytes(4, "little")])
+    file.sync()
+    file.close()
+    disk.rename(_TEMPORARY, IDENTITY_NAME)
+    disk.sync_names()
+
+
+def read_identity(disk: Disk) -> bytes:
+    """Read and check the identity."""
+    file = disk.open(IDENTITY_NAME)
+    data = file.read(0, _FILE_BYTES + 1)
+    file.close()
+    body, checksum = data[:-4], data[-4:]
+    if len(data) != _FILE_BYTES or crc32c(body).to_bytes(4, "little") != checksum:
+        raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
+    if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
+        raise CorruptData(
+            f"written in another format; this semel reads version {FORMAT_VERSION}",
+            file=IDENTITY_NAME,
+        )
+    return body[-IDENTITY_BYTES:]

@@ -1,0 +1,216 @@
+"""Coming back: checkpoint, replay, cut the torn tail, and make durable what is about to be told.
+
+After a kill the page cache may hold frames that were never synced; after a failed sync it may hold
+frames the disk does not have and the kernel believes clean. Therefore, before the first answer,
+everything above the highest proven watermark is written again and synced.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from semel.journal.checkpoint import Position, load
+from semel.journal.disk import Disk
+from semel.journal.frame import Frame, SegmentStarted, WatermarkMoved, seed_of
+from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
+from semel.journal.index import Index
+from semel.journal.scan import Tear, check_capacity, check_torn, frames_of
+from semel.journal.segments import OPEN_END, SPARE_NAME, Segments, segment_lsn, segment_name
+from semel.journal.store import Store
+from semel.machine import MachineLimits, State, apply
+from semel.model.errors import CorruptData, DiskFailed
+from semel.model.limits import SEGMENT_BYTES_DEFAULT
+
+
+class Recovered(Struct, frozen=True):
+    """A journal ready to go on: the state, and where the next frame goes."""
+
+    state: State
+    index: Index
+    segments: Segments
+    seed: int
+    position: int
+    previous_crc: int
+    capacity: int
+    replayed_frames: int
+    replayed_bytes: int
+
+
+class _Replay:
+    """The fold of the journal's tail."""
+
+    def __init__(self, state: State, index: Index, position: Position) -> None:
+        self.state = state
+        self.index = index
+        self.lsn = position.lsn
+        self.previous_crc = position.previous_crc
+        self.watermark = position.lsn
+        self.frames = 0
+
+    def take(self, frame: Frame, segment: int) -> None:
+        record = frame.record
+        if not isinstance(record, SegmentStarted | WatermarkMoved):
+            apply(self.state, record, frame.sections, frame.time_ms)
+            self.state.touched.clear()
+            for section in frame.sections:
+                self.index.add(section.stream, section.base, section.count, frame.lsn, segment)
+        self.watermark = max(self.watermark, frame.watermark)
+        self.lsn, self.previous_crc = frame.end, frame.crc
+        self.frames += 1
+
+
+def recover(
+    disk: Disk,
+    store: Store,
+    *,
+    fresh_identity: bytes,
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+    limits: MachineLimits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Recovered:
+    """Open a data directory whose lock is held; `fresh_identity` is for a new one."""
+    try:
+        identity = _identity(disk, fresh_identity, segment_bytes)
+        return _recover(disk, store, seed_of(identity), limits or MachineLimits(), progress)
+    except OSError as error:
+        raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
+
+
+def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
+    names = disk.names()
+    if IDENTITY_NAME in names:
+        return read_identity(disk)
+    for name in names:
+        if segment_lsn(name) is not None:
+            _discard_unborn(disk, name)
+    if SPARE_NAME in names:
+        disk.unlink(SPARE_NAME)
+    disk.create(SPARE_NAME, segment_bytes).close()
+    disk.rename(SPARE_NAME, segment_name(0))
+    disk.sync_names()
+    write_identity(disk, fresh)
+    return fresh
+
+
+def _discard_unborn(disk: Disk, name: str) -> None:
+    """Remove the first segment of a directory whose making was cut short; never one with data."""
+    file = disk.open(name)
+    data = file.read(0, file.size())
+    file.close()
+    if segment_lsn(name) != 0 or data.strip(b"\0"):
+        raise CorruptData("segments without an identity", file=IDENTITY_NAME)
+    disk.unlink(name)
+
+
+def _recover(
+    disk: Disk,
+    store: Store,
+    seed: int,
+    limits: MachineLimits,
+    progress: Callable[[int, int], None] | None,
+) -> Recovered:
+    loaded = load(store, limits)
+    state = State(limits) if loaded is None else loaded.state
+    position = Position(0, 0, ()) if loaded is None else loaded.position
+    firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
+    ends, dead = _sort_out(sorted(firsts), position)
+    segments = Segments(disk, seed, ends)
+    _check_lengths(segments, position)
+    replay = _Replay(state, Index(store), position)
+    tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
+    data = _replay_tail(segments, tail, replay, seed, progress)
+    _make_durable(disk, segments, tail, replay, data)
+    _unlink(disk, dead)
+    return Recovered(
+        state,
+        replay.index,
+        segments,
+        seed,
+        replay.lsn,
+        replay.previous_crc,
+        len(data),
+        replay.frames,
+        replay.lsn - position.lsn,
+    )
+
+
+def _sort_out(firsts: list[int], position: Position) -> tuple[dict[int, int], list[int]]:
+    """Find the ends of the segments to keep, and those a checkpoint had given up already."""
+    listed = dict(position.segments)
+    missing = listed.keys() - firsts
+    tail = max((first for first in firsts if first <= position.lsn), default=None)
+    if missing or tail is None:
+        raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
+    dead = [first for first in firsts if first < tail and first not in listed]
+    ends = {first: listed[first] for first in firsts if first < tail and first in listed}
+    live = [first for first in firsts if first >= tail]
+    ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
+    return ends, dead
+
+
+def _check_lengths(segments: Segments, position: Position) -> None:
+    """Check that the sealed segments, which are not replayed, are not cut short."""
+    for first, end in position.segments:
+        size = segments.file(first).size()
+        if end != OPEN_END and size < end - first:
+            raise CorruptData("the segment is cut short", file=segment_name(first), position=size)
+
+
+def _replay_tail(
+    segments: Segments,
+    tail: list[int],
+    replay: _Replay,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> bytes:
+    """Replay the segments from the checkpoint on; answer the last one's bytes."""
+    data = b""
+    for index, first in enumerate(tail):
+        file = segments.file(first)
+        data = file.read(0, file.size())
+        check_capacity(data, first, seed)
+        end = tail[index + 1] if index + 1 < len(tail) else None
+        _replay_segment(data, first, end, replay, seed)
+        if progress is not None:
+            progress(index + 1, len(tail))
+    # A segment gets its name only when all before it is durable.
+    replay.watermark = max(replay.watermark, tail[-1])
+    return data
+
+
+def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, seed: int) -> None:
+    if replay.lsn - first > len(data):
+        raise CorruptData(
+            "the checkpoint is ahead of the journal", file=segment_name(first), position=len(data)
+        )
+    frames = frames_of(data, first, start=replay.lsn, previous_crc=replay.previous_crc, seed=seed)
+    try:
+        while replay.lsn != end:
+            replay.take(next(frames), first)
+    except Tear as tear:
+        at = tear.lsn - first
+        if end is not None:
+            raise CorruptData(tear.reason, file=segment_name(first), position=at) from tear
+        check_torn(data, first, tear, seed)
+
+
+def _make_durable(
+    disk: Disk, segments: Segments, tail: list[int], replay: _Replay, data: bytes
+) -> None:
+    last = tail[-1]
+    for first in tail:
+        file = segments.file(first)
+        if first == last and replay.lsn > replay.watermark:
+            at = replay.watermark - first
+            unproven = data[at : replay.lsn - first]
+            if file.write(at, [unproven]) != len(unproven):
+                raise DiskFailed(f"{segment_name(first)}: short write in recovery")
+        file.sync()
+    disk.sync_names()
+
+
+def _unlink(disk: Disk, dead: list[int]) -> None:
+    for first in dead:
+        disk.unlink(segment_name(first))
+    if dead:
+        disk.sync_names()

@@ -1,0 +1,89 @@
+"""Walking through segments frame by frame, and telling a torn tail from corruption.
+
+A crash may leave the last, never acknowledged group in any shape: cut short, holes in it, whole
+frames behind a lost one. That is a torn tail, and it is cut. But every frame carries the watermark
+that was durable when it was written. A bad frame below the watermark of any later one was durable
+once, so somebody may have been told: that is corruption, and nothing is cut.
+"""
+
+from collections.abc import Iterator
+
+from semel.journal.frame import (
+    ALIGN,
+    MAGIC,
+    BadFrame,
+    Frame,
+    SegmentStarted,
+    UnknownVersion,
+    decode,
+)
+from semel.journal.segments import segment_name
+from semel.model.errors import CorruptData
+
+
+class Tear(Exception):
+    """The journal ends before this position: there is no sound next frame here."""
+
+    def __init__(self, lsn: int, reason: str) -> None:
+        super().__init__(reason)
+        self.lsn = lsn
+        self.reason = reason
+
+
+def frames_of(
+    data: bytes, segment: int, *, start: int, previous_crc: int, seed: int
+) -> Iterator[Frame]:
+    """Walk the frames of one segment from `start`; raises Tear where the chain ends.
+
+    The chain of checksums makes sure that a frame left over from before an earlier crash is never
+    taken for the successor of a new one.
+    """
+    lsn = start
+    while True:
+        try:
+            frame = decode(data, lsn - segment, lsn=lsn, seed=seed)
+        except BadFrame as error:
+            raise Tear(lsn, str(error)) from error
+        except UnknownVersion as error:
+            name = segment_name(segment)
+            raise CorruptData(str(error), file=name, position=lsn - segment) from error
+        if frame.previous_crc != previous_crc:
+            raise Tear(lsn, "the frame does not continue the one before it")
+        yield frame
+        lsn, previous_crc = frame.end, frame.crc
+
+
+def check_capacity(data: bytes, segment: int, seed: int) -> None:
+    """Check that the file is as long as its first frame says; an empty segment has none yet."""
+    try:
+        first = decode(data, 0, lsn=segment, seed=seed)
+    except (BadFrame, UnknownVersion):
+        if data:
+            return
+        raise CorruptData("the segment is empty", file=segment_name(segment)) from None
+    record = first.record
+    if not isinstance(record, SegmentStarted) or record.capacity_bytes != len(data):
+        raise CorruptData(
+            f"the file has {len(data)} bytes, not what it was given", file=segment_name(segment)
+        )
+
+
+def check_torn(data: bytes, segment: int, tear: Tear, seed: int) -> None:
+    """Make sure that nothing behind a tear proves it to have been durable."""
+    at = data.find(MAGIC, tear.lsn - segment)
+    while at >= 0:
+        watermark = _watermark_at(data, at, segment, seed) if at % ALIGN == 0 else 0
+        if watermark > tear.lsn:
+            raise CorruptData(
+                f"{tear.reason}, but the frame at byte {at} proves that it was durable",
+                file=segment_name(segment),
+                position=tear.lsn - segment,
+            )
+        at = data.find(MAGIC, at + 1)
+
+
+def _watermark_at(data: bytes, at: int, segment: int, seed: int) -> int:
+    try:
+        return decode(data, at, lsn=segment + at, seed=seed).watermark
+    except (BadFrame, UnknownVersion):
+        return 0

@@ -1,0 +1,108 @@
+"""The segment files of a journal: their names, their order, reading from them.
+
+An LSN is a byte position in the whole journal. A segment is named by its first LSN and ends exactly
+where the next one begins.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+from semel.journal.disk import Disk, File
+from semel.journal.frame import HEADER_BYTES, BadFrame, Frame, UnknownVersion, decode, peek_length
+from semel.model.errors import CorruptRead, DiskFailed
+
+SPARE_NAME: Final = "next.tmp"
+# The end of the last segment: not known yet.
+OPEN_END: Final = 1 << 63
+_SUFFIX: Final = ".seg"
+_DIGITS: Final = 20
+_OPEN_FILES_MAX: Final = 256
+# One read brings a small frame whole; only a larger one needs a second read.
+_FIRST_READ_BYTES: Final = 8 * 1024
+
+
+def segment_name(first_lsn: int) -> str:
+    """Name the file that begins at an LSN."""
+    return f"{first_lsn:0{_DIGITS}d}{_SUFFIX}"
+
+
+def segment_lsn(name: str) -> int | None:
+    """Read the first LSN from a file name; None if it is no segment's."""
+    digits = name.removesuffix(_SUFFIX)
+    is_segment = name.endswith(_SUFFIX) and len(digits) == _DIGITS
+    return int(digits) if is_segment and digits.isascii() and digits.isdigit() else None
+
+
+class Segments:
+    """All segments of a directory, and a bounded number of open files to read them with."""
+
+    def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
+        self._disk = disk
+        self._seed = seed
+        self.firsts = sorted(ends)
+        self.ends = ends
+        self._files: dict[int, File] = {}
+
+    def add(self, first_lsn: int) -> None:
+        """Take a new last segment in; it ends the one before."""
+        self.ends[self.firsts[-1]] = first_lsn
+        self.ends[first_lsn] = OPEN_END
+        self.firsts.append(first_lsn)
+
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """List every segment with its end."""
+        return tuple((first, self.ends[first]) for first in self.firsts)
+
+    def first_of(self, lsn: int) -> int:
+        """Find the segment that holds an LSN."""
+        index = bisect_right(self.firsts, lsn) - 1
+        if index < 0:
+            raise CorruptRead("no segment holds this position", file="journal", position=lsn)
+        return self.firsts[index]
+
+    def file(self, first_lsn: int) -> File:
+        """Open a segment for reading, or find it open."""
+        file = self._files.pop(first_lsn, None)
+        if file is None:
+            if len(self._files) >= _OPEN_FILES_MAX:
+                self._files.pop(next(iter(self._files))).close()
+            file = self._disk.open(segment_name(first_lsn))
+        self._files[first_lsn] = file
+        return file
+
+    def remove(self, firsts: list[int]) -> None:
+        """Forget segments whose files are about to go."""
+        for first_lsn in firsts:
+            if (file := self._files.pop(first_lsn, None)) is not None:
+                file.close()
+            self.firsts.remove(first_lsn)
+            del self.ends[first_lsn]
+
+    def read_frame(self, lsn: int) -> Frame:
+        """Read and check one sealed frame."""
+        first_lsn = self.first_of(lsn)
+        at = lsn - first_lsn
+        try:
+            file = self.file(first_lsn)
+            data = file.read(at, _FIRST_READ_BYTES)
+            length = peek_length(data, 0)
+            if length is not None and length > len(data) == _FIRST_READ_BYTES:
+                data += file.read(at + len(data), length - len(data))
+            return decode(data, 0, lsn=lsn, seed=self._seed)
+        except FileNotFoundError as error:
+            name = segment_name(first_lsn)
+            raise CorruptRead("the segment is missing", file=name, position=at) from error
+        except (BadFrame, UnknownVersion) as error:
+            name = segment_name(first_lsn)
+            raise CorruptRead(str(error), file=name, position=at) from error
+        except OSError as error:
+            raise DiskFailed(f"{segment_name(first_lsn)}: cannot read: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+assert HEADER_BYTES <= _FIRST_READ_BYTES

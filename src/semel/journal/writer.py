@@ -1,0 +1,148 @@
+"""The disk's side of the journal: writes groups, rolls segments, keeps the spare and the reserve.
+
+One thread at a time runs this. Any error after a group was handed over ends the process: the state
+has moved on already, and after a failed sync nobody knows what the disk holds (fail-stop).
+"""
+
+import contextlib
+import errno
+from typing import Final
+
+from msgspec import Struct
+
+from semel.journal.appender import Group, Part
+from semel.journal.disk import Disk, File
+from semel.journal.segments import SPARE_NAME, segment_name
+from semel.model.errors import DiskFailed
+
+RESERVE_NAME: Final = "reserve.tmp"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Room(Struct, frozen=True):
+    """What the writer has in hand: the spare's size (0: none), and whether growth must stop."""
+
+    spare_bytes: int
+    is_full: bool
+
+
+class Writer:
+    """Owns the last segment's file."""
+
+    def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
+        self._disk = disk
+        self._segment = segment
+        self._file: File = disk.open(segment_name(segment))
+        self._segment_bytes = segment_bytes
+        self._reserve_bytes = reserve_bytes
+        self._spare: File | None = None
+        self._has_reserve = False
+
+    def prepare(self) -> Room:
+        """Have a spare segment and the reserve ready, as far as the disk has room."""
+        try:
+            names = self._disk.names()
+            if self._spare is None and SPARE_NAME in names:
+                self._disk.unlink(SPARE_NAME)
+            self._has_reserve = self._keep_reserve(names)
+        except OSError as error:
+            raise _failed(SPARE_NAME, "prepare", error) from error
+        return self.make_room()
+
+    def _keep_reserve(self, names: list[str]) -> bool:
+        if RESERVE_NAME not in names:
+            return self._reserve_bytes == 0
+        file = self._disk.open(RESERVE_NAME)
+        size = file.size()
+        file.close()
+        if size == self._reserve_bytes:
+            return True
+        self._disk.unlink(RESERVE_NAME)
+        return self._reserve_bytes == 0
+
+    def make_room(self) -> Room:
+        """Allocate what is missing. A full disk gives up its reserve first, and growth stops."""
+        is_short = False
+        if self._spare is None:
+            self._spare = self._allocate(SPARE_NAME, self._segment_bytes)
+            is_short = self._spare is None
+        if is_short and self._has_reserve and self._reserve_bytes:
+            self._release_reserve()
+            self._spare = self._allocate(SPARE_NAME, self._segment_bytes)
+        if not is_short and not self._has_reserve:
+            self._regain_reserve()
+        is_full = self._spare is None or not self._has_reserve
+        return Room(self._segment_bytes if self._spare is not None else 0, is_full)
+
+    def _release_reserve(self) -> None:
+        try:
+            self._disk.unlink(RESERVE_NAME)
+        except OSError as error:
+            raise _failed(RESERVE_NAME, "unlink", error) from error
+        self._has_reserve = False
+
+    def _regain_reserve(self) -> None:
+        file = self._allocate(RESERVE_NAME, self._reserve_bytes)
+        if file is not None:
+            file.close()
+            self._has_reserve = True
+
+    def _allocate(self, name: str, size: int) -> File | None:
+        try:
+            return self._disk.create(name, size)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                return None
+            raise _failed(name, "allocate", error) from error
+
+    def write(self, group: Group) -> None:
+        """Write a group and make it durable (EO-5)."""
+        parts = group.parts
+        for part in parts:
+            if part.segment != self._segment:
+                self._roll(part.segment)
+            self._write_part(part)
+        if group.is_synced:
+            self._sync()
+
+    def _write_part(self, part: Part) -> None:
+        try:
+            written = self._file.write(part.start - part.segment, part.buffers)
+        except OSError as error:
+            raise _failed(segment_name(self._segment), "write", error) from error
+        if written != part.size:
+            raise DiskFailed(
+                f"{segment_name(self._segment)}: short write, {written} of {part.size} bytes"
+            )
+
+    def _sync(self) -> None:
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise _failed(segment_name(self._segment), "sync", error) from error
+
+    def _roll(self, first_lsn: int) -> None:
+        """Begin the next segment. Its name appears only when all before it is durable."""
+        self._sync()
+        name = segment_name(first_lsn)
+        assert self._spare is not None
+        try:
+            self._disk.rename(SPARE_NAME, name)
+            self._disk.sync_names()
+            self._file.close()
+        except OSError as error:
+            raise _failed(name, "begin", error) from error
+        self._file, self._spare = self._spare, None
+        self._segment = first_lsn
+
+    def close(self) -> None:
+        """Make the last watermark durable and let the files go."""
+        with contextlib.suppress(OSError):
+            self._file.sync()
+        self._file.close()
+        if self._spare is not None:
+            self._spare.close()
+
+
+def _failed(name: str, verb: str, error: OSError) -> DiskFailed:
+    return DiskFailed(f"{name}: cannot {verb}: {error.strerror or error}")

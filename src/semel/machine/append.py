@@ -1,0 +1,148 @@
+"""The decision on an append: the one order of checks (design, section 4), numbered as there."""
+
+from typing import Final
+
+from semel.machine.events import Decision, Mark, Section, StreamAppended
+from semel.machine.keys import judge_key
+from semel.machine.media import is_json, same_media_type
+from semel.machine.producers import judge
+from semel.machine.state import State, Stream
+from semel.model.checksum import digest_of
+from semel.model.commands import Append, Batch
+from semel.model.outcomes import (
+    Appended,
+    BadBody,
+    ContentTypeConflict,
+    Gone,
+    LimitReached,
+    NotFound,
+    Outcome,
+    PreconditionFailed,
+    StreamClosed,
+    StreamSeqConflict,
+)
+
+_NOT_FOUND: Final = Decision(NotFound())
+_GONE: Final = Decision(Gone())
+_NO_BODY: Final = digest_of(b"")
+_BAD_BODY: Final = -1  # equals no digest
+
+
+def decide_append(state: State, command: Append) -> Decision:
+    """Decide an append, a close, or both."""
+    stream = state.by_path.get(command.path)
+    if stream is None:
+        return _NOT_FOUND  # 5
+    if stream.tail.is_deleted:
+        return _GONE  # 5
+    if command.producer is not None:
+        return _decide_produced(state, stream, command)
+    digest = 0
+    if command.key is not None:
+        digest = _digest(command)
+        repeat = judge_key(state, stream, command.key, digest=digest, now_ms=command.now_ms)
+        if repeat is not None:
+            return Decision(repeat)  # 8
+    tail = stream.tail
+    if tail.is_closed and is_close_only(command) and command.key is None:
+        return Decision(Appended(tail.tail, tail.tail, is_closed=True))  # 9
+    refusal = _refuse_for_stream(stream, command) or _refuse_for_content(stream, command)
+    if refusal is not None:
+        return Decision(refusal)
+    event = StreamAppended(
+        stream.row.number, command.close, command.stream_seq, None, command.key, digest
+    )
+    return _accept(stream, command, event)
+
+
+def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
+    tag = command.producer
+    assert tag is not None
+    digest = _digest(command)
+    verdict = judge(state, stream, tag, digest)
+    if verdict.at_once is not None:
+        return Decision(verdict.at_once)  # 7, 8
+    refusal = (
+        _refuse_for_stream(stream, command)
+        or verdict.later  # 11
+        or _refuse_for_content(stream, command)
+        or _refuse_for_room(state, stream, tag.id)
+    )
+    if refusal is not None:
+        return Decision(refusal)
+    mark = Mark(
+        tag.id,
+        tag.mode,
+        verdict.epoch,
+        tag.session,
+        tag.first_seq,
+        tag.last_seq,
+        digest,
+        tag.cursor,
+    )
+    event = StreamAppended(stream.row.number, command.close, command.stream_seq, mark)
+    return _accept(stream, command, event)
+
+
+def is_close_only(command: Append) -> bool:
+    """Tell whether the command brings no body."""
+    return command.batch is None and command.body_error is None
+
+
+def _digest(command: Append) -> int:
+    if command.batch is not None:
+        return digest_of(command.batch.payload)
+    return _NO_BODY if command.body_error is None else _BAD_BODY
+
+
+def _refuse_for_stream(stream: Stream, command: Append) -> Outcome | None:
+    if stream.tail.is_closed:
+        return StreamClosed(stream.tail.tail)  # 9
+    if command.content_type == stream.row.content_type or is_close_only(command):
+        return None
+    given = command.content_type
+    if given is None or not same_media_type(given, stream.row.content_type):
+        return ContentTypeConflict(stream.row.content_type)  # 10
+    return None
+
+
+def _refuse_for_content(stream: Stream, command: Append) -> Outcome | None:
+    tail = stream.tail
+    last = tail.stream_seq
+    # Byte-wise: str compares code points, and UTF-8 keeps their order.
+    if command.stream_seq is not None and last is not None and command.stream_seq <= last:
+        return StreamSeqConflict(last)  # 12
+    if command.if_match is not None and command.if_match != tail.tail:
+        return PreconditionFailed(tail.tail)  # 13
+    if command.body_error is not None:
+        return BadBody(command.body_error)  # 14
+    return None
+
+
+def _refuse_for_room(state: State, stream: Stream, producer_id: str) -> Outcome | None:
+    known = stream.producers
+    maximum = state.limits.producers_per_stream
+    if known is None or producer_id in known or len(known) < maximum:
+        return None
+    return LimitReached("producers_per_stream", maximum)  # 15
+
+
+def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
+    base = stream.tail.tail
+    sections: tuple[Section, ...] = ()
+    next_offset = base
+    if command.batch is not None:
+        sections = (section_of(stream.row.number, base, command.batch, stream.row.content_type),)
+        next_offset += command.batch.count
+    mark = event.mark
+    if mark is None:
+        outcome = Appended(base, next_offset, command.close)
+    else:
+        outcome = Appended(base, next_offset, command.close, mark.epoch, mark.last_seq)
+    return Decision(outcome, event, sections, grows=command.batch is not None)
+
+
+def section_of(number: int, base: int, batch: Batch, content_type: str) -> Section:
+    """Place a batch at an offset of a stream."""
+    is_joined = batch.count > 1 and is_json(content_type)
+    return Section(number, base, batch.count, batch.payload, batch.lengths, is_joined)

@@ -1,0 +1,263 @@
+"""`apply`: the only code that changes the state, live and in recovery alike.
+
+It reads the frame (event, sections, time) and nothing else, so that replaying the journal gives the
+state that was.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from semel.machine import receipts
+from semel.machine.events import (
+    Event,
+    Mark,
+    ProducerExpired,
+    ProducerForgotten,
+    ProducerRegistered,
+    Section,
+    StreamAppended,
+    StreamCreated,
+    StreamDeleted,
+    StreamExpired,
+    StreamTrimmed,
+)
+from semel.machine.keys import remember_key
+from semel.machine.receipts import Receipt
+from semel.machine.rows import KeyRow, ProducerRow, RegistryRow, TailRow
+from semel.machine.state import State, Stream, add_fork
+from semel.model.commands import DENSE
+from semel.model.errors import invariant
+from semel.model.limits import SESSIONS_REMEMBERED
+
+Sections = tuple[Section, ...]
+
+
+def apply(state: State, event: Event, sections: Sections, time_ms: int) -> None:
+    """Fold one frame into the state."""
+    invariant(time_ms >= state.time_ms, "frame time went back")
+    state.time_ms = time_ms
+    _APPLIERS[type(event)](state, event, sections, time_ms)
+
+
+def _advance(stream: int, offset: int, sections: Sections) -> int:
+    for section in sections:
+        invariant(section.stream == stream and section.base == offset, "offsets do not join")
+        offset += section.count
+    return offset
+
+
+def _set_tail(state: State, stream: Stream, tail: TailRow) -> None:
+    stream.tail = tail
+    state.dirty.tails[stream.row.number] = tail
+    state.touched.append(stream)
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> None:
+    row = event.row
+    invariant(row.number == state.next_stream, "stream numbers do not join")
+    invariant(row.path not in state.by_path, "a stream of that name is there")
+    start = 0
+    if row.fork is not None:
+        start = row.fork.start
+        add_fork(state.by_number[row.fork.source], row.number)
+    tail = _advance(row.number, start, sections)
+    stream = Stream(row, TailRow(event.head, tail, event.is_closed, False, None, time_ms))
+    state.next_stream += 1
+    state.by_number[row.number] = stream
+    state.by_path[row.path] = stream
+    state.dirty.streams[row.number] = row
+    _set_tail(state, stream, stream.tail)
+
+
+def _apply_appended(state: State, event: StreamAppended, sections: Sections, time_ms: int) -> None:
+    stream = state.by_number[event.stream]
+    old = stream.tail
+    invariant(not (old.is_closed or old.is_deleted), "append to a stream that ended")
+    tail = _advance(event.stream, old.tail, sections)
+    stream_seq = old.stream_seq if event.stream_seq is None else event.stream_seq
+    _set_tail(state, stream, TailRow(old.head, tail, event.close, False, stream_seq, time_ms))
+    if event.mark is not None:
+        _remember_producer(state, stream, event.mark, first_offset=old.tail, time_ms=time_ms)
+    if event.key is not None:
+        row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail)
+        remember_key(state, stream, event.key, row)
+
+
+def _apply_ended(
+    state: State, event: StreamDeleted | StreamExpired, _sections: Sections, _time_ms: int
+) -> None:
+    stream = state.by_number[event.stream]
+    old = stream.tail
+    ended = TailRow(old.head, old.tail, old.is_closed, True, old.stream_seq, old.written_ms)
+    _set_tail(state, stream, ended)
+    _mark_prunable(state, stream)
+    _remove_unneeded(state, stream)
+
+
+def _mark_prunable(state: State, stream: Stream) -> None:
+    """Note that a stream, and all it inherits from, may hold data nobody reads any more."""
+    row = stream.row
+    state.dirty.pruned.add(row.number)
+    while row.fork is not None:
+        row = state.by_number[row.fork.source].row
+        state.dirty.pruned.add(row.number)
+
+
+def _remove_unneeded(state: State, stream: Stream) -> None:
+    """Remove a deleted stream no fork needs, then the deleted sources it alone kept."""
+    while stream.tail.is_deleted and not stream.forks:
+        number = stream.row.number
+        del state.by_number[number]
+        del state.by_path[stream.row.path]
+        state.dirty.streams.pop(number, None)
+        state.dirty.tails.pop(number, None)
+        state.dirty.dropped.add(number)
+        state.touched.append(stream)
+        fork = stream.row.fork
+        if fork is None:
+            return
+        stream = state.by_number[fork.source]
+        assert stream.forks is not None
+        stream.forks.discard(number)
+
+
+def _apply_trimmed(state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int) -> None:
+    stream = state.by_number[event.stream]
+    old = stream.tail
+    trimmed = TailRow(
+        event.head, old.tail, old.is_closed, old.is_deleted, old.stream_seq, old.written_ms
+    )
+    _set_tail(state, stream, trimmed)
+    _mark_prunable(state, stream)
+
+
+# ---- producers -----------------------------------------------------------------------------------
+
+
+def _remember_producer(
+    state: State, stream: Stream, mark: Mark, *, first_offset: int, time_ms: int
+) -> None:
+    if stream.producers is None:
+        stream.producers = {}
+    old = stream.producers.get(mark.id)
+    receipt = receipts.pack(
+        Receipt(mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest)
+    )
+    if old is None:
+        row = ProducerRow(
+            mark.mode,
+            mark.epoch,
+            mark.session,
+            (),
+            mark.last_seq,
+            receipt,
+            _zero_receipt(mark, b"", receipt),
+            mark.cursor,
+            time_ms,
+        )
+    else:
+        row = _continue_producer(old, mark, receipt, time_ms, state.limits.receipts)
+    stream.producers[mark.id] = row
+    state.dirty.producers[stream.row.number, mark.id] = row
+    registered = state.registry.get(mark.id)
+    if registered is not None and mark.epoch > registered.epoch:
+        _set_registered(state, mark.id, mark.epoch)
+
+
+def _continue_producer(
+    old: ProducerRow, mark: Mark, receipt: bytes, time_ms: int, receipts_max: int
+) -> ProducerRow:
+    is_raised = mark.epoch > old.epoch
+    ring = b"" if is_raised and mark.mode == DENSE else old.receipts
+    forgotten = old.forgotten_seq
+    if mark.mode != DENSE and receipts.held(ring) >= receipts_max:
+        forgotten = receipts.unpack(ring, 0).last_seq
+    session = mark.session
+    if session is None and not is_raised:
+        session = old.session
+    return ProducerRow(
+        mark.mode,
+        mark.epoch,
+        session,
+        old.older if session == old.session else _older_sessions(old, session),
+        mark.last_seq,
+        receipts.push(ring, receipt, receipts_max),
+        _zero_receipt(mark, old.zero, receipt),
+        old.cursor if mark.cursor is None else mark.cursor,
+        time_ms,
+        forgotten,
+    )
+
+
+def _older_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
+    older = tuple(known for known in old.older if known != session)
+    if old.session is not None:
+        older = (*older, old.session)
+    return older[-SESSIONS_REMEMBERED:]
+
+
+def _zero_receipt(mark: Mark, old: bytes, receipt: bytes) -> bytes:
+    if mark.mode != DENSE:
+        return b""
+    return receipt if mark.first_seq == 0 else old
+
+
+def _set_registered(state: State, producer_id: str, epoch: int) -> None:
+    row = RegistryRow(epoch)
+    state.registry[producer_id] = row
+    state.dirty.registry[producer_id] = row
+
+
+def _apply_registered(
+    state: State, event: ProducerRegistered, _sections: Sections, _time_ms: int
+) -> None:
+    _set_registered(state, event.id, event.epoch)
+    if event.is_assigned:
+        state.next_producer = int(event.id) + 1
+
+
+def _apply_forgotten(
+    state: State, event: ProducerForgotten, _sections: Sections, _time_ms: int
+) -> None:
+    stream = state.by_number[event.stream]
+    assert stream.producers is not None
+    del stream.producers[event.id]
+    state.dirty.producers[event.stream, event.id] = None
+
+
+def _apply_expired(
+    state: State, event: ProducerExpired, _sections: Sections, _time_ms: int
+) -> None:
+    stream = state.by_number[event.stream]
+    assert stream.producers is not None
+    old = stream.producers[event.id]
+    tombstone = ProducerRow(
+        old.mode,
+        old.epoch,
+        old.session,
+        old.older,
+        old.last_seq,
+        b"",
+        old.zero,
+        old.cursor,
+        old.updated_ms,
+        old.last_seq,
+        is_expired=True,
+    )
+    stream.producers[event.id] = tombstone
+    state.dirty.producers[event.stream, event.id] = tombstone
+
+
+_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
+    StreamCreated: _apply_created,
+    StreamAppended: _apply_appended,
+    StreamDeleted: _apply_ended,
+    StreamExpired: _apply_ended,
+    StreamTrimmed: _apply_trimmed,
+    ProducerRegistered: _apply_registered,
+    ProducerForgotten: _apply_forgotten,
+    ProducerExpired: _apply_expired,
+}

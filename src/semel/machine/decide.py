@@ -1,0 +1,37 @@
+"""`decide`: what to answer a command, and what to write first. Changes nothing."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from semel.machine.append import decide_append
+from semel.machine.events import Decision
+from semel.machine.registry import decide_expire_producer, decide_forget, decide_register
+from semel.machine.state import State
+from semel.machine.streams import decide_create, decide_delete, decide_expire, decide_trim
+from semel.model.commands import (
+    Append,
+    Command,
+    Create,
+    Delete,
+    Expire,
+    ExpireProducer,
+    ForgetProducer,
+    Register,
+    Trim,
+)
+
+_DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
+    Append: decide_append,
+    Create: decide_create,
+    Delete: decide_delete,
+    Trim: decide_trim,
+    Expire: decide_expire,
+    Register: decide_register,
+    ForgetProducer: decide_forget,
+    ExpireProducer: decide_expire_producer,
+}
+
+
+def decide(state: State, command: Command) -> Decision:
+    """Answer a command on this state."""
+    return _DECIDERS[type(command)](state, command)

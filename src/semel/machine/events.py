@@ -1,0 +1,123 @@
+"""What a frame says happened, and what a decision proposes.
+
+An event is the meta of one frame; the messages travel beside it in sections. `apply` reads nothing
+else, so whatever the state needs of a command has to be in here.
+"""
+
+from msgspec import Struct
+
+from semel.machine.rows import StreamRow
+from semel.model.outcomes import Outcome
+
+
+class Section(Struct, frozen=True, gc=False):
+    """Messages of one stream inside a frame, from offset `base` on.
+
+    `is_joined`: the messages of `payload` stand with a comma between them (a JSON stream), else end
+    to end. `lengths` holds a little-endian u32 for each; it is empty for a single message.
+    """
+
+    stream: int
+    base: int
+    count: int
+    payload: bytes
+    lengths: bytes = b""
+    is_joined: bool = False
+
+
+class Mark(Struct, frozen=True, gc=False, array_like=True):
+    """The producer side of an append, in the same frame as its data."""
+
+    id: str
+    mode: str
+    epoch: int
+    session: str | None
+    first_seq: int
+    last_seq: int
+    digest: int
+    cursor: bytes | None
+
+
+class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
+    """A stream begins, its first messages in the sections."""
+
+    row: StreamRow
+    head: int
+    is_closed: bool
+
+
+class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
+    """Messages (in the section), a close, or both."""
+
+    stream: int
+    close: bool = False
+    stream_seq: str | None = None
+    mark: Mark | None = None
+    key: str | None = None
+    digest: int = 0
+
+
+class StreamDeleted(Struct, frozen=True, gc=False, array_like=True):
+    """A stream ends on request."""
+
+    stream: int
+
+
+class StreamExpired(Struct, frozen=True, gc=False, array_like=True):
+    """A stream ends because its time is over."""
+
+    stream: int
+
+
+class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
+    """A stream's head moves."""
+
+    stream: int
+    head: int
+
+
+class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
+    """A producer identity is given out or its epoch raised."""
+
+    id: str
+    epoch: int
+    is_assigned: bool
+
+
+class ProducerForgotten(Struct, frozen=True, gc=False, array_like=True):
+    """A stream drops a producer."""
+
+    stream: int
+    id: str
+
+
+class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
+    """A stream keeps only a producer's tombstone."""
+
+    stream: int
+    id: str
+
+
+Event = (
+    StreamCreated
+    | StreamAppended
+    | StreamDeleted
+    | StreamExpired
+    | StreamTrimmed
+    | ProducerRegistered
+    | ProducerForgotten
+    | ProducerExpired
+)
+
+
+class Decision(Struct, frozen=True, gc=False):
+    """The answer, and the event to make durable before it is given (None: nothing changes).
+
+    `grows` tells whether the event needs room a full disk cannot give; what frees room, or ends
+    something, uses the reserve.
+    """
+
+    outcome: Outcome
+    event: Event | None = None
+    sections: tuple[Section, ...] = ()
+    grows: bool = False

@@ -1,0 +1,235 @@
+"""Exactly once: is this append new, a repeat, or somebody's who no longer owns the producer id?
+
+The tables are those of `docs/reference/machine.md`; the letters and numbers in the comments are its
+rows. Nothing here changes the state.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from semel.machine import receipts
+from semel.machine.receipts import Receipt
+from semel.machine.rows import ProducerRow
+from semel.machine.state import State, Stream
+from semel.model.commands import DENSE, ProducerTag
+from semel.model.limits import NUMBER_MAX
+from semel.model.outcomes import (
+    BatchOverlap,
+    Duplicate,
+    EpochExhausted,
+    EpochMustStartAtZero,
+    ModeConflict,
+    Outcome,
+    PayloadMismatch,
+    ProducerStateExpired,
+    RestartAmbiguous,
+    SequenceGap,
+    SequenceHole,
+    SessionConflict,
+    SessionUnknown,
+    StaleEpoch,
+    StaleSession,
+    UnknownProducer,
+)
+
+FIRST_EPOCH: Final = 1
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    """What the producer tables say of an append.
+
+    `at_once` outcomes (identity and repeats, checks 7 and 8) end the decision; `later` ones
+    (sequence, check 11) wait for the stream's own checks. With neither the append is new and runs
+    under `epoch`.
+    """
+
+    epoch: int = 0
+    at_once: Outcome | None = None
+    later: Outcome | None = None
+
+
+def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdict:
+    """Run the tables: identity, then repeats and sequence."""
+    registered = state.registry.get(tag.id)
+    floor = -1 if registered is None else registered.epoch
+    row = stream.producers.get(tag.id) if stream.producers else None
+    refusal = _identity(tag, row, floor)
+    if refusal is not None:
+        return Verdict(at_once=refusal)
+    if row is None:
+        return _newcomer(tag, floor)
+    if row.is_expired:
+        return _successor(stream, tag, row, digest=digest, floor=floor)
+    epoch = _epoch(tag, row, floor)
+    if tag.mode != DENSE:
+        return _sparse(stream, tag, row, digest=digest, epoch=epoch)
+    if epoch == row.epoch and tag.first_seq <= row.last_seq:
+        return _dense_repeat(stream, tag, row, digest=digest, restart=_next_epoch(row, floor))
+    return _dense(tag, row, epoch)
+
+
+# ---- identity, check 7 ---------------------------------------------------------------------------
+
+
+def _identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
+    if floor < 0 and is_assigned_id(tag.id):
+        return UnknownProducer()  # a
+    if row is not None and row.mode != tag.mode:
+        return ModeConflict(row.mode)  # b
+    if tag.epoch is not None and tag.epoch < floor:
+        return StaleEpoch(floor)  # c
+    if row is None:
+        return None
+    if row.is_expired:
+        return None if _may_succeed(tag, row) else ProducerStateExpired(row.epoch)  # d, e
+    if tag.epoch is not None:
+        return _identity_with_epoch(tag, row)
+    return _identity_without(tag, row, floor)
+
+
+def is_assigned_id(producer_id: str) -> bool:
+    """Tell whether an id is of the kind only the server gives out."""
+    return producer_id.isascii() and producer_id.isdigit()
+
+
+def _may_succeed(tag: ProducerTag, row: ProducerRow) -> bool:
+    if tag.epoch is not None:
+        is_newer = tag.epoch > row.epoch
+    else:
+        is_newer = tag.session is None or tag.session not in (row.session, *row.older)
+    return is_newer and (tag.mode != DENSE or tag.first_seq == 0)
+
+
+def _identity_with_epoch(tag: ProducerTag, row: ProducerRow) -> Outcome | None:
+    assert tag.epoch is not None
+    if tag.epoch < row.epoch:
+        return StaleEpoch(row.epoch)  # f
+    if tag.epoch > row.epoch or tag.session is None or row.session is None:
+        return None
+    return SessionConflict(row.epoch) if tag.session != row.session else None  # g
+
+
+def _identity_without(tag: ProducerTag, row: ProducerRow, floor: int) -> Outcome | None:
+    if tag.session is not None and tag.session in row.older:
+        return StaleSession(row.epoch)  # h
+    if row.epoch >= floor:
+        return None
+    if tag.session is None:
+        is_own = tag.mode != DENSE or tag.first_seq > 0
+    else:
+        is_own = tag.session == row.session
+    return StaleEpoch(floor) if is_own else None  # i
+
+
+# ---- the epoch an append would run under ---------------------------------------------------------
+
+
+def _newcomer(tag: ProducerTag, floor: int) -> Verdict:
+    if tag.mode == DENSE and tag.first_seq > 0:
+        return Verdict(later=SequenceGap(0, tag.first_seq))  # dense 1
+    if tag.epoch is not None:
+        return Verdict(tag.epoch)
+    return Verdict(floor if floor >= 0 else FIRST_EPOCH)
+
+
+def _successor(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, floor: int
+) -> Verdict:
+    """Judge an append over a tombstone."""
+    epoch = tag.epoch if tag.epoch is not None else _next_epoch(row, floor)
+    if tag.mode != DENSE:
+        return _sparse(stream, tag, row, digest=digest, epoch=epoch)
+    if tag.epoch is None and tag.session is None:
+        return _dense_repeat(stream, tag, row, digest=digest, restart=epoch)
+    return _accept(row, epoch)
+
+
+def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
+    """Find the epoch; one above the row's means the older instance is fenced."""
+    if tag.epoch is not None:
+        return tag.epoch
+    if tag.session is None or tag.session == row.session:
+        return row.epoch
+    return _next_epoch(row, floor)
+
+
+def _next_epoch(row: ProducerRow, floor: int) -> int:
+    return max(row.epoch + 1, floor)
+
+
+def _accept(row: ProducerRow, epoch: int) -> Verdict:
+    if epoch > NUMBER_MAX:
+        return Verdict(later=EpochExhausted(row.epoch))
+    return Verdict(epoch)
+
+
+# ---- dense ---------------------------------------------------------------------------------------
+
+
+def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> Verdict:
+    seq = tag.first_seq
+    if epoch > row.epoch:
+        if seq == 0:
+            return _accept(row, epoch)  # 10
+        if tag.epoch is not None:
+            return Verdict(later=EpochMustStartAtZero(seq))  # 2
+        return Verdict(later=SessionUnknown(row.epoch, row.last_seq))  # 3
+    if seq > row.last_seq + 1:
+        return Verdict(later=SequenceGap(row.last_seq + 1, seq))  # 9
+    return Verdict(epoch)  # 10
+
+
+def _dense_repeat(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, restart: int
+) -> Verdict:
+    seq = tag.first_seq
+    receipt = receipts.find_dense(row.receipts, row.zero, seq=seq, last_seq=row.last_seq)
+    is_equal = receipt is not None and receipt.digest == digest
+    if tag.epoch is None and tag.session is None and not is_equal:
+        # A bare claim carries nothing but its sequence: without an equal payload there is no
+        # telling a retry from a restart, and acknowledging it could swallow a new message.
+        if seq == 0:
+            return _accept(row, restart)  # 5
+        return Verdict(at_once=RestartAmbiguous(row.epoch, row.last_seq))  # 7, 8
+    return Verdict(at_once=_repeat(stream, tag, row, receipt, is_equal=is_equal))  # 4, 6, 7, 8
+
+
+def _repeat(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
+) -> Outcome:
+    is_closed = stream.tail.is_closed
+    if receipt is None:
+        return Duplicate(None, None, is_closed, row.epoch, row.last_seq)
+    if tag.is_strict and not is_equal:
+        return PayloadMismatch()
+    return Duplicate(
+        receipt.first_offset,
+        receipt.next_offset,
+        is_closed,
+        row.epoch,
+        row.last_seq,
+        not is_equal,
+    )
+
+
+# ---- sparse --------------------------------------------------------------------------------------
+
+
+def _sparse(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, epoch: int
+) -> Verdict:
+    first, last, forgotten = tag.first_seq, tag.last_seq, row.forgotten_seq
+    if first > row.last_seq:
+        return _accept(row, epoch)  # 1
+    if last > row.last_seq:
+        return Verdict(later=BatchOverlap(row.last_seq))  # 3
+    receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
+    if receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last):
+        is_equal = receipt.digest == digest
+        return Verdict(at_once=_repeat(stream, tag, row, receipt, is_equal=is_equal))  # 2
+    if receipt is not None or first <= forgotten < last:
+        return Verdict(later=BatchOverlap(row.last_seq))  # 4
+    if last <= forgotten:
+        return Verdict(at_once=_repeat(stream, tag, row, None, is_equal=False))  # 5
+    return Verdict(later=SequenceHole(row.last_seq))  # 6

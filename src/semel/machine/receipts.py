@@ -1,0 +1,71 @@
+"""Receipts: the last answers given to a producer, packed into bytes.
+
+A producer that has written for a while holds 64 of them. As objects they took 16 KB; packed they
+take 2 KB, and replacing the whole ring for a new receipt costs one small copy.
+"""
+
+from struct import Struct as Layout
+from typing import Final
+
+from msgspec import Struct
+
+# last sequence, next offset, digest, message count, sequence span
+_LAYOUT: Final = Layout("<QQQII")
+RECEIPT_BYTES: Final = _LAYOUT.size
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """What was answered to one accepted append."""
+
+    first_seq: int
+    last_seq: int
+    first_offset: int
+    next_offset: int
+    digest: int
+
+
+def pack(receipt: Receipt) -> bytes:
+    """Pack one receipt."""
+    return _LAYOUT.pack(
+        receipt.last_seq,
+        receipt.next_offset,
+        receipt.digest,
+        receipt.next_offset - receipt.first_offset,
+        receipt.last_seq - receipt.first_seq,
+    )
+
+
+def unpack(ring: bytes, index: int) -> Receipt:
+    """Read the receipt at `index`, oldest first."""
+    last_seq, next_offset, digest, count, span = _LAYOUT.unpack_from(ring, index * RECEIPT_BYTES)
+    return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
+
+
+def held(ring: bytes) -> int:
+    """Count the receipts."""
+    return len(ring) // RECEIPT_BYTES
+
+
+def push(ring: bytes, packed: bytes, limit: int) -> bytes:
+    """Add the newest; let the oldest go beyond `limit`."""
+    surplus = len(ring) + RECEIPT_BYTES - limit * RECEIPT_BYTES
+    return (ring[surplus:] if surplus > 0 else ring) + packed
+
+
+def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
+    """Find a dense producer's receipt: sequences are consecutive, so its place is known."""
+    index = held(ring) - 1 - (last_seq - seq)
+    if index >= 0:
+        return unpack(ring, index)
+    return unpack(zero, 0) if seq == 0 and zero else None
+
+
+def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
+    """Find the receipt that meets the range first_seq..last_seq, the newest if several do."""
+    for index in range(held(ring) - 1, -1, -1):
+        receipt = unpack(ring, index)
+        if receipt.first_seq <= last_seq and first_seq <= receipt.last_seq:
+            return receipt
+        if receipt.last_seq < first_seq:
+            break
+    return None

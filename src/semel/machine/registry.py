@@ -1,0 +1,71 @@
+"""Decisions on producer identities: register, forget, expire."""
+
+from semel.machine.events import Decision, ProducerExpired, ProducerForgotten, ProducerRegistered
+from semel.machine.producers import is_assigned_id
+from semel.machine.rows import ProducerRow
+from semel.machine.state import State, Stream
+from semel.model.commands import ExpireProducer, ForgetProducer, Register
+from semel.model.limits import NUMBER_MAX
+from semel.model.outcomes import (
+    EpochExhausted,
+    Forgotten,
+    Gone,
+    NotFound,
+    Outcome,
+    Registered,
+    StillAlive,
+    UnknownProducer,
+)
+
+
+def decide_register(state: State, command: Register) -> Decision:
+    """Give out an identity, or fence the older instances of a known one."""
+    producer_id = command.producer_id
+    if producer_id is None:
+        producer_id = str(state.next_producer)
+        return _grant(producer_id, 0, is_assigned=True)
+    row = state.registry.get(producer_id)
+    if row is None:
+        if is_assigned_id(producer_id):
+            return Decision(UnknownProducer())
+        return _grant(producer_id, 0, is_assigned=False)
+    if row.epoch >= NUMBER_MAX:
+        return Decision(EpochExhausted(row.epoch))
+    return _grant(producer_id, row.epoch + 1, is_assigned=False)
+
+
+def _grant(producer_id: str, epoch: int, *, is_assigned: bool) -> Decision:
+    event = ProducerRegistered(producer_id, epoch, is_assigned)
+    return Decision(Registered(producer_id, epoch), event, grows=True)
+
+
+def decide_forget(state: State, command: ForgetProducer) -> Decision:
+    """Reset one producer of one stream."""
+    found = _find(state, command.path, command.producer_id)
+    if isinstance(found, Outcome):
+        return Decision(found)
+    stream, _ = found
+    return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
+
+
+def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
+    """Leave a tombstone of a producer that was idle too long."""
+    found = _find(state, command.path, command.producer_id)
+    if isinstance(found, Outcome):
+        return Decision(found)
+    stream, row = found
+    if row.is_expired:
+        return Decision(UnknownProducer())
+    if state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
+        return Decision(StillAlive())
+    return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
+
+
+def _find(state: State, path: str, producer_id: str) -> tuple[Stream, ProducerRow] | Outcome:
+    stream = state.by_path.get(path)
+    if stream is None:
+        return NotFound()
+    if stream.tail.is_deleted:
+        return Gone()
+    row = stream.producers.get(producer_id) if stream.producers else None
+    return UnknownProducer() if row is None else (stream, row)

@@ -1,0 +1,89 @@
+"""The rows of the state: frozen, so that a checkpoint may keep a reference and read it later."""
+
+from msgspec import Struct
+
+
+class Row(Struct, frozen=True, gc=False, array_like=True):
+    """Anything the checkpoint stores under a key."""
+
+
+class ForkRow(Row, frozen=True, gc=False, array_like=True):
+    """Where a fork leaves its source: everything before `start` is read there.
+
+    `anchor` and `sub_offset` are what the first creation asked for, to compare a second one with.
+    """
+
+    source: int
+    source_path: str
+    anchor: int
+    sub_offset: int
+    start: int
+
+
+class StreamRow(Row, frozen=True, gc=False, array_like=True):
+    """What is fixed when a stream is created."""
+
+    number: int
+    path: str
+    incarnation: str
+    content_type: str
+    created_ms: int
+    ttl_ms: int | None = None
+    expires_at_ms: int | None = None
+    inherits_expiry: bool = False
+    fork: ForkRow | None = None
+
+
+class TailRow(Row, frozen=True, gc=False, array_like=True):
+    """What moves with every append."""
+
+    head: int
+    tail: int
+    is_closed: bool
+    is_deleted: bool
+    stream_seq: str | None
+    written_ms: int
+
+
+class ProducerRow(Row, frozen=True, gc=False, array_like=True):
+    """What a stream knows of a producer.
+
+    `receipts` and `zero` are packed (`receipts.py`); `forgotten_seq` is the last sequence of the
+    newest receipt a sparse producer let go, -1 before the first. An expired row is a tombstone.
+    """
+
+    mode: str
+    epoch: int
+    session: str | None
+    older: tuple[str, ...]
+    last_seq: int
+    receipts: bytes
+    zero: bytes
+    cursor: bytes | None
+    updated_ms: int
+    forgotten_seq: int = -1
+    is_expired: bool = False
+
+
+class KeyRow(Row, frozen=True, gc=False, array_like=True):
+    """The answer to remember for an idempotency key; `number` keeps the order of use."""
+
+    number: int
+    time_ms: int
+    digest: int
+    first_offset: int
+    next_offset: int
+
+
+class RegistryRow(Row, frozen=True, gc=False, array_like=True):
+    """A producer identity known to the whole server."""
+
+    epoch: int
+
+
+class MetaRow(Row, frozen=True, gc=False, array_like=True):
+    """The counters."""
+
+    next_stream: int
+    next_producer: int
+    time_ms: int

@@ -1,0 +1,169 @@
+"""The state: every table the journal folds into, and what changed since the last checkpoint."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
+from semel.model import limits as default
+
+
+class MachineLimits(Struct, frozen=True):
+    """The limits a deployment may set; part of the machine's behaviour, so keep them stable."""
+
+    receipts: int = default.RECEIPTS_DEFAULT
+    streams: int = default.STREAMS_MAX
+    producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
+    keys: int = default.IDEMPOTENCY_KEYS_MAX
+    key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
+
+
+class Stream:
+    """One stream: frozen rows behind a mutable holder."""
+
+    __slots__ = ("forks", "keys", "next_key", "producers", "row", "tail")
+
+    def __init__(self, row: StreamRow, tail: TailRow) -> None:
+        self.row: Final = row
+        self.tail = tail
+        self.producers: dict[str, ProducerRow] | None = None
+        self.keys: dict[str, KeyRow] | None = None
+        self.next_key = 0
+        self.forks: set[int] | None = None
+
+
+class Dirty:
+    """The rows changed since the last checkpoint, by table; None means removed.
+
+    `dropped` streams are gone with all their rows; of `pruned` ones some data may be.
+    """
+
+    __slots__ = ("dropped", "keys", "producers", "pruned", "registry", "streams", "tails")
+
+    def __init__(self) -> None:
+        self.streams: dict[int, StreamRow] = {}
+        self.tails: dict[int, TailRow] = {}
+        self.producers: dict[tuple[int, str], ProducerRow | None] = {}
+        self.keys: dict[tuple[int, str], KeyRow | None] = {}
+        self.registry: dict[str, RegistryRow] = {}
+        self.dropped: set[int] = set()
+        self.pruned: set[int] = set()
+
+    def absorb(self, older: "Dirty") -> None:
+        """Take back what an abandoned checkpoint was to store; newer rows win."""
+        self.streams = older.streams | self.streams
+        self.tails = older.tails | self.tails
+        self.producers = older.producers | self.producers
+        self.keys = older.keys | self.keys
+        self.registry = older.registry | self.registry
+        self.dropped |= older.dropped
+        self.pruned |= older.pruned
+
+
+class State:
+    """The fold of the journal.
+
+    `touched` collects the streams that the last `apply` changed; whoever calls it empties the list.
+    """
+
+    __slots__ = (
+        "by_number",
+        "by_path",
+        "dirty",
+        "limits",
+        "next_producer",
+        "next_stream",
+        "registry",
+        "time_ms",
+        "touched",
+    )
+
+    def __init__(self, limits: MachineLimits | None = None) -> None:
+        self.limits: Final = limits or MachineLimits()
+        self.by_path: dict[str, Stream] = {}
+        self.by_number: dict[int, Stream] = {}
+        self.registry: dict[str, RegistryRow] = {}
+        self.next_stream = 1
+        self.next_producer = 1
+        self.time_ms = 0
+        self.dirty = Dirty()
+        self.touched: list[Stream] = []
+
+    def frame_time(self, now_ms: int) -> int:
+        """Tell the time of a frame written now: it never goes back."""
+        return now_ms if now_ms > self.time_ms else self.time_ms
+
+    def take_dirty(self) -> Dirty:
+        """Hand over what changed and start collecting anew."""
+        dirty, self.dirty = self.dirty, Dirty()
+        return dirty
+
+    def meta_row(self) -> MetaRow:
+        """Freeze the counters."""
+        return MetaRow(self.next_stream, self.next_producer, self.time_ms)
+
+    # ---- loading a checkpoint; rows arrive in any order within a table, streams first ----
+
+    def load_meta(self, row: MetaRow) -> None:
+        """Restore the counters."""
+        self.next_stream, self.next_producer = row.next_stream, row.next_producer
+        self.time_ms = row.time_ms
+
+    def load_stream(self, row: StreamRow, tail: TailRow) -> None:
+        """Restore a stream."""
+        stream = Stream(row, tail)
+        self.by_number[row.number] = stream
+        self.by_path[row.path] = stream
+
+    def load_producer(self, number: int, producer_id: str, row: ProducerRow) -> None:
+        """Restore a producer."""
+        stream = self.by_number[number]
+        if stream.producers is None:
+            stream.producers = {}
+        stream.producers[producer_id] = row
+
+    def load_key(self, number: int, key: str, row: KeyRow) -> None:
+        """Restore an idempotency key."""
+        stream = self.by_number[number]
+        if stream.keys is None:
+            stream.keys = {}
+        stream.keys[key] = row
+
+    def load_links(self) -> None:
+        """Restore what is derived: who forks whom, and the order of keys."""
+        for number, stream in self.by_number.items():
+            if stream.row.fork is not None:
+                add_fork(self.by_number[stream.row.fork.source], number)
+            if stream.keys:
+                ordered = sorted(stream.keys.items(), key=lambda item: item[1].number)
+                stream.keys = dict(ordered)
+                stream.next_key = ordered[-1][1].number + 1
+
+
+def add_fork(source: Stream, number: int) -> None:
+    """Note that stream `number` reads from `source`."""
+    if source.forks is None:
+        source.forks = set()
+    source.forks.add(number)
+
+
+def kept_from(state: State, stream: Stream) -> int:
+    """Find the first offset of a stream that it or any fork of it still reads."""
+    floor = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
+    for number in stream.forks or ():
+        child = state.by_number[number]
+        fork = child.row.fork
+        assert fork is not None
+        needed = kept_from(state, child)
+        if needed < fork.start:
+            floor = min(floor, needed)
+    return floor
+
+
+def expiry_ms(row: StreamRow, tail: TailRow, touched_ms: int) -> int | None:
+    """Tell when a stream's time is over, given its latest use; None: never."""
+    if row.expires_at_ms is not None:
+        return row.expires_at_ms
+    if row.ttl_ms is not None:
+        return max(tail.written_ms, touched_ms) + row.ttl_ms
+    return None

@@ -1,0 +1,234 @@
+"""Decisions on a stream's life: create, fork, delete, trim, expire."""
+
+from semel.machine.append import section_of
+from semel.machine.events import (
+    Decision,
+    Section,
+    StreamCreated,
+    StreamDeleted,
+    StreamExpired,
+    StreamTrimmed,
+)
+from semel.machine.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
+from semel.machine.rows import ForkRow, StreamRow
+from semel.machine.state import State, Stream, expiry_ms
+from semel.model.commands import Batch, Create, Delete, Expire, ForkRequest, StoredAppend, Trim
+from semel.model.limits import FORK_DEPTH_MAX
+from semel.model.outcomes import (
+    BadBody,
+    ConfigConflict,
+    ContentTypeConflict,
+    Created,
+    Deleted,
+    Expired,
+    ForkSourceGone,
+    Gone,
+    LimitReached,
+    NotFound,
+    OffsetBeyondTail,
+    OffsetTrimmed,
+    Outcome,
+    StillAlive,
+    SubOffsetInvalid,
+    Trimmed,
+)
+
+
+def decide_create(state: State, command: Create) -> Decision:
+    """Create a stream or compare with the one that is there."""
+    stream = state.by_path.get(command.path)
+    if stream is not None:
+        return Decision(_compare(stream, command))  # 1, 2
+    if command.fork is not None:
+        return _decide_fork(state, command, command.fork)
+    refusal = _refuse_body_and_room(state, command)
+    if refusal is not None:
+        return Decision(refusal)
+    row = StreamRow(
+        state.next_stream,
+        command.path,
+        command.incarnation,
+        command.content_type or DEFAULT_MEDIA_TYPE,
+        state.frame_time(command.now_ms),
+        command.ttl_ms,
+        command.expires_at_ms,
+    )
+    return _accept(row, command, head=0, start=0, prefix=None)
+
+
+# ---- the same again ------------------------------------------------------------------------------
+
+
+def _compare(stream: Stream, command: Create) -> Outcome:
+    if stream.tail.is_deleted:
+        return ConfigConflict("deleted")
+    row, tail = stream.row, stream.tail
+    for field, is_equal in (
+        ("content_type", _same_content_type(row, command)),
+        ("ttl", _same_expiry(row, command, is_ttl=True)),
+        ("expires_at", _same_expiry(row, command, is_ttl=False)),
+        ("closed", command.closed == tail.is_closed),
+        ("fork", _same_fork(row.fork, command.fork)),
+    ):
+        if not is_equal:
+            return ConfigConflict(field)
+    return Created(row.incarnation, row.content_type, tail.tail, tail.is_closed, is_new=False)
+
+
+def _same_content_type(row: StreamRow, command: Create) -> bool:
+    if command.content_type is None and command.fork is not None:
+        return True
+    return same_media_type(command.content_type, row.content_type)
+
+
+def _same_expiry(row: StreamRow, command: Create, *, is_ttl: bool) -> bool:
+    if row.inherits_expiry and command.ttl_ms is None and command.expires_at_ms is None:
+        return True
+    if is_ttl:
+        return command.ttl_ms == row.ttl_ms
+    return command.expires_at_ms == row.expires_at_ms
+
+
+def _same_fork(stored: ForkRow | None, given: ForkRequest | None) -> bool:
+    if stored is None or given is None:
+        return stored is None and given is None
+    if (given.source, given.sub_offset) != (stored.source_path, stored.sub_offset):
+        return False
+    return given.offset is None or given.offset == stored.anchor
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+
+def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
+    source = state.by_path.get(fork.source)
+    if source is None:
+        return Decision(NotFound())  # 3
+    anchor = source.tail.tail if fork.offset is None else fork.offset
+    refusal = (
+        _refuse_source(source, command)
+        or _refuse_anchor(source, fork, anchor)
+        or _refuse_depth(state, source)
+        or _refuse_body_and_room(state, command)
+    )
+    if refusal is not None:
+        return Decision(refusal)
+    joins_messages = is_json(source.row.content_type)
+    start = anchor + fork.sub_offset if joins_messages else anchor
+    prefix = None
+    if fork.sub_offset and not joins_messages:
+        assert fork.stored is not None
+        prefix = Batch(fork.stored.payload[: fork.sub_offset])
+    inherits = command.ttl_ms is None and command.expires_at_ms is None
+    row = StreamRow(
+        state.next_stream,
+        command.path,
+        command.incarnation,
+        command.content_type or source.row.content_type,
+        state.frame_time(command.now_ms),
+        source.row.ttl_ms if inherits else command.ttl_ms,
+        source.row.expires_at_ms if inherits else command.expires_at_ms,
+        inherits,
+        ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
+    )
+    return _accept(row, command, head=source.tail.head, start=start, prefix=prefix)
+
+
+def _refuse_source(source: Stream, command: Create) -> Outcome | None:
+    if source.tail.is_deleted:
+        return ForkSourceGone()  # 4
+    expected = source.row.content_type
+    if command.content_type is not None and not same_media_type(command.content_type, expected):
+        return ContentTypeConflict(expected)  # 5
+    return None
+
+
+def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | None:
+    if anchor > source.tail.tail:
+        return OffsetBeyondTail(source.tail.tail)  # 6
+    if anchor < source.tail.head:
+        return OffsetTrimmed(source.tail.head)  # 7
+    if fork.sub_offset == 0:
+        return None
+    units = _units_at(source, fork.stored, anchor)
+    return SubOffsetInvalid() if fork.sub_offset > units else None  # 8
+
+
+def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
+    """Believe the fact the broker brought only if it is about this stream and offset."""
+    if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
+        return 0
+    return stored.units
+
+
+def _refuse_depth(state: State, source: Stream) -> Outcome | None:
+    depth = 1
+    row = source.row
+    while row.fork is not None:
+        depth += 1
+        row = state.by_number[row.fork.source].row
+    return LimitReached("fork_depth", FORK_DEPTH_MAX) if depth > FORK_DEPTH_MAX else None  # 9
+
+
+def _refuse_body_and_room(state: State, command: Create) -> Outcome | None:
+    if command.body_error is not None:
+        return BadBody(command.body_error)  # 10
+    if len(state.by_number) >= state.limits.streams:
+        return LimitReached("streams", state.limits.streams)  # 11
+    return None
+
+
+def _accept(
+    row: StreamRow, command: Create, *, head: int, start: int, prefix: Batch | None
+) -> Decision:
+    sections: list[Section] = []
+    tail = start
+    for batch in (prefix, command.batch):
+        if batch is not None:
+            sections.append(section_of(row.number, tail, batch, row.content_type))
+            tail += batch.count
+    outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
+    event = StreamCreated(row, head, command.closed)
+    return Decision(outcome, event, tuple(sections), grows=True)
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+def _find(state: State, path: str) -> Stream | Outcome:
+    stream = state.by_path.get(path)
+    if stream is None:
+        return NotFound()
+    return Gone() if stream.tail.is_deleted else stream
+
+
+def decide_delete(state: State, command: Delete) -> Decision:
+    """Delete; softly while forks need the data."""
+    stream = _find(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)
+    return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
+
+
+def decide_trim(state: State, command: Trim) -> Decision:
+    """Move the head, never back and never past the tail."""
+    stream = _find(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)
+    tail = stream.tail
+    if command.before > tail.tail:
+        return Decision(OffsetBeyondTail(tail.tail))
+    if command.before <= tail.head:
+        return Decision(Trimmed(tail.head))
+    return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
+
+
+def decide_expire(state: State, command: Expire) -> Decision:
+    """End a stream, if its time is really over."""
+    stream = _find(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)
+    deadline_ms = expiry_ms(stream.row, stream.tail, command.touched_ms)
+    if deadline_ms is None or state.frame_time(command.now_ms) < deadline_ms:
+        return Decision(StillAlive())
+    return Decision(Expired(), StreamExpired(stream.row.number))

@@ -1,0 +1,51 @@
+"""Every limit of the engine, with its unit, in one place."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Numbers a client may send. 2^53-1 survives every JSON parser.
+NUMBER_MAX: Final = 2**53 - 1
+
+# Sizes a client may send.
+PATH_BYTES_MAX: Final = 512
+BODY_BYTES_MAX: Final = 4 * MIB
+BATCH_MESSAGES_MAX: Final = 10_000
+PRODUCER_ID_BYTES_MAX: Final = 256
+SESSION_BYTES_MAX: Final = 128
+CURSOR_BYTES_MAX: Final = 1 * KIB
+STREAM_SEQ_BYTES_MAX: Final = 256
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+SEQUENCE_SPAN_MAX: Final = 2**32 - 1
+
+# How much the state may hold. Reaching one is an answer, never an eviction.
+STREAMS_MAX: Final = 1_000_000
+PRODUCERS_PER_STREAM_MAX: Final = 10_000
+FORK_DEPTH_MAX: Final = 64
+
+# Receipts: how many answers per producer are remembered word for word.
+RECEIPTS_DEFAULT: Final = 64
+RECEIPTS_MIN: Final = 5
+SESSIONS_REMEMBERED: Final = 16
+
+# The one promise with a window.
+IDEMPOTENCY_KEYS_MAX: Final = 10_000
+IDEMPOTENCY_WINDOW_MS: Final = 24 * 60 * 60 * 1000
+
+# The journal.
+SEGMENT_BYTES_DEFAULT: Final = 64 * MIB
+SEGMENT_BYTES_MIN: Final = 4 * KIB
+FRAME_OVERHEAD_BYTES_MAX: Final = 64 * KIB
+RESERVE_BYTES_DEFAULT: Final = 256 * MIB
+INDEX_CHUNK_FRAMES_MAX: Final = 4096
+CHECKPOINT_INTERVAL_MS: Final = 120_000
+
+# The broker.
+GROUP_BYTES_MAX: Final = 16 * MIB
+PARKED_COMMANDS_MAX: Final = 65_536
+WAITERS_PER_STREAM_MAX: Final = 16_384
+READ_BYTES_DEFAULT: Final = 1 * MIB
+
+assert SEGMENT_BYTES_DEFAULT >= 2 * (BODY_BYTES_MAX + FRAME_OVERHEAD_BYTES_MAX)
+assert FRAME_OVERHEAD_BYTES_MAX >= 4 * BATCH_MESSAGES_MAX + CURSOR_BYTES_MAX + PATH_BYTES_MAX

@@ -1,0 +1,349 @@
+"""A directory in memory that loses power, forgets, lies and fills up on demand.
+
+It stands in for `RealDisk`. Of each file it holds what the platter has (`durable`) and what a
+reader sees through the page cache (`current`); between the two lie the changes not yet synced, in
+their order. Names work the same way: a created, renamed or removed file is safe after `sync_names`.
+All chance comes from the `Random` a test passes in, so a seed tells the whole story.
+"""
+
+import contextlib
+import errno
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from semel.model.errors import DirectoryLocked
+from semel.testing.changes import Change, FileChange, Grow, Link, NameChange, Rename, Unlink, Write
+from semel.testing.faults import Death, Fail, Fault, Faults, LostSync, ShortWrite, system_error
+from semel.testing.power_loss import CrashMode, survivors
+
+
+@dataclass(frozen=True, slots=True)
+class _Inode:
+    """Immutable, so that a copy of the disk shares it."""
+
+    durable: bytes = b""
+    current: bytes = b""
+    # A failed sync marked pages clean: `durable` no longer follows `current` by syncing.
+    has_lost_pages: bool = False
+
+
+class VirtualFile:
+    """One open file of a VirtualDisk."""
+
+    __slots__ = ("_disk", "_inode", "_is_open", "_life")
+
+    def __init__(self, disk: "VirtualDisk", inode: int) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._life = disk._life
+        self._is_open = True
+        disk._open_counts[inode] += 1
+
+    def write(self, position: int, buffers: Sequence[bytes]) -> int:
+        """Write to the page cache; short if a fault or the capacity says so."""
+        self._check()
+        return self._disk._write(self._inode, position, b"".join(buffers))
+
+    def sync(self) -> None:
+        """Make the file's changes durable; says nothing about its name."""
+        self._check()
+        self._disk._sync(self._inode)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read through the page cache."""
+        self._check()
+        return self._disk._read(self._inode, position, size)
+
+    def size(self) -> int:
+        """Tell the length a reader sees."""
+        self._check()
+        return len(self._disk._inodes[self._inode].current)
+
+    def close(self) -> None:
+        """Let the file go; nothing to do if the process that opened it is gone."""
+        if self._life != self._disk._life:
+            return
+        self._check()
+        self._is_open = False
+        self._disk._open_counts[self._inode] -= 1
+
+    def _check(self) -> None:
+        if not self._is_open or self._life != self._disk._life:
+            raise system_error(errno.EBADF)
+
+
+class VirtualDisk:
+    """A `Disk` for tests.
+
+    Attributes:
+        faults: asked before every operation: create, grow, write, sync, rename, unlink,
+            sync_names, open and read. `create` is a create, a grow and a sync, as on a real disk.
+        on_operation: called with (operation, name) after each one that changes something.
+        operations: how many of those there were.
+        capacity_bytes: beyond it `create` and growing writes find no space; may change any time.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
+        self.faults = faults
+        self.on_operation: Callable[[str, str], None] | None = None
+        self.operations = 0
+        self.capacity_bytes = capacity_bytes
+        self._inodes: dict[int, _Inode] = {}
+        self._inode_last = 0
+        self._durable_names: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._pending: list[Change] = []
+        self._is_locked = False
+        self._open_counts: Counter[int] = Counter()
+        self._life = 0
+        self._death: Death | None = None
+
+    # The disk as the journal knows it.
+
+    def lock(self) -> None:
+        """Own the directory until `close`, `kill` or `crash`."""
+        self._check_alive()
+        if self._is_locked:
+            raise DirectoryLocked("virtual disk: another process owns this directory")
+        self._is_locked = True
+
+    def names(self) -> list[str]:
+        """List the files, sorted."""
+        self._check_alive()
+        return sorted(self._names)
+
+    def create(self, name: str, size: int) -> VirtualFile:
+        """Make a file of zeros: its length is durable, its name only after `sync_names`."""
+        fault = self._begin("create", name, size)
+        if name in self._names:
+            raise system_error(errno.EEXIST, name)
+        if size > self._room_bytes():
+            raise system_error(errno.ENOSPC, name)
+        self._inode_last = inode = self._inode_last + 1
+        self._inodes[inode] = _Inode()
+        self._change_names(Link(name, inode))
+        self._end("create", name, fault)
+        try:
+            self._grow(inode, size)
+            self._sync(inode)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(name)
+            raise
+        return VirtualFile(self, inode)
+
+    def open(self, name: str) -> VirtualFile:
+        """Open an existing file."""
+        self._raise(self._begin("open", name, 0))
+        return VirtualFile(self, self._find(name))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name at once, for those who read; durable after `sync_names`."""
+        fault = self._begin("rename", old, 0)
+        inode = self._find(old)
+        if old != new:
+            self._change_names(Rename(old, new, inode))
+        self._end("rename", old, fault)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file; durable after `sync_names`."""
+        fault = self._begin("unlink", name, 0)
+        self._change_names(Unlink(name, self._find(name)))
+        self._end("unlink", name, fault)
+
+    def sync_names(self) -> None:
+        """Make all changes of names durable."""
+        fault = self._begin("sync_names", "", 0)
+        changes = self._take_pending(lambda c: isinstance(c, NameChange))
+        if not isinstance(fault, LostSync):
+            self._make_durable(changes)
+        self._forget_nameless()
+        self._end("sync_names", "", fault)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        self._is_locked = False
+
+    # What a test does to it.
+
+    def kill(self) -> None:
+        """End the process: the lock is free, open files are dead, the page cache stays."""
+        self._is_locked = False
+        self._open_counts.clear()
+        self._life += 1
+        self._death = None
+
+    def crash(self, rng: Random, mode: CrashMode = "reordered") -> None:
+        """Lose power, and come back with whatever `mode` leaves of what was not synced."""
+        kept = survivors(self._pending, rng, mode)
+        self.kill()
+        self._pending.clear()
+        self._make_durable(kept)
+        self._names = dict(self._durable_names)
+        for number, inode in self._inodes.items():
+            self._inodes[number] = _Inode(inode.durable, inode.durable)
+        self._forget_nameless()
+
+    def copy(self) -> "VirtualDisk":
+        """Take a snapshot, un-synced changes and lock included; hooks and open files stay behind.
+
+        `kill` or `crash` the copy before a journal opens it.
+        """
+        twin = VirtualDisk(capacity_bytes=self.capacity_bytes)
+        twin.operations = self.operations
+        twin._inodes = self._inodes.copy()
+        twin._inode_last = self._inode_last
+        twin._durable_names = self._durable_names.copy()
+        twin._names = self._names.copy()
+        twin._pending = self._pending.copy()
+        twin._is_locked = self._is_locked
+        return twin
+
+    def flip(self, name: str, position: int, bit: int) -> None:
+        """Turn one bit round, on the platter and in the page cache."""
+        byte = self._inodes[self._find(name)].current[position]
+        self.overwrite(name, position, bytes([byte ^ 1 << bit]))
+
+    def overwrite(self, name: str, position: int, data: bytes) -> None:
+        """Put bytes where nobody wrote them, on the platter and in the page cache."""
+        change = Write(self._find(name), position, data)
+        inode = self._inodes[change.inode]
+        assert 0 <= position <= len(inode.current) - len(data), "outside the file"
+        self._inodes[change.inode] = replace(inode, current=change.apply(inode.current))
+        self._make_durable([change])
+
+    def files(self) -> dict[str, bytes]:
+        """Show what a reader would see."""
+        return {name: self._inodes[self._names[name]].current for name in sorted(self._names)}
+
+    def digest(self) -> str:
+        """Sum up names and bytes, durable and current."""
+        total = hashlib.sha256()
+        for names in (self._durable_names, self._names):
+            total.update(b"%d names" % len(names))
+            for name in sorted(names):
+                inode = self._inodes[names[name]]
+                for part in (name.encode(), inode.durable, inode.current):
+                    total.update(b"%d:" % len(part) + part)
+        return total.hexdigest()
+
+    # One open file's share.
+
+    def _write(self, number: int, position: int, data: bytes) -> int:
+        assert position >= 0, "a position before the file"
+        name = self._name_of(number)
+        fault = self._begin("write", name, len(data))
+        if isinstance(fault, ShortWrite):
+            data = data[: fault.written_bytes]
+        data = self._fitting(number, position, data)
+        if data:
+            if position + len(data) > len(self._inodes[number].current):
+                self._change_file(Grow(number, position + len(data)))
+            self._change_file(Write(number, position, data))
+        self._end("write", name, fault)
+        return len(data)
+
+    def _grow(self, number: int, size: int) -> None:
+        name = self._name_of(number)
+        fault = self._begin("grow", name, size)
+        self._change_file(Grow(number, size))
+        self._end("grow", name, fault)
+
+    def _sync(self, number: int) -> None:
+        name = self._name_of(number)
+        fault = self._begin("sync", name, 0)
+        changes = self._take_pending(lambda c: isinstance(c, FileChange) and c.inode == number)
+        inode = self._inodes[number]
+        if isinstance(fault, LostSync):
+            self._inodes[number] = replace(inode, has_lost_pages=True)
+        elif inode.has_lost_pages:
+            self._make_durable(changes)
+        else:
+            self._inodes[number] = replace(inode, durable=inode.current)
+        self._end("sync", name, fault)
+
+    def _read(self, number: int, position: int, size: int) -> bytes:
+        self._raise(self._begin("read", self._name_of(number), size))
+        return self._inodes[number].current[position : position + size]
+
+    # Underneath.
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise self._death
+
+    def _begin(self, operation: str, name: str, size: int) -> Fault | None:
+        self._check_alive()
+        fault = self.faults.before(operation, name, size) if self.faults is not None else None
+        if isinstance(fault, Fail) and not fault.is_after:
+            self._raise(fault)
+        assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
+        assert not isinstance(fault, LostSync) or "sync" in operation, "only syncs are lost"
+        return fault
+
+    def _end(self, operation: str, name: str, fault: Fault | None) -> None:
+        self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation(operation, name)
+        self._raise(fault)
+
+    def _raise(self, fault: Fault | None) -> None:
+        if isinstance(fault, LostSync):
+            raise system_error(errno.EIO)
+        if isinstance(fault, Fail):
+            if isinstance(fault.error, Death):
+                self._death = fault.error
+            raise fault.error
+
+    def _find(self, name: str) -> int:
+        if name not in self._names:
+            raise system_error(errno.ENOENT, name)
+        return self._names[name]
+
+    def _name_of(self, number: int) -> str:
+        return next((name for name, inode in self._names.items() if inode == number), "")
+
+    def _room_bytes(self) -> float:
+        if self.capacity_bytes is None:
+            return float("inf")
+        used = sum(len(self._inodes[number].current) for number in self._names.values())
+        return max(0, self.capacity_bytes - used)
+
+    def _fitting(self, number: int, position: int, data: bytes) -> bytes:
+        """Cut what the disk has no room for; a full disk answers short before it refuses."""
+        size_max = len(self._inodes[number].current) + self._room_bytes()
+        if data and position >= size_max:
+            raise system_error(errno.ENOSPC)
+        return data if position + len(data) <= size_max else data[: int(size_max) - position]
+
+    def _change_file(self, change: FileChange) -> None:
+        self._pending.append(change)
+        inode = self._inodes[change.inode]
+        self._inodes[change.inode] = replace(inode, current=change.apply(inode.current))
+
+    def _change_names(self, change: NameChange) -> None:
+        self._pending.append(change)
+        change.apply(self._names)
+
+    def _take_pending(self, is_wanted: Callable[[Change], bool]) -> list[Change]:
+        """Take changes out of the list of what is not synced."""
+        taken = [change for change in self._pending if is_wanted(change)]
+        self._pending = [change for change in self._pending if not is_wanted(change)]
+        return taken
+
+    def _make_durable(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if isinstance(change, NameChange):
+                change.apply(self._durable_names)
+            else:
+                inode = self._inodes[change.inode]
+                self._inodes[change.inode] = replace(inode, durable=change.apply(inode.durable))
+
+    def _forget_nameless(self) -> None:
+        """Drop files that no name and no open file leads to. No change of names may be pending."""
+        reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
+        self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}
+        self._take_pending(lambda change: change.inode not in reachable)

@@ -1,0 +1,273 @@
+"""The checkpoint's store in memory: commits happen wholly or not at all, and may be made to fail.
+
+It stands in for LMDB. A commit is durable when it returns, so a power loss takes the open
+transaction and nothing else. A committed table is never changed, only replaced: a reader keeps the
+tables of its beginning, and a copy of the store shares them.
+"""
+
+import errno
+import hashlib
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from semel.journal.store import TABLES, StoreFull
+from semel.testing.faults import Death, Fail, Fault, Faults, system_error
+
+KEY_BYTES_MAX: Final = 511  # of LMDB, as it is built by default
+
+
+@dataclass(slots=True)
+class _Table:
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)  # sorted
+
+    def copy(self) -> "_Table":
+        return _Table(self.rows.copy(), self.keys.copy())
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self.rows:
+            insort(self.keys, key)
+        self.rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if self.rows.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+    def size_bytes(self) -> int:
+        return sum(len(key) + len(value) for key, value in self.rows.items())
+
+
+class VirtualReader:
+    """The tables as they were when the view was opened."""
+
+    __slots__ = ("_is_open", "_tables")
+
+    def __init__(self, tables: Mapping[str, _Table]) -> None:
+        self._tables = tables
+        self._is_open = True
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Look a key up."""
+        return self._find(table).rows.get(_checked(key))
+
+    def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Walk upwards; a transaction may change rows on the way."""
+        found = self._find(table)
+        index = bisect_left(found.keys, start)
+        while index < len(found.keys):
+            key = found.keys[index]
+            yield key, found.rows[key]
+            found = self._find(table)
+            index = bisect_right(found.keys, key)
+
+    def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Find the greatest key that is <= `key`."""
+        found = self._find(table)
+        index = bisect_right(found.keys, key)
+        if not index:
+            return None
+        last = found.keys[index - 1]
+        return last, found.rows[last]
+
+    def close(self) -> None:
+        """End the view."""
+        self._is_open = False
+
+    def _find(self, table: str) -> _Table:
+        assert self._is_open, "the view is closed"
+        return self._tables[table]
+
+
+class VirtualWriter:
+    """The one open transaction of a VirtualStore."""
+
+    __slots__ = ("_changed", "_is_full", "_room_bytes", "_store", "_tables", "_view")
+
+    def __init__(
+        self, store: "VirtualStore", tables: Mapping[str, _Table], room_bytes: int | None
+    ) -> None:
+        self._store = store
+        self._tables = dict(tables)
+        self._view = VirtualReader(self._tables)
+        self._changed: set[str] = set()
+        self._room_bytes = room_bytes
+        self._is_full = False
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Look a key up, own changes included."""
+        self._store._check_open(self)
+        return self._view.get(table, key)
+
+    def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Walk the keys upwards, own changes included."""
+        self._store._check_open(self)
+        return self._view.scan(table, start)
+
+    def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Find the greatest key that is <= `key`, own changes included."""
+        self._store._check_open(self)
+        return self._view.last_before(table, key)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set a key; once a put found no room, the transaction can only be aborted."""
+        self._store._check_open(self)
+        self._take_room(table, _checked(key), len(key) + len(value))
+        self._own(table).put(key, value)
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        self._store._check_open(self)
+        self._take_room(table, _checked(key), 0)
+        self._own(table).delete(key)
+
+    def commit(self) -> None:
+        """Replace the store's tables at once."""
+        self._store._check_open(self)
+        self._view.close()
+        self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
+
+    def abort(self) -> None:
+        """Drop all of it; nothing to do if the transaction has ended."""
+        self._view.close()
+        self._store._abort(self)
+
+    def _own(self, table: str) -> _Table:
+        """Copy a table before its first change."""
+        if table not in self._changed:
+            self._tables[table] = self._tables[table].copy()
+            self._changed.add(table)
+        return self._tables[table]
+
+    def _take_room(self, table: str, key: bytes, size: int) -> None:
+        if self._room_bytes is None:
+            return
+        old = self._tables[table].rows.get(key)
+        growth = size if old is None else size - len(key) - len(old)
+        if self._is_full or growth > max(0, self._room_bytes):
+            self._is_full = True
+            raise StoreFull("virtual store: no room")
+        self._room_bytes -= growth
+
+
+class VirtualStore:
+    """A `Store` for tests.
+
+    Attributes:
+        faults: asked before every "commit", with no name and the number of changed tables as size.
+            `Fail` may carry StoreFull, an OSError or a Death, before or after the commit.
+        on_operation: called with ("commit", "") after each commit.
+        operations: how many commits there were.
+        capacity_bytes: keys and values beyond it raise StoreFull; counts from the next transaction.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
+        self.faults = faults
+        self.on_operation: Callable[[str, str], None] | None = None
+        self.operations = 0
+        self.capacity_bytes = capacity_bytes
+        self._tables: Mapping[str, _Table] = {name: _Table() for name in TABLES}
+        self._writer: VirtualWriter | None = None
+        self._death: Death | None = None
+
+    # The store as the checkpoint knows it.
+
+    @contextmanager
+    def read(self) -> Iterator[VirtualReader]:
+        """Open a view; later commits do not show in it."""
+        self._check_alive()
+        view = VirtualReader(self._tables)
+        try:
+            yield view
+        finally:
+            view.close()
+
+    def write(self) -> VirtualWriter:
+        """Begin the one transaction that may write."""
+        self._check_alive()
+        assert self._writer is None, "one writer at a time"
+        self._writer = VirtualWriter(self, self._tables, self._room_bytes())
+        return self._writer
+
+    def close(self) -> None:
+        """Let the store go, and with it an open transaction."""
+        self._writer = None
+
+    # What a test does to it.
+
+    def kill(self) -> None:
+        """End the process: an open transaction is gone, committed ones stay."""
+        self._writer = None
+        self._death = None
+
+    def crash(self, _rng: Random) -> None:
+        """Lose power. A commit syncs, so there is nothing to choose."""
+        self.kill()
+
+    def copy(self) -> "VirtualStore":
+        """Take a snapshot of what is committed; hooks and transactions stay behind."""
+        twin = VirtualStore(capacity_bytes=self.capacity_bytes)
+        twin.operations = self.operations
+        twin._tables = self._tables
+        return twin
+
+    def digest(self) -> str:
+        """Sum up what is committed."""
+        total = hashlib.sha256()
+        for name in TABLES:
+            table = self._tables[name]
+            total.update(b"%d rows" % len(table.keys))
+            for key in table.keys:
+                value = table.rows[key]
+                total.update(b"%d:%d:" % (len(key), len(value)) + key + value)
+        return total.hexdigest()
+
+    # A transaction's share.
+
+    def _check_open(self, writer: VirtualWriter) -> None:
+        self._check_alive()
+        if self._writer is not writer:
+            raise system_error(errno.EBADF)
+
+    def _commit(self, tables: Mapping[str, _Table], changed_count: int, *, is_full: bool) -> None:
+        """Whatever happens, the transaction has ended."""
+        self._writer = None
+        if is_full:
+            raise StoreFull("virtual store: no room")
+        fault = self.faults.before("commit", "", changed_count) if self.faults is not None else None
+        if isinstance(fault, Fail) and not fault.is_after:
+            self._fail(fault)
+        self._tables = tables
+        self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation("commit", "")
+        self._fail(fault)
+
+    def _abort(self, writer: VirtualWriter) -> None:
+        if self._writer is writer:
+            self._writer = None
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise self._death
+
+    def _fail(self, fault: Fault | None) -> None:
+        if fault is None:
+            return
+        assert isinstance(fault, Fail), "a commit is never short and its sync never lies"
+        if isinstance(fault.error, Death):
+            self._death = fault.error
+        raise fault.error
+
+    def _room_bytes(self) -> int | None:
+        if self.capacity_bytes is None:
+            return None
+        return self.capacity_bytes - sum(table.size_bytes() for table in self._tables.values())
+
+
+def _checked(key: bytes) -> bytes:
+    assert 0 < len(key) <= KEY_BYTES_MAX, "LMDB takes keys of 1 to 511 bytes"
+    return key

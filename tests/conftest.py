@@ -1,0 +1,15 @@
+"""What every test shares: the hypothesis profile and the gate for tests that need root."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# No deadline: a busy machine is not a bug, and every test already has its own timeout.
+settings.register_profile("semel", deadline=None, print_blob=True)
+settings.load_profile("semel")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") is not None and os.geteuid() != 0:
+        pytest.skip("needs the rights of root")

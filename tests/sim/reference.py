@@ -1,0 +1,362 @@
+"""The rule book as a plain program: what the engine must answer, one command after the other.
+
+Written from `docs/reference/machine.md`; it knows nothing of frames, files or groups. Where the
+rule book leaves a choice, a comment marked CHOICE names it.
+"""
+
+from dataclasses import replace
+
+from semel.model import commands as ask
+from semel.model import limits
+from semel.model import outcomes as out
+from semel.model.checksum import digest_of
+from semel.model.commands import DENSE, Append, Batch, Command, Create, ProducerTag
+from semel.model.outcomes import Outcome
+from tests.sim import reference_producers as rules
+from tests.sim.reference_producers import Producer, Receipt
+from tests.sim.reference_streams import KeyUse, Origin, Stream, media_type
+
+
+def digest_claimed(append: Append) -> int | None:
+    if append.body_error is not None:
+        return None  # equals no other
+    return digest_of(append.batch.payload if append.batch is not None else b"")
+
+
+class Model:
+    """Everything the engine has to remember, and what it has to answer."""
+
+    def __init__(
+        self,
+        receipts: int = limits.RECEIPTS_DEFAULT,
+        streams_max: int = limits.STREAMS_MAX,
+        producers_max: int = limits.PRODUCERS_PER_STREAM_MAX,
+        keys_max: int = limits.IDEMPOTENCY_KEYS_MAX,
+        key_window_ms: int = limits.IDEMPOTENCY_WINDOW_MS,
+    ) -> None:
+        self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
+        self.keys_max, self.key_window_ms = keys_max, key_window_ms
+        self.time_ms = 0  # of the last thing written
+        self.next_stream = 1
+        self.next_producer = 1
+        self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they hold their path
+        self.registry: dict[str, int] = {}
+
+    def copy(self) -> "Model":
+        """Make a model that lives on by itself; what is never changed in place is shared."""
+        bounds = (self.receipts, self.streams_max, self.producers_max)
+        twin = Model(*bounds, self.keys_max, self.key_window_ms)
+        twin.time_ms = self.time_ms
+        twin.next_stream, twin.next_producer = self.next_stream, self.next_producer
+        twin.registry = dict(self.registry)
+        for path, old in self.streams.items():
+            new = replace(old, messages=list(old.messages))
+            new.producers, new.keys = dict(old.producers), dict(old.keys)
+            twin.streams[path] = new
+        return twin
+
+    def execute(self, command: Command) -> Outcome:
+        """Answer a command and do what it asks, unless it is refused or a repeat."""
+        if isinstance(command, Create):
+            return self._create(command)
+        if isinstance(command, ask.Register):
+            return self._register(command)
+        stream = self.streams.get(command.path)
+        if stream is None:
+            return out.NotFound()
+        if stream.is_deleted:
+            return out.Gone()
+        if isinstance(command, Append):
+            return self._append(stream, command)
+        if isinstance(command, ask.Delete):
+            return self._delete(command)
+        if isinstance(command, ask.Trim):
+            return self._trim(stream, command)
+        if isinstance(command, ask.Expire):
+            return self._expire(stream, command)
+        return self._drop_producer(stream, command)
+
+    def _now(self, command: Command) -> int:
+        return max(command.now_ms, self.time_ms)
+
+    def _write(self, command: Command) -> int:
+        """Let time pass, because something is written now."""
+        self.time_ms = self._now(command)
+        return self.time_ms
+
+    # ---- create ----------------------------------------------------------------------------------
+
+    def _create(self, c: Create) -> Outcome:
+        if c.path in self.streams:
+            return self._create_again(self.streams[c.path], c)
+        refusal = None if c.fork is None else self._fork_refusal(c.fork, c.content_type)
+        if refusal is not None:
+            return refusal
+        if c.body_error is not None:
+            return out.BadBody(c.body_error)
+        if len(self.streams) >= self.streams_max:
+            return out.LimitReached("streams", self.streams_max)
+        now = self._write(c)
+        kind = c.content_type or "application/octet-stream"
+        stream = Stream(self.next_stream, c.incarnation, kind, c.ttl_ms, c.expires_at_ms, now)
+        if c.fork is not None:
+            self._inherit(stream, c, c.fork)
+        stream.store(c.batch)
+        stream.is_closed = c.closed
+        self.next_stream += 1
+        self.streams[c.path] = stream
+        return self._created(stream, is_new=True)
+
+    def _created(self, stream: Stream, is_new: bool) -> Outcome:
+        kind = stream.content_type
+        return out.Created(stream.incarnation, kind, stream.tail, stream.is_closed, is_new)
+
+    def _create_again(self, stream: Stream, c: Create) -> Outcome:
+        if stream.is_deleted:
+            return out.ConfigConflict("deleted")
+        wanted = c.content_type or "application/octet-stream"
+        is_type_free = c.fork is not None and c.content_type is None
+        is_expiry_free = stream.inherits_expiry and c.ttl_ms is None and c.expires_at_ms is None
+        is_equal = {
+            "content_type": is_type_free or media_type(wanted) == media_type(stream.content_type),
+            "ttl": is_expiry_free or c.ttl_ms == stream.ttl_ms,
+            "expires_at": is_expiry_free or c.expires_at_ms == stream.expires_at_ms,
+            "closed": c.closed == stream.is_closed,
+            "fork": self._is_same_fork(stream.fork, c.fork),
+        }
+        for name, is_same in is_equal.items():
+            if not is_same:
+                return out.ConfigConflict(name)
+        return self._created(stream, is_new=False)
+
+    def _is_same_fork(self, origin: Origin | None, fork: ask.ForkRequest | None) -> bool:
+        if origin is None or fork is None:
+            return origin is None and fork is None
+        is_place = fork.source == origin.path and fork.sub_offset == origin.sub_offset
+        return is_place and fork.offset in (None, origin.offset)
+
+    def _fork_refusal(self, fork: ask.ForkRequest, content_type: str | None) -> Outcome | None:
+        source = self.streams.get(fork.source)
+        if source is None:
+            return out.NotFound()
+        if source.is_deleted:
+            return out.ForkSourceGone()
+        if content_type and media_type(content_type) != media_type(source.content_type):
+            return out.ContentTypeConflict(source.content_type)
+        offset = source.tail if fork.offset is None else fork.offset
+        if offset > source.tail:
+            return out.OffsetBeyondTail(source.tail)
+        if offset < source.head:
+            return out.OffsetTrimmed(source.head)
+        if fork.sub_offset > self._units_left(source, offset):
+            return out.SubOffsetInvalid()
+        if 1 + self._sources_of(source) > limits.FORK_DEPTH_MAX:
+            return out.LimitReached("fork_depth", limits.FORK_DEPTH_MAX)
+        return None
+
+    def _units_left(self, stream: Stream, offset: int) -> int:
+        if offset == stream.tail:
+            return 0
+        message = stream.messages[offset - stream.head]
+        return message.append_end - offset if stream.is_json else len(message.body)
+
+    def _sources_of(self, stream: Stream) -> int:
+        return 0 if stream.fork is None else 1 + self._sources_of(self.streams[stream.fork.path])
+
+    def _inherit(self, stream: Stream, c: Create, fork: ask.ForkRequest) -> None:
+        source = self.streams[fork.source]
+        offset = source.tail if fork.offset is None else fork.offset
+        stream.fork = Origin(fork.source, source.number, offset, fork.sub_offset)
+        stream.content_type = c.content_type or source.content_type
+        if c.ttl_ms is None and c.expires_at_ms is None:
+            stream.inherits_expiry = True
+            stream.ttl_ms, stream.expires_at_ms = source.ttl_ms, source.expires_at_ms
+        stream.head = source.head
+        cut = offset + fork.sub_offset if stream.is_json else offset
+        for message in source.messages[: cut - source.head]:
+            # CHOICE: an append inherited in part ends, for the fork, where the fork's share ends: a
+            # fork of the fork cannot reach what the fork itself does not hold.
+            stream.messages.append(message._replace(append_end=min(message.append_end, cut)))
+        if fork.sub_offset > 0 and not stream.is_json:
+            whole = source.messages[offset - source.head].body
+            stream.store(Batch(whole[: fork.sub_offset]))
+
+    # ---- append ----------------------------------------------------------------------------------
+
+    def _append(self, stream: Stream, c: Append) -> Outcome:
+        assert c.batch is not None or c.body_error is not None or c.close
+        assert c.producer is None or c.key is None
+        tag, digest = c.producer, digest_claimed(c)
+        known = None if tag is None else stream.producers.get(tag.id)
+        registered = None if tag is None else self.registry.get(tag.id)
+        answer = (
+            (tag and rules.identity(known, tag, registered))
+            or (tag and rules.repeat(known, tag, digest, stream.is_closed))
+            or self._key_seen(stream, c)
+            or self._closed_or_other_type(stream, c)
+            or (tag and rules.sequence(known, tag, registered))
+            or self._precondition(stream, c)
+            or (tag and self._no_room(stream, tag))
+        )
+        return answer or self._accept(stream, c)
+
+    def _key_seen(self, stream: Stream, c: Append) -> Outcome | None:
+        use = None if c.key is None else stream.keys.get(c.key)
+        if use is None or self._now(c) >= use.time_ms + self.key_window_ms:
+            return None
+        if use.digest != digest_claimed(c):
+            return out.KeyReused()
+        return out.Duplicate(use.first_offset, use.next_offset, stream.is_closed)
+
+    def _closed_or_other_type(self, stream: Stream, c: Append) -> Outcome | None:
+        is_close_only = c.batch is None and c.body_error is None
+        if stream.is_closed:
+            if is_close_only and c.producer is None and c.key is None:
+                return out.Appended(stream.tail, stream.tail, True)
+            return out.StreamClosed(stream.tail)
+        is_type_equal = media_type(c.content_type or "") == media_type(stream.content_type)
+        if is_close_only or is_type_equal:
+            return None
+        return out.ContentTypeConflict(stream.content_type)
+
+    def _precondition(self, stream: Stream, c: Append) -> Outcome | None:
+        last = stream.stream_seq
+        if c.stream_seq is not None and last is not None and c.stream_seq.encode() <= last.encode():
+            return out.StreamSeqConflict(last)
+        if c.if_match is not None and c.if_match != stream.tail:
+            return out.PreconditionFailed(stream.tail)
+        return None if c.body_error is None else out.BadBody(c.body_error)
+
+    def _no_room(self, stream: Stream, tag: ProducerTag) -> Outcome | None:
+        if tag.id in stream.producers or len(stream.producers) < self.producers_max:
+            return None
+        return out.LimitReached("producers_per_stream", self.producers_max)
+
+    def _accept(self, stream: Stream, c: Append) -> Outcome:
+        now, first = self._write(c), stream.tail
+        stream.store(c.batch)
+        stream.is_closed, stream.written_ms = c.close, now
+        if c.stream_seq is not None:
+            stream.stream_seq = c.stream_seq
+        digest = digest_of(b"" if c.batch is None else c.batch.payload)
+        if c.key is not None:
+            self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now))
+        if c.producer is None:
+            return out.Appended(first, stream.tail, stream.is_closed)
+        tag, registered = c.producer, self.registry.get(c.producer.id)
+        receipt = Receipt(tag.first_seq, tag.last_seq, first, stream.tail, digest)
+        known = stream.producers.get(tag.id)
+        producer = rules.after(known, tag, registered, receipt, self.receipts, now)
+        stream.producers[tag.id] = producer
+        if registered is not None:
+            self.registry[tag.id] = max(registered, producer.epoch)
+        return out.Appended(first, stream.tail, stream.is_closed, producer.epoch, producer.last)
+
+    def _remember_key(self, stream: Stream, key: str, use: KeyUse) -> None:
+        stream.keys.pop(key, None)  # a forgotten one begins anew, as the newest
+        stream.keys[key] = use
+        if len(stream.keys) > self.keys_max:
+            del stream.keys[next(iter(stream.keys))]
+
+    # ---- producers -------------------------------------------------------------------------------
+
+    def _register(self, c: ask.Register) -> Outcome:
+        name = c.producer_id
+        if name is None:
+            while str(self.next_producer) in self.registry:
+                self.next_producer += 1
+            name = str(self.next_producer)
+            self.next_producer += 1
+        elif rules.is_issued_name(name) and name not in self.registry:
+            return out.UnknownProducer()
+        elif self.registry.get(name, 0) >= limits.NUMBER_MAX:
+            return out.EpochExhausted(self.registry[name])
+        self._write(c)
+        self.registry[name] = self.registry.get(name, -1) + 1
+        return out.Registered(name, self.registry[name])
+
+    def _drop_producer(self, stream: Stream, c: ask.ForgetProducer | ask.ExpireProducer) -> Outcome:
+        known = stream.producers.get(c.producer_id)
+        if known is None:
+            return out.UnknownProducer()
+        if isinstance(c, ask.ForgetProducer):
+            del stream.producers[c.producer_id]
+        elif known.is_tombstone:
+            return out.UnknownProducer()
+        elif self._now(c) < known.updated_ms + c.idle_ms:
+            return out.StillAlive()
+        else:
+            stream.producers[c.producer_id] = rules.tombstone(known)
+        self._write(c)
+        return out.Forgotten()
+
+    # ---- the end of streams ----------------------------------------------------------------------
+
+    def _delete(self, c: ask.Delete | ask.Expire) -> Outcome:
+        self._write(c)
+        if self._has_forks(c.path):
+            self.streams[c.path].is_deleted = True
+            return out.Deleted(is_soft=True)
+        origin = self.streams.pop(c.path).fork
+        while origin and self.streams[origin.path].is_deleted and not self._has_forks(origin.path):
+            origin = self.streams.pop(origin.path).fork
+        return out.Deleted(is_soft=False)
+
+    def _has_forks(self, path: str) -> bool:
+        # CHOICE: a soft-deleted fork counts as live: forks of its own still need its source.
+        return any(s.fork is not None and s.fork.path == path for s in self.streams.values())
+
+    def _trim(self, stream: Stream, c: ask.Trim) -> Outcome:
+        if c.before > stream.tail:
+            return out.OffsetBeyondTail(stream.tail)
+        if c.before > stream.head:
+            self._write(c)
+            del stream.messages[: c.before - stream.head]
+            stream.head = c.before
+        return out.Trimmed(stream.head)
+
+    def _expire(self, stream: Stream, c: ask.Expire) -> Outcome:
+        now, used = self._now(c), max(stream.written_ms, c.touched_ms)
+        is_dated = stream.expires_at_ms is not None and now >= stream.expires_at_ms
+        is_idle = stream.ttl_ms is not None and now >= used + stream.ttl_ms
+        if not is_dated and not is_idle:
+            return out.StillAlive()
+        self._delete(c)
+        return out.Expired()
+
+    # ---- looking inside --------------------------------------------------------------------------
+
+    def messages(self, path: str) -> list[tuple[int, bytes]]:
+        """List what can be read now, with its offsets; nothing of a stream that is not there."""
+        stream = self.streams.get(path)
+        if stream is None or stream.is_deleted:
+            return []
+        return [(message.offset, message.body) for message in stream.messages]
+
+    def view(self) -> dict[str, object]:
+        """Dump everything but the messages, as plain dicts, lists and tuples."""
+        return {
+            "time_ms": self.time_ms,
+            "next_stream": self.next_stream,
+            "next_producer": self.next_producer,
+            "registry": dict(self.registry),
+            "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
+        }
+
+    def _stream_view(self, stream: Stream) -> dict[str, object]:
+        plain = {name: value for name, value in vars(stream).items() if name != "messages"}
+        # Only keys that still speak: when the others are swept away is nobody's business.
+        alive = self.time_ms - self.key_window_ms
+        return plain | {
+            "tail": stream.tail,
+            "fork": None if stream.fork is None else stream.fork._asdict(),
+            "producers": {name: _producer_view(p) for name, p in sorted(stream.producers.items())},
+            "keys": [(key, *use) for key, use in stream.keys.items() if use.time_ms > alive],
+        }
+
+
+def _producer_view(producer: Producer) -> dict[str, object]:
+    plain = producer._asdict()
+    if producer.mode == DENSE:
+        del plain["forgotten"]  # a notion of the sparse rows
+    return plain

@@ -1,0 +1,254 @@
+"""The producers' part of the reference model: the rule book's tables, row by row.
+
+Plain functions of what a stream remembers of a producer (`known`, None if nothing), the identity an
+append claims (`tag`) and the epoch the registry has for that id (`registered`, None if none).
+"""
+
+from typing import NamedTuple
+
+from semel.model import outcomes as out
+from semel.model.commands import DENSE, ProducerTag
+from semel.model.limits import NUMBER_MAX, SESSIONS_REMEMBERED
+from semel.model.outcomes import Outcome
+
+
+class Receipt(NamedTuple):
+    first_seq: int
+    last_seq: int
+    first_offset: int
+    next_offset: int
+    digest: int
+
+
+class Producer(NamedTuple):
+    """What a stream remembers of a producer.
+
+    A tombstone has no receipts but, dense, that of sequence 0. `forgotten` is the F of the sparse
+    rows: the last sequence of the newest receipt let go.
+    """
+
+    mode: str
+    epoch: int
+    last: int
+    session: str | None = None
+    older_sessions: tuple[str, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+    cursor: bytes | None = None
+    updated_ms: int = 0
+    is_tombstone: bool = False
+    forgotten: int = -1
+
+
+def is_bare(tag: ProducerTag) -> bool:
+    return tag.epoch is None and tag.session is None
+
+
+def is_issued_name(producer_id: str) -> bool:
+    return producer_id.isascii() and producer_id.isdigit()
+
+
+def is_dense_start(tag: ProducerTag) -> bool:
+    return tag.mode == DENSE and tag.first_seq == 0
+
+
+def is_known_session(known: Producer, tag: ProducerTag) -> bool:
+    if tag.session is None:
+        return False
+    return tag.session == known.session or tag.session in known.older_sessions
+
+
+def is_new_session(known: Producer, tag: ProducerTag) -> bool:
+    """Tell whether the tag brings, without an epoch, a session not seen here."""
+    if tag.epoch is not None or tag.session is None:
+        return False
+    return not is_known_session(known, tag)
+
+
+def is_restart(known: Producer, tag: ProducerTag) -> bool:
+    """Tell whether the tag begins a new epoch by itself (repeats were answered before)."""
+    if is_new_session(known, tag):
+        return tag.mode != DENSE or tag.first_seq == 0
+    return is_bare(tag) and is_dense_start(tag)
+
+
+def next_epoch(known: Producer | None, tag: ProducerTag, registered: int | None) -> int:
+    """Say which epoch the append would run under."""
+    if tag.epoch is not None:
+        return tag.epoch
+    if known is None:
+        return 1 if registered is None else registered
+    if known.is_tombstone or is_restart(known, tag):
+        return max(known.epoch + 1, registered or 0)
+    return known.epoch
+
+
+# ---- check 7: identity ---------------------------------------------------------------------------
+
+
+def identity(known: Producer | None, tag: ProducerTag, registered: int | None) -> Outcome | None:
+    if is_issued_name(tag.id) and registered is None:
+        return out.UnknownProducer()  # a
+    if known is not None and known.mode != tag.mode:
+        return out.ModeConflict(known.mode)  # b
+    if tag.epoch is not None and registered is not None and tag.epoch < registered:
+        return out.StaleEpoch(registered)  # c
+    if known is None:
+        return None
+    if known.is_tombstone:
+        return _identity_over_tombstone(known, tag)
+    if tag.epoch is None:
+        return _identity_without_epoch(known, tag, registered)
+    if tag.epoch < known.epoch:
+        return out.StaleEpoch(known.epoch)  # f
+    has_both = tag.session is not None and known.session is not None
+    if tag.epoch == known.epoch and has_both and tag.session != known.session:
+        return out.SessionConflict(known.epoch)  # g
+    return None
+
+
+def _identity_over_tombstone(known: Producer, tag: ProducerTag) -> Outcome | None:
+    # CHOICE: "goes on" leaves the table: f to i are about producers that are still there. (Only i
+    # could differ: a sparse bare append over a tombstone the registry has overtaken.)
+    if tag.epoch is None:
+        is_successor = not is_known_session(known, tag)
+    else:
+        is_successor = tag.epoch > known.epoch
+    if is_successor and (tag.mode != DENSE or tag.first_seq == 0):
+        return None  # d
+    return out.ProducerStateExpired(known.epoch)  # e
+
+
+def _identity_without_epoch(
+    known: Producer, tag: ProducerTag, registered: int | None
+) -> Outcome | None:
+    if tag.session in known.older_sessions:
+        return out.StaleSession(known.epoch)  # h
+    if registered is None or known.epoch >= registered or is_new_session(known, tag):
+        return None
+    # CHOICE: "but not dense with seq 0" belongs to "there is none" only: the stored session of an
+    # overtaken epoch is refused with any sequence.
+    if is_bare(tag) and is_dense_start(tag):
+        return None
+    return out.StaleEpoch(registered)  # i
+
+
+# ---- check 8: repeats ----------------------------------------------------------------------------
+
+
+def repeat(
+    known: Producer | None, tag: ProducerTag, digest: int | None, is_closed: bool
+) -> Outcome | None:
+    if known is None or tag.last_seq > known.last:
+        return None
+    spans = {(r.first_seq, r.last_seq): r for r in known.receipts}
+    receipt = spans.get((tag.first_seq, tag.last_seq))
+    is_equal = receipt is not None and receipt.digest == digest
+    if tag.mode == DENSE:
+        if not _is_dense_repeat(known, tag, is_equal):
+            return None
+        if is_bare(tag) and not is_equal:
+            return out.RestartAmbiguous(known.epoch, known.last)  # dense 7, 8
+    elif receipt is None and tag.last_seq > known.forgotten:
+        return None
+    if receipt is None:
+        return out.Duplicate(None, None, is_closed, known.epoch, known.last)  # dense 8, sparse 5
+    if tag.is_strict and not is_equal:
+        return out.PayloadMismatch()  # dense 7, sparse 2
+    return out.Duplicate(
+        receipt.first_offset,
+        receipt.next_offset,
+        is_closed,
+        known.epoch,
+        known.last,
+        is_mismatch=not is_equal,
+    )
+
+
+def _is_dense_repeat(known: Producer, tag: ProducerTag, is_equal: bool) -> bool:
+    if is_bare(tag) and tag.first_seq == 0:
+        return is_equal  # dense 4, also of a tombstone; else dense 5
+    # Over a tombstone only a raised epoch or a new session has come this far.
+    is_raised = tag.epoch is not None and tag.epoch > known.epoch
+    return not is_raised and not is_new_session(known, tag)
+
+
+# ---- check 11: sequence --------------------------------------------------------------------------
+
+
+def sequence(known: Producer | None, tag: ProducerTag, registered: int | None) -> Outcome | None:
+    if known is None:
+        is_gap = tag.mode == DENSE and tag.first_seq > 0
+        return out.SequenceGap(0, tag.first_seq) if is_gap else None  # dense 1, sparse 1
+    if tag.mode == DENSE:
+        refusal = _dense_sequence(known, tag, tag.first_seq)
+    else:
+        refusal = _sparse_sequence(known, tag.first_seq, tag.last_seq)
+    if refusal is None and next_epoch(known, tag, registered) > NUMBER_MAX:
+        return out.EpochExhausted(known.epoch)
+    return refusal
+
+
+def _dense_sequence(known: Producer, tag: ProducerTag, n: int) -> Outcome | None:
+    if n == 0:
+        return None  # repeats were answered: it is a raise, a restart, or over a tombstone
+    if tag.epoch is not None and tag.epoch > known.epoch:
+        return out.EpochMustStartAtZero(n)  # 2
+    if is_new_session(known, tag):
+        return out.SessionUnknown(known.epoch, known.last)  # 3
+    if n > known.last + 1:
+        return out.SequenceGap(known.last + 1, n)  # 9
+    return None
+
+
+def _sparse_sequence(known: Producer, a: int, b: int) -> Outcome | None:
+    if a > known.last:
+        return None  # 1
+    if b > known.last:
+        return out.BatchOverlap(known.last)  # 3
+    is_met = any(a <= r.last_seq and r.first_seq <= b for r in known.receipts)
+    if is_met or a <= known.forgotten < b:
+        return out.BatchOverlap(known.last)  # 4
+    return out.SequenceHole(known.last)  # 6
+
+
+# ---- accepted ------------------------------------------------------------------------------------
+
+
+def after(
+    known: Producer | None,
+    tag: ProducerTag,
+    registered: int | None,
+    receipt: Receipt,
+    receipts_max: int,
+    now_ms: int,
+) -> Producer:
+    """Say what is remembered of the producer once the append is stored."""
+    epoch = next_epoch(known, tag, registered)
+    if known is None:
+        known = Producer(tag.mode, epoch, tag.last_seq)
+    is_raised = epoch > known.epoch
+    session, older = known.session, known.older_sessions
+    if tag.session is not None or is_raised:
+        session = tag.session
+        if known.session is not None and known.session != session:
+            older = (*older, known.session)
+        older = tuple(s for s in older if s != session)[-SESSIONS_REMEMBERED:]
+    kept, forgotten = known.receipts, known.forgotten
+    if is_raised and tag.mode == DENSE:
+        kept = ()
+    kept = (*kept, receipt)
+    if tag.mode == DENSE:
+        kept = (kept[0], *kept[1:][-receipts_max:])  # an epoch's first is that of sequence 0
+    elif len(kept) > receipts_max:
+        forgotten, kept = kept[-receipts_max - 1].last_seq, kept[-receipts_max:]
+    cursor = known.cursor if tag.cursor is None else tag.cursor
+    last = tag.last_seq
+    return Producer(
+        tag.mode, epoch, last, session, older, kept, cursor, now_ms, forgotten=forgotten
+    )
+
+
+def tombstone(known: Producer) -> Producer:
+    receipts = tuple(r for r in known.receipts if known.mode == DENSE and r.first_seq == 0)
+    forgotten = known.forgotten if known.mode == DENSE else known.last
+    return known._replace(receipts=receipts, forgotten=forgotten, is_tombstone=True)

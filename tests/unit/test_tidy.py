@@ -1,0 +1,210 @@
+"""Tidiness is tested: sizes, names and leftovers, and what a bare import may load.
+
+Every checker takes source text and returns complaints, so each is also tried on text that is bad.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePath
+
+import pytest
+
+FUNCTION_LINES_MAX = 60  # aim under 25
+FILE_LINES_MAX = 800  # aim at 250, look hard at 500
+
+VAGUE_MODULES = frozenset({"utils", "helpers", "common", "manager", "base"})
+VAGUE_CLASS_ENDINGS = ("Manager", "Handler", "Helper", "Impl")
+LEFTOVERS = ("TODO!", "FIXME")
+MAY_PRINT = (PurePath("semel/cli"), PurePath("semel/testing"))
+HEAVY = ("pyspark", "semel.server", "semel.broker")
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2] / "src"
+
+Checker = Callable[[PurePath, str], list[str]]
+
+
+def python_files(root: Path) -> Iterator[Path]:
+    """Every module below root, hidden folders such as .venv left out."""
+    for path in sorted(root.rglob("*.py")):
+        if not any(part.startswith(".") for part in path.relative_to(root).parts):
+            yield path
+
+
+def long_functions(path: PurePath, source: str) -> list[str]:
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                complaints.append(f"{path}:{node.lineno} {node.name} has {lines} lines")
+    return complaints
+
+
+def long_file(path: PurePath, source: str) -> list[str]:
+    lines = len(source.splitlines())
+    return [f"{path} has {lines} lines"] if lines > FILE_LINES_MAX else []
+
+
+def vague_module(path: PurePath, source: str) -> list[str]:
+    del source
+    vague = [part for part in path.with_suffix("").parts if part.strip("_") in VAGUE_MODULES]
+    return [f"{path} is named {name!r}, which says nothing" for name in vague]
+
+
+def vague_classes(path: PurePath, source: str) -> list[str]:
+    return [
+        f"{path}:{node.lineno} class {node.name} is named for no concept"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and node.name.endswith(VAGUE_CLASS_ENDINGS)
+    ]
+
+
+def leftovers(path: PurePath, source: str) -> list[str]:
+    return [
+        f"{path}:{number} {word}"
+        for number, line in enumerate(source.splitlines(), start=1)
+        for word in LEFTOVERS
+        if word in line
+    ]
+
+
+def stray_prints(path: PurePath, source: str) -> list[str]:
+    if any(path.is_relative_to(folder) for folder in MAY_PRINT):
+        return []
+    return [
+        f"{path}:{node.lineno} print("
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+
+
+CHECKERS: tuple[Checker, ...] = (
+    long_functions,
+    long_file,
+    vague_module,
+    vague_classes,
+    leftovers,
+    stray_prints,
+)
+
+
+@pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
+def test_the_source_is_tidy(check: Checker) -> None:
+    complaints = [
+        complaint
+        for path in python_files(SOURCE_ROOT)
+        for complaint in check(path.relative_to(SOURCE_ROOT), path.read_text(encoding="utf-8"))
+    ]
+    assert complaints == []
+
+
+def test_the_walk_finds_the_source() -> None:
+    found = {path.relative_to(SOURCE_ROOT).as_posix() for path in python_files(SOURCE_ROOT)}
+    assert {"semel/__init__.py", "pyspark_semel/__init__.py"} <= found
+
+
+def test_the_walk_leaves_hidden_folders_out(tmp_path: Path) -> None:
+    for name in ("kept/seen.py", ".venv/lib/unseen.py", "kept/.cache/unseen.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(python_files(tmp_path)) == [tmp_path / "kept/seen.py"]
+
+
+# ---------------------------------------------------------------- the checkers can fail
+
+MODULE = PurePath("semel/model/offsets.py")
+
+
+def a_function(lines: int, keyword: str = "def") -> str:
+    return f"{keyword} f():\n" + "    pass\n" * (lines - 1)
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_function_over_the_limit_is_noticed(keyword: str) -> None:
+    assert long_functions(MODULE, a_function(FUNCTION_LINES_MAX, keyword)) == []
+    assert len(long_functions(MODULE, a_function(FUNCTION_LINES_MAX + 1, keyword))) == 1
+
+
+def test_a_long_method_inside_a_class_is_noticed() -> None:
+    method = "".join(f"    {line}\n" for line in a_function(FUNCTION_LINES_MAX + 1).splitlines())
+    assert len(long_functions(MODULE, "class Stream:\n" + method)) == 1
+
+
+def test_a_file_over_the_limit_is_noticed() -> None:
+    assert long_file(MODULE, "x = 1\n" * FILE_LINES_MAX) == []
+    assert len(long_file(MODULE, "x = 1\n" * (FILE_LINES_MAX + 1))) == 1
+
+
+@pytest.mark.parametrize("name", sorted(VAGUE_MODULES))
+def test_a_vague_module_or_package_is_noticed(name: str) -> None:
+    for path in (f"semel/{name}.py", f"semel/wire/_{name}.py", f"semel/{name}/offsets.py"):
+        assert len(vague_module(PurePath(path), "")) == 1
+    assert vague_module(PurePath(f"semel/{name}_of_offsets.py"), "") == []
+
+
+@pytest.mark.parametrize("ending", VAGUE_CLASS_ENDINGS)
+def test_a_vague_class_is_noticed(ending: str) -> None:
+    assert len(vague_classes(MODULE, f"class Stream{ending}: ...\n")) == 1
+    assert vague_classes(MODULE, f"class {ending}Stream: ...\n") == []
+
+
+@pytest.mark.parametrize("word", LEFTOVERS)
+def test_a_leftover_is_noticed_with_its_line(word: str) -> None:
+    assert leftovers(MODULE, f"x = 1\ny = 2  # {word} later\n") == [f"{MODULE}:2 {word}"]
+
+
+def test_a_print_is_noticed_outside_the_rooms_that_may_speak() -> None:
+    assert stray_prints(MODULE, "print('here')\n") == [f"{MODULE}:1 print("]
+    assert stray_prints(PurePath("semel/cli/main.py"), "print('here')\n") == []
+    assert stray_prints(PurePath("semel/testing/report.py"), "print('here')\n") == []
+    assert stray_prints(MODULE, "fingerprint('print(')\n") == []
+
+
+# ---------------------------------------------------------------- asserts
+
+
+def asserts_raise(optimize: int = -1) -> bool:
+    """Whether a false assert raises; -1 is the level this interpreter was started with."""
+    try:
+        exec(compile("assert False", "<probe>", "exec", optimize=optimize))
+    except AssertionError:
+        return True
+    return False
+
+
+def test_asserts_are_enabled() -> None:
+    assert asserts_raise(), "run without -O: asserts are part of the product"
+
+
+def test_the_probe_notices_disabled_asserts() -> None:
+    assert not asserts_raise(optimize=1)
+
+
+# ---------------------------------------------------------------- a bare import is light
+
+
+def heavy_modules(loaded: Iterable[str]) -> list[str]:
+    return [name for name in loaded if any(f"{name}.".startswith(f"{h}.") for h in HEAVY)]
+
+
+def modules_loaded_by(statement: str) -> list[str]:
+    program = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    return run.stdout.split()
+
+
+def test_importing_semel_loads_nothing_heavy() -> None:
+    loaded = modules_loaded_by("import semel")
+    assert "semel" in loaded
+    assert heavy_modules(loaded) == []
+
+
+def test_a_heavy_import_is_noticed() -> None:
+    loaded = ["os", "pyspark.sql", "semel", "semel.broker", "semel.brokerage", "semel.server.x"]
+    assert heavy_modules(loaded) == ["pyspark.sql", "semel.broker", "semel.server.x"]
