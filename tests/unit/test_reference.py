@@ -1,7 +1,5 @@
 """The reference model against the rule book, about one test per row of `machine.md`."""
 
-import struct
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,96 +9,17 @@ from semel.model.commands import DENSE, SPARSE, Append, Batch, Create, ForkReque
 from semel.model.limits import FORK_DEPTH_MAX, NUMBER_MAX
 from semel.model.outcomes import Outcome
 from tests.sim.reference import Model
-
-TEXT = "text/plain"
-JSON = "application/json"
-DAY_MS = 24 * 60 * 60 * 1000
-
-
-# ---- builders ------------------------------------------------------------------------------------
-
-
-def json_batch(*bodies: bytes) -> Batch:
-    if len(bodies) == 1:
-        return Batch(bodies[0])
-    lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
-    return Batch(b",".join(bodies), len(bodies), lengths)
-
-
-def create(
-    path: str = "s",
-    *,
-    now: int = 0,
-    kind: str | None = TEXT,
-    ttl: int | None = None,
-    expires_at: int | None = None,
-    closed: bool = False,
-    batch: Batch | None = None,
-    error: str | None = None,
-    fork: ForkRequest | None = None,
-) -> Create:
-    return Create(path, now, f"i-{path}-{now}", kind, ttl, expires_at, closed, batch, error, fork)
-
-
-def fork(
-    path: str = "f",
-    source: str = "s",
-    offset: int | None = None,
-    sub: int = 0,
-    *,
-    now: int = 0,
-    ttl: int | None = None,
-    expires_at: int | None = None,
-    batch: Batch | None = None,
-    error: str | None = None,
-) -> Create:
-    wanted = ForkRequest(source, offset, sub)
-    more = create(
-        path, now=now, kind=None, ttl=ttl, expires_at=expires_at, batch=batch, fork=wanted
-    )
-    return replace(more, body_error=error)
-
-
-def append(
-    body: bytes | Batch | None = b"x",
-    *,
-    path: str = "s",
-    now: int = 0,
-    kind: str | None = TEXT,
-    error: str | None = None,
-    close: bool = False,
-    by: ProducerTag | None = None,
-    stream_seq: str | None = None,
-    if_match: int | None = None,
-    key: str | None = None,
-) -> Append:
-    batch = Batch(body) if isinstance(body, bytes) else body
-    return Append(path, now, kind, batch, error, close, by, stream_seq, if_match, key)
-
-
-def dense(
-    seq: int,
-    *,
-    epoch: int | None = None,
-    session: str | None = None,
-    name: str = "p",
-    cursor: bytes | None = None,
-    strict: bool = False,
-) -> ProducerTag:
-    return ProducerTag(name, seq, seq, epoch, session, DENSE, cursor, strict)
-
-
-def sparse(
-    first: int,
-    last: int | None = None,
-    *,
-    epoch: int | None = None,
-    session: str | None = None,
-    name: str = "p",
-    strict: bool = False,
-) -> ProducerTag:
-    end = first if last is None else last
-    return ProducerTag(name, first, end, epoch, session, SPARSE, None, strict)
+from tests.unit.machine.builders import (
+    DAY_MS,
+    JSON,
+    TEXT,
+    append,
+    create,
+    dense,
+    fork,
+    json_batch,
+    sparse,
+)
 
 
 def model_of(*commands: ask.Command, receipts: int = 64) -> Model:

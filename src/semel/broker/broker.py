@@ -72,7 +72,7 @@ class Broker:
         self.is_full = False
         self._index = recovered.index
         self._segments = recovered.segments
-        self._reader = Reader(self.seen, self._index, self._segments)
+        self.reader = Reader(self.seen, self._index, self._segments)
         self._expiry = Expiry(self.state, now_ms)
         self._appender = Appender(
             seed=recovered.seed,
@@ -151,7 +151,6 @@ class Broker:
             changes[row.number] = (row, tail)
             if tail.is_deleted and row.number not in self.state.by_number:
                 changes[row.number] = (row, None)
-                self._index.forget(row.number)
             if is_mortal(row):
                 if tail.is_deleted:
                     self._expiry.forget(row.number)
@@ -195,7 +194,9 @@ class Broker:
     def _awaits_source(self, fork: ForkRequest) -> bool:
         """Tell whether the append a fork divides is still on its way to the disk."""
         source = self.state.by_path.get(fork.source)
-        if source is None or fork.offset is None or fork.offset >= source.tail.tail:
+        if source is None or source.tail.is_deleted:
+            return False
+        if fork.offset is None or fork.offset >= source.tail.tail:
             return False
         view = self.seen.by_number.get(source.row.number)
         return view is None or view.tail is None or view.tail.tail <= fork.offset
@@ -204,12 +205,12 @@ class Broker:
         """Add what the journal holds at the fork's offset."""
         source = self.state.by_path.get(fork.source)
         offset = fork.offset
-        if source is None or offset is None:
+        if source is None or source.tail.is_deleted or offset is None:
             return command
         if not source.tail.head <= offset < source.tail.tail:
             return command
         number = source.row.number
-        piece = self._reader.read(self.seen.by_number[number], offset, source.tail.tail, 1)[0]
+        piece = self.reader.read(self.seen.by_number[number], offset, source.tail.tail, 1)[0]
         units = piece.count if is_json(source.row.content_type) else len(next(piece.messages()))
         stored = StoredAppend(number, offset, units, next(piece.messages()))
         return replace(command, fork=replace(fork, stored=stored))
@@ -240,6 +241,9 @@ class Broker:
             self._needs_sync = self._needs_sync and group.end < self._cut_lsn
             self._appender.durable = group.end
         woken = self.seen.promote(flying.changes.values())
+        for number, (_, tail) in flying.changes.items():
+            if tail is None:
+                self._index.forget(number)
         for reply, answer in flying.answers:
             reply(answer)
         for waiter in woken:
@@ -336,7 +340,7 @@ class Broker:
             return OffsetTrimmed(tail.head)
         if is_mortal(view.row):
             self._expiry.touch(view.row.number, now_ms)
-        slices = self._reader.read(view, offset, tail.tail, bytes_max)
+        slices = self.reader.read(view, offset, tail.tail, bytes_max)
         return ReadDone(view.row, tail, slices[-1].next_offset if slices else offset, slices)
 
     def wait(self, path: str, offset: int, wake: Callable[[], None]) -> tuple[View, Waiter] | None:

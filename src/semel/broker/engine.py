@@ -22,7 +22,7 @@ from semel.journal.disk import Disk, RealDisk
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.lmdb_store import LmdbStore
 from semel.journal.recovery import Recovered, recover
-from semel.journal.segments import segment_name
+from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
 from semel.model.commands import Command
@@ -260,7 +260,9 @@ class Engine:
             self._cut_over(None)
             return
         self.broker.cut_done(dead)
-        self._checkpoint_worker.do(partial(_unlink, self._directory.disk, dead), self._cut_over)
+        self._checkpoint_worker.do(
+            partial(unlink_segments, self._directory.disk, dead), self._cut_over
+        )
 
     def _cut_over(self, _result: object) -> None:
         self._cut = None
@@ -311,10 +313,3 @@ def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
         return commit_cut(store, cut)
     except StoreFull:
         return None
-
-
-def _unlink(disk: Disk, dead: list[int]) -> None:
-    for first in dead:
-        disk.unlink(segment_name(first))
-    if dead:
-        disk.sync_names()

@@ -75,6 +75,8 @@ class Reader:
         for lsn in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
             for section in frame.sections:
+                if offset >= end:
+                    return
                 if (
                     section.stream == number
                     and section.base <= offset < section.base + section.count

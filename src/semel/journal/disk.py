@@ -14,6 +14,8 @@ from typing import Final, Protocol
 from semel.model.errors import DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
+# What the system says when there is no room, as opposed to something being broken.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _IOV_MAX: Final = 1024
 
 

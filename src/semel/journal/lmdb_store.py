@@ -1,6 +1,5 @@
 """The checkpoint's store on LMDB."""
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
 
 _MAP_BYTES: Final = 64 * 1024**3
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LmdbReader:

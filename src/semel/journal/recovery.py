@@ -2,7 +2,7 @@
 
 After a kill the page cache may hold frames that were never synced; after a failed sync it may hold
 frames the disk does not have and the kernel believes clean. Therefore, before the first answer,
-everything above the highest proven watermark is written again and synced.
+whatever no watermark proves durable is written again and synced.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,21 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from semel.journal.checkpoint import Position, load
-from semel.journal.disk import Disk
+from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.frame import Frame, SegmentStarted, WatermarkMoved, seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
 from semel.journal.scan import Tear, check_capacity, check_torn, frames_of
-from semel.journal.segments import OPEN_END, SPARE_NAME, Segments, segment_lsn, segment_name
+from semel.journal.segments import (
+    OPEN_END,
+    SPARE_NAME,
+    Segments,
+    segment_lsn,
+    segment_name,
+    unlink_segments,
+)
 from semel.journal.store import Store
+from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
@@ -83,9 +91,7 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
     for name in names:
         if segment_lsn(name) is not None:
             _discard_unborn(disk, name)
-    if SPARE_NAME in names:
-        disk.unlink(SPARE_NAME)
-    disk.create(SPARE_NAME, segment_bytes).close()
+    _create_spare(disk, segment_bytes).close()
     disk.rename(SPARE_NAME, segment_name(0))
     disk.sync_names()
     write_identity(disk, fresh)
@@ -120,7 +126,7 @@ def _recover(
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
     _make_durable(disk, segments, tail, replay, data)
-    _unlink(disk, dead)
+    unlink_segments(disk, dead)
     return Recovered(
         state,
         replay.index,
@@ -198,19 +204,38 @@ def _make_durable(
     disk: Disk, segments: Segments, tail: list[int], replay: _Replay, data: bytes
 ) -> None:
     last = tail[-1]
+    if replay.lsn > replay.watermark:
+        segments.release(last)
+        _replace_segment(disk, last, data[: replay.lsn - last], len(data))
     for first in tail:
-        file = segments.file(first)
-        if first == last and replay.lsn > replay.watermark:
-            at = replay.watermark - first
-            unproven = data[at : replay.lsn - first]
-            if file.write(at, [unproven]) != len(unproven):
-                raise DiskFailed(f"{segment_name(first)}: short write in recovery")
-        file.sync()
+        segments.file(first).sync()
     disk.sync_names()
 
 
-def _unlink(disk: Disk, dead: list[int]) -> None:
-    for first in dead:
-        disk.unlink(segment_name(first))
-    if dead:
-        disk.sync_names()
+def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
+    """Write a segment again, into a new file, and swap it in.
+
+    Never in place: the bytes may well be durable already, and a power loss in the middle of writing
+    over them could damage what it was to protect.
+    """
+    file = _create_spare(disk, capacity)
+    written = file.write(0, [data])
+    if written != len(data):
+        raise DiskFailed(f"{SPARE_NAME}: short write, {written} of {len(data)} bytes")
+    file.sync()
+    file.close()
+    disk.rename(SPARE_NAME, segment_name(first))
+    disk.sync_names()
+
+
+def _create_spare(disk: Disk, capacity: int) -> File:
+    """Make a spare segment; on a full disk the old spare and the reserve give their room."""
+    for name in (SPARE_NAME, RESERVE_NAME):
+        if name in disk.names():
+            disk.unlink(name)
+        try:
+            return disk.create(SPARE_NAME, capacity)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+    raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")

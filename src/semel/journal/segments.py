@@ -33,6 +33,17 @@ def segment_lsn(name: str) -> int | None:
     return int(digits) if is_segment and digits.isascii() and digits.isdigit() else None
 
 
+def unlink_segments(disk: Disk, firsts: list[int]) -> None:
+    """Remove the files of segments a checkpoint gave up."""
+    try:
+        for first_lsn in firsts:
+            disk.unlink(segment_name(first_lsn))
+        if firsts:
+            disk.sync_names()
+    except OSError as error:
+        raise DiskFailed(f"cannot remove dead segments: {error.strerror or error}") from error
+
+
 class Segments:
     """All segments of a directory, and a bounded number of open files to read them with."""
 
@@ -70,11 +81,15 @@ class Segments:
         self._files[first_lsn] = file
         return file
 
+    def release(self, first_lsn: int) -> None:
+        """Close a segment's file; the next read opens it anew."""
+        if (file := self._files.pop(first_lsn, None)) is not None:
+            file.close()
+
     def remove(self, firsts: list[int]) -> None:
         """Forget segments whose files are about to go."""
         for first_lsn in firsts:
-            if (file := self._files.pop(first_lsn, None)) is not None:
-                file.close()
+            self.release(first_lsn)
             self.firsts.remove(first_lsn)
             del self.ends[first_lsn]
 

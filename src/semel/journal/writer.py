@@ -5,18 +5,16 @@ has moved on already, and after a failed sync nobody knows what the disk holds (
 """
 
 import contextlib
-import errno
 from typing import Final
 
 from msgspec import Struct
 
 from semel.journal.appender import Group, Part
-from semel.journal.disk import Disk, File
+from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.segments import SPARE_NAME, segment_name
 from semel.model.errors import DiskFailed
 
 RESERVE_NAME: Final = "reserve.tmp"
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Room(Struct, frozen=True):
@@ -91,7 +89,7 @@ class Writer:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 return None
             raise _failed(name, "allocate", error) from error
 

@@ -1,0 +1,177 @@
+"""Does a checkpoint hold the loop up? A ticker beside a steady load, with and without checkpoints.
+
+Every stream is written to before each checkpoint, so every tail and an index chunk of every stream
+is dirty. A gap is how much later than its period a tick came; the load's own bursts are in it.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import uvloop
+from msgspec import Struct, field
+
+from bench.bed import Workload, workload
+from bench.options import Options, scratch
+from bench.report import Figure, middle, percentile
+from bench.submitters import create_streams
+from bench.timing import Times, timed
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.model.limits import MIB
+from semel.model.outcomes import Appended, Outcome
+
+_TICK_S = 0.001
+_PUMP_S = 0.002
+_APPEND_BYTES = 256
+_NEVER_MS = 10**9
+_SEGMENT_BYTES = 1024 * MIB
+_AFTER_S = 0.5
+
+
+class Gaps(Struct):
+    """Seconds by which ticks were late."""
+
+    quiet: list[float] = field(default_factory=list)
+    checkpoint: list[float] = field(default_factory=list)
+
+
+def run(options: Options) -> list[Figure]:
+    checkpoints, per_second = (2, 2_000) if options.is_quick else (5, 8_000)
+    with scratch(options) as path, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(
+            _stall(str(path), options.streams, checkpoints=checkpoints, per_second=per_second)
+        )
+    gc.unfreeze()
+    return figures
+
+
+async def _stall(path: str, streams: int, *, checkpoints: int, per_second: int) -> list[Figure]:
+    # The segment is never full: no checkpoint begins but those asked for.
+    engine = await Engine.open(path, Settings(_SEGMENT_BYTES, 0, _NEVER_MS))
+    await create_streams(engine, streams)
+    pump = Pump(engine, workload(streams, _APPEND_BYTES, is_tagged=False), per_second)
+    durations: list[float] = []
+    with timed(_parts(engine)) as parts, _collections(parts):
+        ticker = Ticker(lambda: _is_in_checkpoint(parts))
+        tasks = [asyncio.create_task(pump.run()), asyncio.create_task(ticker.run())]
+        for _ in range(checkpoints):
+            await pump.until(pump.submitted + streams)
+            durations.append(await _checkpoint(engine, parts))
+            # Half a second for what follows a checkpoint, which the ticker counts to it.
+            await asyncio.sleep(_AFTER_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await engine.settle()
+    await engine.close()
+    return _figures(streams, ticker.gaps, durations, parts)
+
+
+def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
+    """What the loop's thread does for a checkpoint, and what else may hold it up."""
+    return {
+        "cut()": (engine.broker, "cut"),
+        "cut_done()": (engine.broker, "cut_done"),
+        "letting the cut go": (engine, "_cut_over"),
+        "watermark write": (engine, "_write_watermark"),
+        "answers of a group": (engine.broker, "written"),
+    }
+
+
+def _is_in_checkpoint(parts: Times) -> bool:
+    return len(parts["cut()"]) > len(parts["cut_done()"])
+
+
+async def _checkpoint(engine: Engine, parts: Times) -> float:
+    """Ask for a checkpoint and wait for it; answers how long it took."""
+    began = time.perf_counter()
+    engine.checkpoint()
+    while _is_in_checkpoint(parts):
+        await asyncio.sleep(_TICK_S)
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _collections(parts: Times) -> Iterator[None]:
+    """Time the garbage collector too; it may run on any thread but holds all of them."""
+    parts["full collection"] = []
+    began = 0.0
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal began
+        if info["generation"] == 2 and phase == "start":
+            began = time.perf_counter()
+        elif info["generation"] == 2:
+            parts["full collection"].append(time.perf_counter() - began)
+
+    gc.callbacks.append(note)
+    yield
+    gc.callbacks.remove(note)
+
+
+class Pump:
+    """A steady load, and a checkpoint now and then."""
+
+    def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
+        self._engine = engine
+        self._work = work
+        self._per_second = per_second
+        self.submitted = 0
+
+    async def run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(_PUMP_S)
+            # What a stall held up is not made up for: that would be a burst of our own making.
+            elapsed_s = min(time.perf_counter() - began, 5 * _PUMP_S)
+            for command in self._work(self.submitted, int(elapsed_s * self._per_second)):
+                self._engine.submit(command, _check)
+                self.submitted += 1
+
+    async def until(self, submitted: int) -> None:
+        while self.submitted < submitted:
+            await asyncio.sleep(0.01)
+
+
+def _check(outcome: Outcome) -> None:
+    assert isinstance(outcome, Appended)
+
+
+class Ticker:
+    """Wakes every millisecond and notes how late it is."""
+
+    def __init__(self, is_in_checkpoint: Callable[[], bool]) -> None:
+        self.gaps = Gaps()
+        self._is_in_checkpoint = is_in_checkpoint
+
+    async def run(self) -> None:
+        last = seen_in = time.perf_counter()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = time.perf_counter()
+            if self._is_in_checkpoint():
+                seen_in = now
+            gaps = self.gaps.checkpoint if last - seen_in < _AFTER_S else self.gaps.quiet
+            gaps.append(max(now - last - _TICK_S, 0.0))
+            last = now
+
+
+def _figures(streams: int, gaps: Gaps, durations: list[float], parts: Times) -> list[Figure]:
+    return [
+        Figure("streams, all dirty", streams, ""),
+        Figure("checkpoint duration", middle(durations), "s"),
+        *_gaps("gap without checkpoint", gaps.quiet),
+        *_gaps("gap during checkpoint", gaps.checkpoint, "<= 20"),
+        *(Figure(f"{k} max", max(v, default=0.0) * 1e3, "ms") for k, v in parts.items()),
+    ]
+
+
+def _gaps(name: str, gaps: list[float], target: str = "") -> list[Figure]:
+    return [
+        Figure(f"{name} p50", percentile(gaps, 50) * 1e3, "ms"),
+        Figure(f"{name} p99", percentile(gaps, 99) * 1e3, "ms"),
+        Figure(f"{name} max", max(gaps, default=0.0) * 1e3, "ms", target),
+    ]

@@ -1,0 +1,225 @@
+"""The process that is tormented: it opens an engine, obeys over a socket, and may die any time.
+
+Run as a module with a control socket's number it is a zygote: it has imported everything and forks
+a process for every job it gets. With a directory as well it does one job and ends.
+"""
+
+import asyncio
+import gc
+import hashlib
+import os
+import pickle
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+from semel.broker import engine as engine_module
+from semel.broker.broker import ReadDone
+from semel.broker.clock import SystemClock
+from semel.broker.engine import Engine
+from semel.model.commands import Append, Batch
+from semel.model.errors import CorruptRead, EngineError
+from semel.model.outcomes import Outcome
+from tests.crash import faulty
+from tests.crash.protocol import LENGTH, READY, Failure, Job, Place, Ready, Text, pack
+
+FAR_FUTURE_MS = 4_000_000_000_000
+
+
+class FrozenClock(SystemClock):
+    """Always the same time, so that two lives of one directory end in the same state."""
+
+    def now_ms(self) -> int:
+        return FAR_FUTURE_MS
+
+
+# ---- looking at an engine ------------------------------------------------------------------------
+
+
+def read_text(engine: Engine, path: str, offset: int | None) -> Text | Outcome:
+    """Read as far as one read goes."""
+    found: list[ReadDone | Outcome] = []
+    engine.broker.read(path, offset, now_ms=0, reply=found.append)
+    done = found[0]
+    if not isinstance(done, ReadDone):
+        return done
+    messages = tuple(m for piece in done.slices for m in piece.messages())
+    first = done.next_offset - len(messages)
+    return Text(done.tail.head, done.tail.tail, first, messages)
+
+
+def read_all(engine: Engine, path: str) -> list[bytes]:
+    messages: list[bytes] = []
+    offset = None
+    while True:
+        text = read_text(engine, path, offset)
+        assert isinstance(text, Text), text
+        messages.extend(text.messages)
+        offset = text.offset + len(text.messages)
+        if offset >= text.tail:
+            return messages
+
+
+def dump(engine: Engine) -> dict[str, object]:
+    """Everything an engine knows and holds, readable and comparable."""
+    state = engine.broker.state
+    facts: dict[str, object] = {"meta": repr(state.meta_row()), "registry": repr(state.registry)}
+    for number, stream in sorted(state.by_number.items()):
+        producers = sorted((stream.producers or {}).items())
+        forks = sorted(stream.forks or ())
+        keys = list((stream.keys or {}).items())
+        rows = repr((stream.row, stream.tail, producers, keys, stream.next_key, forks))
+        messages = None if stream.tail.is_deleted else read_all(engine, stream.row.path)
+        facts[f"stream {number}"] = (rows, messages)
+    return facts
+
+
+def digest(facts: dict[str, object]) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+# ---- jobs ----------------------------------------------------------------------------------------
+
+
+async def inspect(job: Job, connection: socket.socket) -> None:
+    """Tell a directory's state; then live a second life in it and tell the state again.
+
+    Damage that a reader does not meet may still hurt the next checkpoint.
+    """
+    clock = FrozenClock()
+    try:
+        for _ in range(2):
+            engine = await Engine.open(job.path, job.settings, clock=clock)
+            connection.sendall(pack((READY, digest(dump(engine)))))
+            for path in sorted(engine.broker.state.by_path):
+                append = Append(path, FAR_FUTURE_MS, "text/plain", Batch(b"second life"))
+                await engine.execute(append)
+            await engine.close()
+    except CorruptRead as error:
+        connection.sendall(pack((READY, Failure(type(error).__name__, str(error)))))
+
+
+class Server:
+    """An engine behind a socket."""
+
+    def __init__(self, engine: Engine, writer: asyncio.StreamWriter) -> None:
+        self._engine = engine
+        self._writer = writer
+
+    def reply(self, number: int, value: object) -> None:
+        self._writer.write(pack((number, value)))
+
+    async def serve(self, reader: asyncio.StreamReader) -> None:
+        self.reply(READY, Ready(self._engine.replayed_frames))
+        while True:
+            try:
+                head = await reader.readexactly(LENGTH.size)
+                body = await reader.readexactly(LENGTH.unpack(head)[0])
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                return
+            number, request = pickle.loads(body)
+            if await self._obey(number, *request):
+                return
+
+    async def _obey(self, number: int, verb: str, *arguments: Any) -> bool:
+        """Do as told; True if that was the end."""
+        engine = self._engine
+        match verb:
+            case "submit":
+                engine.submit(arguments[0], partial(self.reply, number))
+            case "read":
+                self.reply(number, self._guarded(partial(read_text, engine, *arguments)))
+            case "dump":
+                self.reply(number, self._guarded(partial(dump, engine)))
+            case "settle":
+                await engine.settle()
+                broker = engine.broker
+                self.reply(number, Place(broker.end, broker.durable, broker.is_full))
+            case "checkpoint":
+                engine.checkpoint()
+                await engine.settle()
+                self.reply(number, None)
+            case "arm":
+                faulty.PLAN.operation, faulty.PLAN.calls_left, faulty.PLAN.code = arguments
+                self.reply(number, None)
+            case "close":
+                await engine.close()
+                self.reply(number, None)
+                await self._writer.drain()
+                return True
+        return False
+
+    def _guarded(self, action: Any) -> object:
+        try:
+            return action()
+        except CorruptRead as error:
+            return Failure(type(error).__name__, str(error))
+
+
+async def serve(job: Job, connection: socket.socket) -> None:
+    if job.is_faulty:
+        engine_module.RealDisk = faulty.FaultyDisk  # type: ignore[misc]
+    engine = await Engine.open(job.path, job.settings)
+    reader, writer = await asyncio.open_connection(sock=connection)
+    await Server(engine, writer).serve(reader)
+
+
+def run(job: Job, connection: socket.socket) -> None:
+    """Do a job and exit, with the engine's own code if it could not start."""
+    try:
+        asyncio.run({"serve": serve, "inspect": inspect}[job.name](job, connection))
+    except EngineError as error:
+        sys.stderr.write(f"semel: {error}\n")
+        sys.exit(error.exit_code)
+
+
+# ---- the zygote ----------------------------------------------------------------------------------
+
+
+def fork(job: Job, control: socket.socket, descriptors: list[int]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        control.close()
+        os.dup2(descriptors[1], 2)
+        run(job, socket.socket(fileno=descriptors[0]))
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:  # noqa: BLE001 - whatever it was, the parent must hear of it
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def zygote(control: socket.socket) -> None:
+    """Fork for every job; wait for a process when asked to."""
+    gc.collect()
+    gc.freeze()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 2)
+        if not message:
+            return
+        order = pickle.loads(message)
+        if isinstance(order, Job):
+            control.send(pickle.dumps(fork(order, control, descriptors)))
+        else:
+            _, status = os.waitpid(order, 0)
+            control.send(pickle.dumps(os.waitstatus_to_exitcode(status)))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def main(arguments: list[str]) -> None:
+    connection = socket.socket(fileno=int(arguments[0]))
+    if len(arguments) == 1:
+        zygote(connection)
+    else:
+        run(pickle.loads(bytes.fromhex(arguments[1])), connection)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""Data directories as files: copying, damaging, looking at them from outside."""
+
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+CHECKPOINT: Final = "checkpoint.mdb"
+IDENTITY: Final = "identity"
+_PAGE_BYTES: Final = 4096
+_TXNID_AT: Final = 144
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.seg"))
+
+
+def checkpoints(directory: Path) -> int:
+    """Count the transactions LMDB ever committed, from its two meta pages."""
+    data = (directory / CHECKPOINT).read_bytes()[: 2 * _PAGE_BYTES]
+    return max(struct.unpack_from("<Q", data, at + _TXNID_AT)[0] for at in (0, _PAGE_BYTES))
+
+
+def vital_files(directory: Path) -> list[Path]:
+    """The files that hold anything: not the locks, not the space kept in reserve."""
+    return [directory / IDENTITY, directory / CHECKPOINT, *segments(directory)]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in vital_files(directory)}
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def copy(source: Path, target: Path) -> Path:
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(source, target)
+    return target
+
+
+@contextmanager
+def quick_directory() -> Iterator[Path]:
+    """A place in memory, if there is one, for tests where no disk matters."""
+    memory = "/dev/shm"
+    where = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="semel-", dir=where) as path:
+        yield Path(path)

@@ -1,0 +1,121 @@
+"""One flipped bit anywhere: found, or without any effect; never served as something else."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.crash.conftest import Report
+from tests.crash.directory import (
+    CHECKPOINT,
+    contents,
+    copy,
+    flip,
+    quick_directory,
+    segments,
+    vital_files,
+)
+from tests.crash.process import Zygote
+from tests.crash.protocol import READY, Failure, Job
+from tests.crash.script import SEGMENT_BYTES, Built, build
+
+pytestmark = pytest.mark.crash
+
+FLIPS = int(os.environ.get("SEMEL_FLIPS", "2400"))
+SEED = int(os.environ.get("SEMEL_SEED", "0")) or time.time_ns() % 1_000_000_000
+
+CORRUPT = "refused at start"
+CORRUPT_READ = "refused at a read"
+CORRUPT_LATER = "refused by the next life"
+CRASHED = "crashed by a signal"
+HARMLESS = "harmless"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with quick_directory() as path:
+        yield path
+
+
+def lives_of(zygote: Zygote, path: Path) -> tuple[list[object], int, str]:
+    """Open a directory and read all of it, twice; answer what was found and how it ended."""
+    process = zygote.start(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
+    found = [value for number, value in process.link.drain() if number == READY]
+    code, words = process.wait(), process.stderr()
+    process.close()
+    return found, code, words
+
+
+def judge(expected: list[object], found: list[object], code: int, words: str) -> str:
+    """Name what a flip led to; anything unnamed is a silent misread."""
+    failures = [value for value in found if isinstance(value, Failure)]
+    digests = [value for value in found if isinstance(value, str)]
+    if digests != expected[: len(digests)]:
+        return f"silent misread: {len(digests)} lives, code {code}"
+    if code < 0:
+        return CRASHED
+    if failures or code == 65:
+        return (CORRUPT_LATER if digests else CORRUPT_READ) if failures else (
+            CORRUPT_LATER if digests else CORRUPT
+        )
+    if code == 0 and digests == expected:
+        return HARMLESS
+    return f"unexplained: code {code}: {words[-600:]}"
+
+
+def flips(built: Built, count: int, random: Random) -> Iterator[tuple[str, int]]:
+    """Choose bits: half of them in the checkpoint, half in the rest."""
+    others = [path for path in vital_files(built.path) if path.name != CHECKPOINT]
+    sizes = [path.stat().st_size for path in others]
+    for number in range(count):
+        if number % 2:
+            path = built.path / CHECKPOINT
+        else:
+            path = random.choices(others, sizes)[0] if number % 50 else others[0]
+        yield path.name, random.randrange(8 * path.stat().st_size)
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+def test_no_flipped_bit_is_ever_served(
+    zygote: Zygote, place: Path, figure: Report, is_closed: bool
+) -> None:
+    built = build(zygote, place / "data", is_closed=is_closed)
+    trial = place / "trial"
+    expected, code, words = lives_of(zygote, copy(built.path, trial))
+    assert (len(expected), code) == (2, 0), words
+    counts: dict[str, Counter[str]] = {"checkpoint": Counter(), "journal": Counter()}
+    bad = []
+    for name, bit in flips(built, FLIPS // 2, Random(SEED)):
+        copy(built.path, trial)
+        flip(trial / name, bit)
+        verdict = judge(expected, *lives_of(zygote, trial))
+        counts["checkpoint" if name == CHECKPOINT else "journal"][verdict.split(":")[0]] += 1
+        if verdict.startswith(("silent", "unexplained")):
+            bad.append(f"{name} bit {bit}: {verdict}")
+    variant = "closed" if is_closed else "killed"
+    for part, classes in counts.items():
+        figure(f"bit flips, {part}, {variant}: {classes.total()} flips, {dict(classes)}")
+    assert not bad, f"seed {SEED}: " + "\n".join(bad[:20])
+
+
+def test_damage_to_the_last_acked_group_is_corruption_and_no_torn_tail(
+    zygote: Zygote, place: Path, figure: Report
+) -> None:
+    built = build(zygote, place / "data", is_closed=False)
+    last = segments(built.path)[-1]
+    at, end = built.first - int(last.stem), built.end - int(last.stem)
+    assert 0 <= at < end, "the last group should lie in the last segment"
+    random = Random(SEED)
+    for position in range(at, end):
+        trial = copy(built.path, place / "trial")
+        flip(trial / last.name, 8 * position + random.randrange(8))
+        before = contents(trial)
+        code, words = zygote.refusal(Job("inspect", str(trial), segment_bytes=SEGMENT_BYTES))
+        assert code == 65, f"byte {position}: {code}: {words}"
+        assert last.name in words
+        assert contents(trial) == before, f"byte {position}: the directory was changed"
+    figure(f"last acked group: {end - at} bytes, one bit of each flipped, all refused with 65")

@@ -1,0 +1,73 @@
+"""Running seeds: one World each, its steps drawn by weight, its end compared whole."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from semel.model.errors import DiskFailed, EngineError, InvariantBroken
+from semel.testing import Death, PowerLost
+from tests.sim.corruption import flip_and_reopen
+from tests.sim.oracle import Violation
+from tests.sim.world import World
+
+STEPS_PER_SEED = 1_500
+
+WEIGHTS: dict[str, float] = {
+    "ask": 62,
+    "write": 40,
+    "checkpoint": 3,
+    "read": 6,
+    "wait": 1,
+    "tick": 5,
+    "change_capacity": 0.5,
+    "kill": 0.25,
+    "lose_power": 0.25,
+}
+
+
+@dataclass
+class Result:
+    """What one seed did."""
+
+    counts: Counter[str]
+    digest: str
+
+
+def run_seed(seed: int, steps: int = STEPS_PER_SEED) -> Result:
+    """Run one seed to its end; raises Violation with the seed in its message."""
+    try:
+        return _run(seed, steps)
+    except Violation as violation:
+        raise Violation(f"seed {seed}: {violation}") from violation
+    except (InvariantBroken, AssertionError, KeyError) as error:
+        raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+
+def _run(seed: int, steps: int) -> Result:
+    world = World(seed)
+    names = list(WEIGHTS)
+    chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
+    for name in chosen:
+        _step(world, name)
+    world.settle()
+    world.crash(is_power=world.rng.random() < 0.5)
+    world.settle()
+    flip_and_reopen(world)
+    world.trace.update(world.disk.digest().encode() + world.store.digest().encode())
+    return Result(world.counts, world.trace.hexdigest())
+
+
+def _step(world: World, name: str) -> None:
+    actions: dict[str, Callable[[], None]] = {
+        "kill": lambda: world.crash(is_power=False),
+        "lose_power": lambda: world.crash(is_power=True),
+    }
+    try:
+        actions.get(name, getattr(world, name, lambda: None))()
+    except Death as death:
+        world.crash(is_power=isinstance(death, PowerLost))
+    except DiskFailed:
+        world.counts["fail-stop"] += 1
+        world.crash(is_power=world.rng.random() < 0.5)
+    except EngineError as error:
+        raise Violation(f"the engine stopped: {error}") from error

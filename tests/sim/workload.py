@@ -1,0 +1,190 @@
+"""What the simulated clients ask for.
+
+Each command is drawn with an eye on the reference model, so that all outcomes occur often: a
+generator that is refused 99 times in 100 tests nothing.
+"""
+
+import struct
+from collections import deque
+from random import Random
+
+from msgspec.structs import replace
+
+from semel.model import commands as ask
+from semel.model.commands import DENSE, SPARSE, Append, Batch, Command, Create, ProducerTag
+from semel.model.limits import NUMBER_MAX
+from tests.sim.reference import Model
+from tests.sim.reference_streams import Stream
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+
+class Workload:
+    """A seeded source of commands."""
+
+    def __init__(self, rng: Random, *, payload_bytes_max: int) -> None:
+        self._rng = rng
+        self._payload_bytes_max = payload_bytes_max
+        self._paths = [f"s{i}" for i in range(rng.randint(2, 8))]
+        self._ids = [f"p{i}" for i in range(rng.randint(1, 4))]
+        self._sessions = [f"n{i}" for i in range(4)]
+        self._keys = [f"k{i}" for i in range(12)]
+        self._recent: deque[Command] = deque(maxlen=12)
+        self._count = 0
+
+    def draw(self, model: Model, now_ms: int) -> Command:
+        """Choose the next command: sometimes one that was asked before, as a retry would."""
+        self._count += 1
+        if self._recent and self._rng.random() < 0.2:
+            return replace(self._rng.choice(self._recent), now_ms=now_ms)
+        command = self._fresh(model, now_ms)
+        self._recent.append(command)
+        return command
+
+    def path(self) -> str:
+        """Choose a stream's path."""
+        return self._rng.choice(self._paths)
+
+    def _fresh(self, model: Model, now_ms: int) -> Command:
+        path = self.path()
+        stream = model.streams.get(path)
+        if stream is None and self._rng.random() < 0.8:
+            return self._create(model, path, now_ms)
+        if stream is not None and stream.is_closed and self._rng.random() < 0.2:
+            return ask.Delete(path, now_ms)
+        kind = self._rng.choices(
+            ["append", "create", "delete", "trim", "register", "forget", "expire"],
+            [80, 6, 3, 4, 2, 1, 2],
+        )[0]
+        if kind == "append":
+            return self._append(model, path, now_ms)
+        if kind == "create":
+            return self._create(model, path, now_ms)
+        return self._rare(kind, model, path, now_ms)
+
+    def _rare(self, kind: str, model: Model, path: str, now_ms: int) -> Command:
+        rng = self._rng
+        if kind == "delete":
+            return ask.Delete(path, now_ms)
+        if kind == "trim":
+            stream = model.streams.get(path)
+            tail = 5 if stream is None else stream.tail
+            return ask.Trim(path, now_ms, rng.randint(0, tail + (rng.random() < 0.1)))
+        if kind == "register":
+            return ask.Register(now_ms, rng.choice([None, *self._ids, "1", "99"]))
+        if kind == "forget":
+            return ask.ForgetProducer(path, now_ms, rng.choice(self._ids))
+        return ask.ExpireProducer(path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]))
+
+    # ---- create ----------------------------------------------------------------------------------
+
+    def _create(self, model: Model, path: str, now_ms: int) -> Create:
+        rng = self._rng
+        content_type = rng.choice([TEXT, TEXT, JSON, None, "Text/Plain; charset=utf-8"])
+        ttl_ms = rng.choice([None, None, None, 40, 400])
+        expires_at_ms = None
+        if ttl_ms is None and rng.random() < 0.15:
+            expires_at_ms = now_ms + rng.choice([-10, 100, 1_000])
+        fork = self._fork(model) if rng.random() < 0.3 else None
+        if fork is not None and rng.random() < 0.7:
+            content_type = None
+        batch = self._batch(_is_json(model, fork, content_type)) if rng.random() < 0.4 else None
+        return Create(
+            path,
+            now_ms,
+            f"i{self._count}",
+            content_type,
+            ttl_ms,
+            expires_at_ms,
+            rng.random() < 0.05,
+            batch,
+            "bad" if batch is None and rng.random() < 0.05 else None,
+            fork,
+        )
+
+    def _fork(self, model: Model) -> ask.ForkRequest:
+        rng = self._rng
+        source = self.path()
+        stream = model.streams.get(source)
+        if stream is None or rng.random() < 0.2:
+            return ask.ForkRequest(source)
+        offset = rng.randint(max(stream.head - 1, 0), stream.tail + (rng.random() < 0.1))
+        sub_offset = rng.choice([0, 0, 1, 2, 3])
+        return ask.ForkRequest(source, offset, sub_offset)
+
+    # ---- append ----------------------------------------------------------------------------------
+
+    def _append(self, model: Model, path: str, now_ms: int) -> Append:
+        rng = self._rng
+        stream = model.streams.get(path)
+        content_type = TEXT if stream is None else stream.content_type
+        close = rng.random() < 0.01
+        batch = None if close and rng.random() < 0.5 else self._batch(content_type == JSON)
+        body_error = None
+        if rng.random() < 0.03:
+            batch, body_error = None, "bad"
+        if rng.random() < 0.03:
+            content_type = rng.choice([TEXT, JSON, "a/b"])
+            if batch is not None and batch.count > 1:
+                batch = self._batch(is_json=False)
+        command = Append(path, now_ms, content_type, batch, body_error, close)
+        identity = rng.random()
+        if identity < 0.7:
+            command = replace(command, producer=self._tag(stream, command))
+        elif identity < 0.8:
+            command = replace(command, key=rng.choice(self._keys))
+        if rng.random() < 0.05:
+            command = replace(command, stream_seq=f"{rng.randint(0, self._count):05d}")
+        if stream is not None and rng.random() < 0.08:
+            command = replace(command, if_match=max(stream.tail - (rng.random() < 0.3), 0))
+        return command
+
+    def _batch(self, is_json: bool) -> Batch:
+        rng = self._rng
+        self._count += 1
+        if not is_json:
+            size = rng.choice([0, 3, 20, self._payload_bytes_max // 8])
+            if rng.random() < 0.02:
+                size = rng.randint(0, self._payload_bytes_max)
+            return Batch(b"m%d." % self._count + rng.randbytes(size))
+        bodies = [b'{"n":%d,"i":%d}' % (self._count, i) for i in range(rng.randint(1, 4))]
+        if len(bodies) == 1:
+            return Batch(bodies[0])
+        lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
+        return Batch(b",".join(bodies), len(bodies), lengths)
+
+    def _tag(self, stream: Stream | None, command: Append) -> ProducerTag:
+        rng = self._rng
+        producer_id = rng.choice(self._ids) if rng.random() < 0.93 else rng.choice(["1", "2"])
+        known = None if stream is None else stream.producers.get(producer_id)
+        mode = rng.choice([DENSE, DENSE, SPARSE]) if known is None else known.mode
+        if known is not None and rng.random() < 0.02:
+            mode = DENSE if known.mode == SPARSE else SPARSE
+        last = -1 if known is None else known.last
+        seq = max(last + rng.choices([1, 0, -1, 2, -5, -70], [60, 12, 8, 5, 5, 2])[0], 0)
+        epoch: int | None = None if known is None else known.epoch
+        session: str | None = None if known is None else known.session
+        style = rng.choices(["epoch", "session", "bare", "both"], [50, 25, 20, 5])[0]
+        if rng.random() < 0.08:  # a restart, a zombie, or the end of the numbers
+            seq = 0 if rng.random() < 0.8 else seq
+            session = rng.choice(self._sessions)
+            epoch = rng.choice([0, (epoch or 0) + 1, (epoch or 0) + 2, NUMBER_MAX // 10**6])
+        if style in {"session", "both"} and session is None:
+            session = rng.choice(self._sessions)
+        return ProducerTag(
+            producer_id,
+            seq,
+            seq + (rng.choice([0, 0, 1, 3]) if mode == SPARSE else 0),
+            (epoch or 0) if style in {"epoch", "both"} else None,
+            session if style in {"session", "both"} else None,
+            mode,
+            b"c%d" % self._count if rng.random() < 0.2 else None,
+            rng.random() < 0.1,
+        )
+
+
+def _is_json(model: Model, fork: ask.ForkRequest | None, content_type: str | None) -> bool:
+    if content_type is None and fork is not None and fork.source in model.streams:
+        return model.streams[fork.source].is_json
+    return content_type == JSON

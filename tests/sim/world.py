@@ -1,0 +1,363 @@
+"""One simulated machine: a disk, a clock, a process that dies and comes back, and its clients.
+
+The process is the real broker, journal and machine. Its loop and its two threads are played by one
+seeded scheduler: any command, write, completion, checkpoint step, read, fault or crash may come
+next. Two oracles run beside it: the reference model, which executes every command in the order the
+broker decided them, and a shadow state, folded from the very frames the broker queued.
+"""
+
+import hashlib
+from collections import Counter
+from random import Random
+
+from semel.broker.broker import ReadDone
+from semel.broker.expiry import is_mortal
+from semel.journal.appender import Group
+from semel.journal.checkpoint import Cut, commit_cut
+from semel.journal.recovery import Recovered, recover
+from semel.journal.segments import Segments, unlink_segments
+from semel.journal.store import StoreFull
+from semel.journal.writer import Writer
+from semel.machine import Decision, MachineLimits, State, apply
+from semel.machine.events import StreamExpired
+from semel.model.commands import Command, Expire
+from semel.model.errors import DiskFailed, EngineError
+from semel.model.outcomes import Outcome, Overloaded
+from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
+from tests.sim.faults import Injector, Swarm
+from tests.sim.oracle import (
+    Violation,
+    demand,
+    demand_equal,
+    demand_readable,
+    read_all,
+    state_view,
+)
+from tests.sim.reference import Model
+from tests.sim.tap import Entry, TappedBroker
+from tests.sim.workload import Workload
+
+START_MS = 1_700_000_000_000
+BOOTS_MAX = 50
+
+
+class World:
+    """A seeded run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        rng = self.rng = Random(seed)
+        self.swarm = Swarm.draw(rng)
+        self.injector = Injector(Random(rng.random()), self.swarm)
+        self.segment_bytes = rng.choice([4096, 8192, 16384, 65536])
+        self.reserve_bytes = rng.choice([0, 8192])
+        self.limits = MachineLimits(
+            receipts=rng.choice([5, 8, 64]),
+            streams=rng.choice([6, 1000]),
+            producers_per_stream=rng.choice([3, 1000]),
+            keys=rng.choice([4, 1000]),
+            key_window_ms=rng.choice([200, 100_000]),
+        )
+        self.disk = VirtualDisk(faults=self.injector)
+        self.store = VirtualStore(faults=self.injector)
+        self.workload = Workload(rng, payload_bytes_max=self.segment_bytes // 8)
+        self.now_ms = START_MS
+        self.counts: Counter[str] = Counter()
+        self.trace = hashlib.sha256()
+        self.model = self._new_model()
+        self.durable_model = self._new_model()
+        self.shadow = State(self.limits)
+        self.log: list[Entry] = []
+        self.promised_end = 0
+        self.durable_end = 0
+        self.last_use: dict[int, int] = {}
+        self.waiters: list[tuple[str, int, list[bool]]] = []
+        self.boot()
+
+    def _new_model(self) -> Model:
+        limits = self.limits
+        return Model(
+            limits.receipts,
+            limits.streams,
+            limits.producers_per_stream,
+            limits.keys,
+            limits.key_window_ms,
+        )
+
+    # ---- the process: birth ----------------------------------------------------------------------
+
+    def boot(self) -> None:
+        """Start the process; faults may end it again before it serves."""
+        for attempt in range(BOOTS_MAX):
+            self.injector.is_on = attempt < BOOTS_MAX // 2 and self.rng.random() < 0.5
+            try:
+                self._recover()
+            except Death as death:
+                self._fall(is_power=isinstance(death, PowerLost))
+            except DiskFailed:
+                self._fall(is_power=self.rng.random() < 0.5)
+            except EngineError as error:
+                raise Violation(f"a crash left a directory that is refused: {error}") from error
+            else:
+                self.injector.is_on = True
+                return
+            self.counts["crash in recovery"] += 1
+        raise Violation("the process does not come up")
+
+    def _recover(self) -> None:
+        self.disk.lock()
+        recovered = self.recover(self.disk, self.store)
+        self.writer = Writer(
+            self.disk,
+            segment=recovered.segments.firsts[-1],
+            segment_bytes=self.segment_bytes,
+            reserve_bytes=self.reserve_bytes,
+        )
+        room = self.writer.prepare()
+        was_on, self.injector.is_on = self.injector.is_on, False
+        self._compare_with_past(recovered)
+        self.injector.is_on = was_on
+        self.broker = TappedBroker(
+            recovered,
+            now_ms=self.now_ms,
+            segment_bytes=self.segment_bytes,
+            observer=self,
+        )
+        self.broker.set_room(room)
+        self.group: Group | None = None
+        self.is_group_on_disk = False
+        self.cut: Cut | None = None
+        self.dead: list[int] | None = None
+        self.waiters = []
+        demand_readable(self.broker, self.model)
+
+    def recover(self, disk: VirtualDisk, store: VirtualStore) -> Recovered:
+        """Run the real recovery."""
+        return recover(
+            disk,
+            store,
+            fresh_identity=self.seed.to_bytes(16, "little"),
+            segment_bytes=self.segment_bytes,
+            limits=self.limits,
+        )
+
+    def _compare_with_past(self, recovered: Recovered) -> None:
+        """What came back is a prefix of what was decided, and holds all that was promised."""
+        end = recovered.position
+        demand(end >= self.promised_end, f"told up to {self.promised_end}, found {end}")
+        demand(end >= self.durable_end, f"synced up to {self.durable_end}, found {end}")
+        survived = [entry for entry in self.log if entry.end <= end]
+        self.model = self.durable_model
+        for entry in survived:
+            self.model.execute(entry.command)
+            apply(self.shadow, entry.event, entry.sections, entry.time_ms)
+            self.shadow.touched.clear()
+        self.counts["lost in a crash, never answered"] += len(self.log) - len(survived)
+        self.durable_model = self.model.copy()
+        self.log = []
+        self.promised_end = self.durable_end = end
+        found = state_view(recovered.state)
+        demand_equal(found, state_view(self.shadow), "recovered state and live state")
+        demand_equal(found, self.model.view(), "recovered state and model")
+        self._compare_full_replay(found, recovered.segments)
+
+    def _compare_full_replay(self, found: dict[str, object], segments: Segments) -> None:
+        """While all from LSN 0 on exists the journal alone gives the same state."""
+        spans = segments.spans()
+        ends = [0, *(end for _, end in spans[:-1])]
+        if [first for first, _ in spans] != ends:
+            return
+        disk = self.disk.copy()
+        disk.kill()
+        disk.lock()
+        replayed = self.recover(disk, VirtualStore())
+        demand_equal(found, state_view(replayed.state), "recovered state and full replay")
+        self.counts["full replays compared"] += 1
+
+    # ---- the process: life -----------------------------------------------------------------------
+
+    def decided(self, command: Command, decision: Decision, *, is_written: bool) -> None:
+        """Compare a decision with the model's."""
+        if decision.event is not None and not is_written:
+            self.counts["refused for room"] += 1
+            return
+        expected = self.model.execute(command)
+        demand(
+            expected == decision.outcome,
+            f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
+        )
+        if decision.event is not None:
+            if isinstance(decision.event, StreamExpired):
+                self._check_expiry(command, decision.event)
+            time_ms = self.broker.state.time_ms
+            self.log.append(
+                Entry(self.broker.end, command, decision.event, decision.sections, time_ms)
+            )
+
+    def facts_end(self) -> int:
+        """Tell the end of the last frame decided so far."""
+        return self.log[-1].end if self.log else self.durable_end
+
+    def answered(self, outcome: Outcome, facts_end: int) -> None:
+        """Whatever is told must be there after any crash."""
+        self.counts[type(outcome).__name__] += 1
+        self.trace.update(repr(outcome).encode())
+        if not isinstance(outcome, Overloaded):
+            self.promised_end = max(self.promised_end, facts_end)
+
+    def _check_expiry(self, command: Command, event: StreamExpired) -> None:
+        """A sliding window may end late, never early."""
+        assert isinstance(command, Expire)
+        view = self.broker.seen.by_number.get(event.stream)
+        if view is not None and view.row.ttl_ms is not None and view.row.expires_at_ms is None:
+            used_ms = self.last_use.get(event.stream, 0)
+            now_ms = self.broker.state.time_ms
+            demand(now_ms >= used_ms + view.row.ttl_ms, f"{command.path} expired while in use")
+        self.counts["Expired"] += 1
+
+    def ask(self) -> None:
+        """Let a client send a command."""
+        self.counts["operations"] += 1
+        self.broker.submit(self.workload.draw(self.model, self.now_ms), _ignore)
+
+    def write(self) -> None:
+        """Play the journal's thread, one step at a time: take a group, write it, tell the loop."""
+        if self.group is None:
+            self.group = self.broker.next_group()
+            self.is_group_on_disk = False
+        elif not self.is_group_on_disk:
+            self.writer.write(self.group)
+            self.is_group_on_disk = True
+        else:
+            self.complete()
+
+    def complete(self) -> None:
+        """Play the loop's end of a write."""
+        group, self.group = self.group, None
+        assert group is not None
+        if group.is_synced:
+            self._advance_durable(group.end)
+        self.broker.written(group)
+        self.broker.set_room(self.writer.make_room())
+
+    def _advance_durable(self, end: int) -> None:
+        while self.log and self.log[0].end <= end:
+            entry = self.log.pop(0)
+            self.durable_model.execute(entry.command)
+            apply(self.shadow, entry.event, entry.sections, entry.time_ms)
+            self.shadow.touched.clear()
+            self.durable_end = entry.end
+
+    def checkpoint(self) -> None:
+        """Play the checkpoint's thread, one step at a time."""
+        if self.dead is not None:
+            unlink_segments(self.disk, self.dead)
+            self.counts["segments unlinked"] += len(self.dead)
+            self.dead = self.cut = None
+        elif self.cut is None:
+            self.cut = self.broker.cut()
+        elif self.is_cut_ready():
+            self._commit_cut(self.cut)
+
+    def is_cut_ready(self) -> bool:
+        """Tell whether all the cut holds is durable."""
+        return self.cut is not None and self.broker.durable >= self.cut.lsn
+
+    def _commit_cut(self, cut: Cut) -> None:
+        try:
+            dead = commit_cut(self.store, cut)
+        except StoreFull:
+            self.broker.cut_failed(cut)
+            self.cut = None
+            self.counts["checkpoint without room"] += 1
+            return
+        self.broker.cut_done(dead)
+        self.dead = dead
+        self.counts["checkpoints"] += 1
+
+    def read(self) -> None:
+        """Let a client read a whole stream: it must see exactly what is durable."""
+        path = self.workload.path()
+        self.counts["operations"] += 1
+        view = self.broker.seen.by_path.get(path)
+        if view is not None and is_mortal(view.row):
+            self._read_mortal(path)
+            return
+        found = read_all(self.broker, path, self.now_ms)
+        if isinstance(found, list):
+            demand_equal(found, self.durable_model.messages(path), f"read of {path}")
+            self.counts["reads"] += 1
+        elif found is not None:
+            self.counts[f"read {type(found).__name__}"] += 1
+
+    def _read_mortal(self, path: str) -> None:
+        got: list[Outcome] = []
+        self.broker.read(path, None, now_ms=self.now_ms, reply=got.append)
+        if got and isinstance(got[0], ReadDone):
+            number = got[0].row.number
+            self.last_use[number] = max(self.now_ms, self.last_use.get(number, 0))
+            self.counts["reads"] += 1
+
+    def wait(self) -> None:
+        """Let a client wait at the end of a stream."""
+        path = self.workload.path()
+        view = self.broker.seen.by_path.get(path)
+        if view is None or view.tail is None:
+            return
+        woken: list[bool] = []
+        if self.broker.wait(path, view.tail.tail, lambda: woken.append(True)):
+            self.waiters.append((path, view.tail.tail, woken))
+
+    def tick(self) -> None:
+        """Let time pass, or jump."""
+        self.now_ms += self.rng.choice([1, 5, 30])
+        if self.swarm.jumps and self.rng.random() < 0.05:
+            self.now_ms += self.rng.choice([-3_600_000, 3_600_000, -1])
+        self.broker.sweep(self.now_ms, 10)
+
+    def change_capacity(self) -> None:
+        """Let the disk fill up, or be emptied."""
+        if self.swarm.no_room:
+            used = sum(map(len, self.disk.files().values()))
+            self.disk.capacity_bytes = self.rng.choice([None, None, used, used // 2])
+            self.broker.set_room(self.writer.make_room())
+
+    # ---- the process: death ----------------------------------------------------------------------
+
+    def crash(self, *, is_power: bool) -> None:
+        """End the process, with or without the machine, and start it again."""
+        self._fall(is_power=is_power)
+        self.disk.capacity_bytes = None
+        self.boot()
+
+    def _fall(self, *, is_power: bool) -> None:
+        self.injector.is_on = False
+        self.counts["crashes"] += 1
+        if is_power:
+            mode = self.rng.choice(CRASH_MODES)
+            self.counts[f"power loss, {mode}"] += 1
+            self.disk.crash(self.rng, mode)
+            self.store.crash(self.rng)
+        else:
+            self.disk.kill()
+            self.store.kill()
+
+    def settle(self) -> None:
+        """Let everything under way finish, without faults, and compare all of it."""
+        self.injector.is_on = False
+        self.disk.capacity_bytes = None
+        self.broker.set_room(self.writer.make_room())
+        for _ in range(10_000):
+            self.write()
+            if self.group is None and not self.log:
+                break
+        demand(not self.log, "something is never written")
+        demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
+        for path, offset, woken in self.waiters:
+            view = self.broker.seen.by_path.get(path)
+            is_past = view is None or view.tail is None or view.tail.tail > offset
+            demand(woken or not is_past, f"a reader of {path} was never woken")
+
+
+def _ignore(_outcome: Outcome) -> None:
+    """The observer has seen it."""

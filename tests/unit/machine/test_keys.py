@@ -1,0 +1,46 @@
+"""Idempotency keys: once per key, for a stated window."""
+
+from semel.machine import MachineLimits
+from semel.model import outcomes as out
+from tests.unit.machine.builders import DAY_MS, append, create, machine_of, unchanged
+
+
+def test_a_key_seen_again_is_answered_with_its_first_offsets() -> None:
+    machine = machine_of(create(), append(b"a", key="k"), append())
+    assert unchanged(machine, append(b"a", key="k", if_match=0)) == out.Duplicate(0, 1, False)
+
+
+def test_a_key_used_with_another_body_is_refused() -> None:
+    machine = machine_of(create(), append(b"a", key="k"))
+    assert unchanged(machine, append(b"b", key="k")) == out.KeyReused()
+    assert unchanged(machine, append(None, error="bad", key="k")) == out.KeyReused()
+
+
+def test_a_key_lasts_24_hours_and_then_begins_anew() -> None:
+    machine = machine_of(create(), append(b"a", key="k", now=5))
+    late = append(b"a", key="k", now=4 + DAY_MS)
+    assert unchanged(machine, late) == out.Duplicate(0, 1, False)
+    assert machine.execute(append(b"b", key="k", now=5 + DAY_MS)) == out.Appended(1, 2, False)
+
+
+def test_a_key_is_forgotten_after_so_many_newer_ones() -> None:
+    sends = [append(b"a", key="a"), append(b"b", key="b")]
+    machine = machine_of(create(), *sends, limits=MachineLimits(keys=2))
+    assert unchanged(machine, sends[0]) == out.Duplicate(0, 1, False)
+    machine.execute(append(b"c", key="c"))
+    assert machine.execute(sends[0]) == out.Appended(3, 4, False)
+
+
+def test_keys_out_of_their_window_leave_with_the_next_one() -> None:
+    machine = machine_of(create(), append(key="a"), append(key="b", now=1))
+    machine.execute(append(key="c", now=1 + DAY_MS))
+    keys = machine.stream().keys
+    assert keys is not None
+    assert list(keys) == ["c"]
+    assert machine.state.dirty.keys[1, "a"] is None
+
+
+def test_a_close_may_have_a_key() -> None:
+    machine = machine_of(create(), append(None, close=True, key="k"))
+    assert unchanged(machine, append(None, close=True, key="k")) == out.Duplicate(0, 0, True)
+    assert unchanged(machine, append(None, close=True, key="other")) == out.StreamClosed(0)

@@ -1,0 +1,48 @@
+"""Producer identities given out, forgotten and expired."""
+
+from semel.model import commands as ask
+from semel.model import outcomes as out
+from semel.model.limits import NUMBER_MAX
+from tests.unit.machine.builders import Machine, append, bury, create, dense, machine_of, unchanged
+
+
+def test_identities_are_counted_and_known_ones_raised() -> None:
+    """R01, R02, P06."""
+    machine = Machine()
+    assert machine.execute(ask.Register(0)) == out.Registered("1", 0)
+    assert machine.execute(ask.Register(0)) == out.Registered("2", 0)
+    assert machine.execute(ask.Register(0, "1")) == out.Registered("1", 1)
+    assert machine.execute(ask.Register(0)) == out.Registered("3", 0)
+
+
+def test_a_name_may_register_itself_but_a_number_may_not() -> None:
+    machine = Machine()
+    assert machine.execute(ask.Register(0, "p")) == out.Registered("p", 0)
+    assert unchanged(machine, ask.Register(0, "3")) == out.UnknownProducer()
+
+
+def test_a_registered_epoch_cannot_pass_the_largest_number() -> None:
+    tag = dense(0, epoch=NUMBER_MAX)
+    machine = machine_of(create(), ask.Register(0, "p"), append(by=tag))
+    assert unchanged(machine, ask.Register(0, "p")) == out.EpochExhausted(NUMBER_MAX)
+
+
+def test_an_operator_may_forget_a_producer_or_its_tombstone() -> None:
+    machine = machine_of(create(), append(by=dense(0)), bury())
+    assert machine.execute(ask.ForgetProducer("s", 0, "p")) == out.Forgotten()
+    assert unchanged(machine, ask.ForgetProducer("s", 0, "p")) == out.UnknownProducer()
+    assert machine.execute(append(by=dense(0))) == out.Appended(1, 2, False, 1, 0)
+
+
+def test_a_stream_without_producers_knows_none() -> None:
+    machine = machine_of(create())
+    assert unchanged(machine, ask.ForgetProducer("s", 0, "p")) == out.UnknownProducer()
+    assert unchanged(machine, bury()) == out.UnknownProducer()
+
+
+def test_only_an_idle_producer_becomes_a_tombstone_and_only_once() -> None:
+    """D16: the time of the last append counts."""
+    machine = machine_of(create(), append(now=5, by=dense(0)))
+    assert unchanged(machine, ask.ExpireProducer("s", 14, "p", 10)) == out.StillAlive()
+    assert machine.execute(ask.ExpireProducer("s", 15, "p", 10)) == out.Forgotten()
+    assert unchanged(machine, ask.ExpireProducer("s", 99, "p", 10)) == out.UnknownProducer()

@@ -1,0 +1,323 @@
+"""The machine beside the reference model: random commands, the same answers, the same memory."""
+
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from semel.journal import frame as codec
+from semel.machine import MachineLimits, State, Stream, apply, decide, receipts
+from semel.machine.receipts import Receipt
+from semel.machine.rows import ProducerRow
+from semel.model import commands as ask
+from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
+from semel.model.limits import NUMBER_MAX
+from tests.sim.reference import Model
+from tests.sim.reference_producers import Producer
+from tests.unit.machine.builders import (
+    JSON,
+    TEXT,
+    Machine,
+    Written,
+    json_batch,
+    snapshot,
+)
+
+STEPS = 50
+LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_window_ms=30)
+
+
+# ---- the machine's memory in the words of the model ----------------------------------------------
+
+
+def view(state: State) -> dict[str, object]:
+    return {
+        "time_ms": state.time_ms,
+        "next_stream": state.next_stream,
+        "next_producer": state.next_producer,
+        "registry": {name: row.epoch for name, row in state.registry.items()},
+        "streams": {path: _stream_view(state, s) for path, s in sorted(state.by_path.items())},
+    }
+
+
+def _stream_view(state: State, stream: Stream) -> dict[str, object]:
+    row, tail = stream.row, stream.tail
+    origin = row.fork and {
+        "path": row.fork.source_path,
+        "number": row.fork.source,
+        "offset": row.fork.anchor,
+        "sub_offset": row.fork.sub_offset,
+    }
+    keys = (stream.keys or {}).items()
+    alive_ms = state.time_ms - state.limits.key_window_ms
+    return {
+        "number": row.number,
+        "incarnation": row.incarnation,
+        "content_type": row.content_type,
+        "ttl_ms": row.ttl_ms,
+        "expires_at_ms": row.expires_at_ms,
+        "written_ms": tail.written_ms,
+        "inherits_expiry": row.inherits_expiry,
+        "fork": origin,
+        "head": tail.head,
+        "is_closed": tail.is_closed,
+        "is_deleted": tail.is_deleted,
+        "stream_seq": tail.stream_seq,
+        "producers": {p: _producer_view(r) for p, r in sorted((stream.producers or {}).items())},
+        "keys": [
+            (key, use.digest, use.first_offset, use.next_offset, use.time_ms)
+            for key, use in keys
+            if use.time_ms > alive_ms
+        ],
+        "tail": tail.tail,
+    }
+
+
+def _producer_view(row: ProducerRow) -> dict[str, object]:
+    held = [receipts.unpack(row.receipts, i) for i in range(receipts.held(row.receipts))]
+    if row.zero and (not held or held[0].first_seq > 0):
+        held.insert(0, receipts.unpack(row.zero, 0))
+    plain = {
+        "mode": row.mode,
+        "epoch": row.epoch,
+        "last": row.last_seq,
+        "session": row.session,
+        "older_sessions": row.older,
+        "receipts": tuple(map(_receipt_view, held)),
+        "cursor": row.cursor,
+        "updated_ms": row.updated_ms,
+        "is_tombstone": row.is_expired,
+    }
+    return plain if row.mode == DENSE else plain | {"forgotten": row.forgotten_seq}
+
+
+def _receipt_view(receipt: Receipt) -> tuple[int, ...]:
+    offsets = (receipt.first_offset, receipt.next_offset)
+    return (receipt.first_seq, receipt.last_seq, *offsets, receipt.digest)
+
+
+# ---- random steps, resolved against what the model knows -----------------------------------------
+
+
+class Step(NamedTuple):
+    """A recipe: numbers are relative to what is there, so that most steps come close to a rule."""
+
+    verb: str
+    path: str
+    source: str
+    name: str
+    mode: str
+    session: str | None
+    epoch: int | None  # relative to the producer's
+    ahead: int  # of the producer's last sequence, or of the tail
+    span: int
+    body: bytes | None
+    flags: frozenset[str]
+    later_ms: int
+
+
+steps = st.builds(
+    Step,
+    st.sampled_from(
+        ["produce"] * 22
+        + ["append"] * 4
+        + ["create", "fork", "fork", "register"]
+        + ["delete", "trim", "expire", "bury", "bury", "forget"]
+    ),
+    st.sampled_from("aaaaaabc"),
+    st.sampled_from("abc"),
+    st.sampled_from(["p"] * 8 + ["q", "r", "1"]),
+    st.sampled_from([DENSE] * 4 + [SPARSE] * 3),
+    st.sampled_from([None] * 6 + ["x", "x", "y", "z"]),
+    st.sampled_from([None] * 12 + [0] * 6 + [1] * 3 + [2, -1, NUMBER_MAX]),
+    st.sampled_from([1] * 7 + [0, 0, -1, -2, -3, -4, -5, -7, 2, 3, -99, -99]),
+    st.sampled_from([0, 0, 0, 1, 2, 3]),
+    st.sampled_from([b"u"] * 8 + [b"v"] * 4 + [b"w", None]),
+    st.frozensets(
+        st.sampled_from(
+            ["plain"] * 14
+            + ["json", "close", "error", "seq", "match", "key", "key", "strict", "strict"]
+            + ["cursor", "dated", "typed"]
+        ),
+        max_size=2,
+    ),
+    st.sampled_from([0, 0, 1, 5, -3, 40]),
+)
+
+
+def command_of(step: Step, model: Model) -> Command:
+    now = model.time_ms + step.later_ms
+    stream = model.streams.get(step.path)
+    verb = step.verb
+    if verb in ("produce", "append"):  # mostly not where there is nothing to say any more
+        if stream is None:
+            verb = "create"
+        elif stream.is_closed and step.span == 1:
+            verb = "delete"
+    match verb:
+        case "create" | "fork":
+            return _create(step, model, now)
+        case "produce" | "append":
+            return _append(step, model, now)
+        case "delete":
+            return ask.Delete(step.path, now)
+        case "trim":
+            tail = 0 if stream is None else stream.tail
+            return ask.Trim(step.path, now, max(0, tail + step.ahead - 2))
+        case "expire":
+            return ask.Expire(step.path, now, now - 3)
+        case "bury":
+            return ask.ExpireProducer(step.path, now, step.name, step.span)
+        case "forget":
+            return ask.ForgetProducer(step.path, now, step.name)
+        case _:
+            name = None if step.session is None and step.span else step.name
+            return ask.Register(now, name)
+
+
+def _create(step: Step, model: Model, now: int) -> ask.Create:
+    kind = JSON if "json" in step.flags else TEXT
+    kind_given: str | None = kind
+    wanted = None
+    if step.verb == "fork":
+        source = model.streams.get(step.source)
+        kind_given = kind if "typed" in step.flags else None
+        kind = kind_given or (TEXT if source is None else source.content_type)
+        wanted = _fork_request(step, model)
+    return ask.Create(
+        step.path,
+        now,
+        f"i-{now}",
+        kind_given,
+        20 if "match" in step.flags else None,
+        now + 10 if "dated" in step.flags and "match" not in step.flags else None,
+        "close" in step.flags,
+        None if step.body is None else _batch(step, kind),
+        "bad" if "error" in step.flags else None,
+        wanted,
+    )
+
+
+def _fork_request(step: Step, model: Model) -> ForkRequest:
+    source = model.streams.get(step.source)
+    if source is None or step.ahead == 1:
+        return ForkRequest(step.source, None, 0)
+    offset = max(0, source.tail + step.ahead)
+    stored = None
+    if source.head <= offset < source.tail:
+        message = source.messages[offset - source.head]
+        units = message.append_end - offset if source.is_json else len(message.body)
+        stored = StoredAppend(source.number, offset, units, message.body)
+    return ForkRequest(step.source, offset, step.span, stored)
+
+
+def _batch(step: Step, kind: str) -> Batch:
+    assert step.body is not None
+    if kind == JSON and step.span:
+        return json_batch(*[step.body] * (step.span + 1))
+    return Batch(step.body)
+
+
+def _append(step: Step, model: Model, now: int) -> ask.Append:
+    stream = model.streams.get(step.path)
+    kind = TEXT if stream is None else stream.content_type
+    has_error = "error" in step.flags
+    batch = None if step.body is None or has_error else _batch(step, kind)
+    is_produced = step.verb == "produce"
+    if_match = stream_seq = None
+    if "match" in step.flags and stream is not None:
+        if_match = max(0, stream.tail + min(step.ahead, 1) - 1)
+    if "seq" in step.flags:
+        stream_seq = f"{now + step.ahead:04d}"
+    return ask.Append(
+        step.path,
+        now,
+        JSON if "json" in step.flags else kind,
+        batch,
+        "bad" if has_error else None,
+        "close" in step.flags or (batch is None and not has_error),
+        _tag(step, model) if is_produced else None,
+        stream_seq,
+        if_match,
+        f"k{step.span}" if "key" in step.flags and not is_produced else None,
+    )
+
+
+def _tag(step: Step, model: Model) -> ask.ProducerTag:
+    stream = model.streams.get(step.path)
+    known = None if stream is None else stream.producers.get(step.name)
+    base = Producer(step.mode, model.registry.get(step.name, 1), -1) if known is None else known
+    mode = base.mode if "typed" not in step.flags else step.mode
+    first = max(0, base.last + step.ahead)
+    epoch = step.epoch
+    if epoch is not None and epoch != NUMBER_MAX:
+        epoch = min(max(0, base.epoch + epoch), NUMBER_MAX)
+    return ask.ProducerTag(
+        step.name,
+        first,
+        first + (step.span if mode == SPARSE else 0),
+        epoch,
+        step.session,
+        mode,
+        b"c%d" % step.span if "cursor" in step.flags else None,
+        "strict" in step.flags,
+    )
+
+
+# ---- the comparison ------------------------------------------------------------------------------
+
+
+def through_the_codec(written: Written) -> Written:
+    meta = codec.encode_meta(written.event)
+    encoded = codec.encode(
+        codec.KINDS[type(written.event)],
+        meta,
+        written.sections,
+        length=codec.frame_bytes(meta, written.sections),
+        lsn=0,
+        watermark=0,
+        time_ms=written.time_ms,
+        previous_crc=0,
+        seed=7,
+    )
+    read = codec.decode(b"".join(encoded.buffers), 0, lsn=0, seed=7)
+    assert not isinstance(read.record, codec.SegmentStarted | codec.WatermarkMoved)
+    return Written(read.record, read.sections, read.time_ms)
+
+
+def reloaded(state: State) -> State:
+    """Carry a state through the rows a checkpoint stores."""
+    twin = State(state.limits)
+    twin.load_meta(state.meta_row())
+    for number, stream in reversed(state.by_number.items()):
+        twin.load_stream(stream.row, stream.tail)
+        for name, row in (stream.producers or {}).items():
+            twin.load_producer(number, name, row)
+        for key, use in reversed((stream.keys or {}).items()):
+            twin.load_key(number, key, use)
+    twin.registry = dict(state.registry)
+    twin.load_links()
+    return twin
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(st.lists(steps, min_size=STEPS, max_size=STEPS))
+def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
+    run: list[Step],
+) -> None:
+    model = Model(*(getattr(LIMITS, name) for name in LIMITS.__struct_fields__))
+    machine = Machine(LIMITS)
+    command: Command = ask.Create("a", 0, "i", TEXT)
+    for step in run:
+        before = snapshot(machine.state)
+        decide(machine.state, command)
+        assert snapshot(machine.state) == before, "decide changed the state"
+        assert machine.execute(command) == model.execute(command), command
+        assert view(machine.state) == model.view(), command
+        command = command_of(step, model)
+    twin = State(LIMITS)
+    for written in machine.journal:
+        apply(twin, *through_the_codec(written))
+    twin.touched.clear()
+    assert snapshot(twin) == snapshot(machine.state), "the journal tells another story"
+    assert view(reloaded(machine.state)) == view(machine.state)

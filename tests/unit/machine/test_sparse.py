@@ -1,0 +1,113 @@
+"""Producers: the sparse table, row by row."""
+
+import pytest
+
+from semel.machine import MachineLimits, State
+from semel.model import outcomes as out
+from semel.model.commands import ProducerTag
+from tests.unit.machine.builders import Machine, append, bury, create, machine_of, sparse, unchanged
+
+TWO_RECEIPTS = MachineLimits(receipts=2)
+
+
+def test_1_any_first_sequence_and_any_higher_one_is_accepted() -> None:
+    """P08, P09: sequences are the application's, with holes."""
+    machine = machine_of(create())
+    assert machine.execute(append(by=sparse(7, 9))) == out.Appended(0, 1, False, 1, 9)
+    assert machine.execute(append(by=sparse(20))) == out.Appended(1, 2, False, 1, 20)
+
+
+@pytest.mark.parametrize("tag", [sparse(7, 9), sparse(7, 9, session="new"), sparse(7, 9, epoch=5)])
+def test_2_a_repeat_of_exactly_that_range_gets_its_offsets(tag: ProducerTag) -> None:
+    machine = machine_of(create(), append(b"a", by=sparse(7, 9)), append(b"b", by=sparse(20)))
+    assert unchanged(machine, append(b"a", by=tag)) == out.Duplicate(0, 1, False, 1, 20)
+
+
+def test_2_a_repeat_with_another_payload_is_marked_or_refused() -> None:
+    machine = machine_of(create(), append(b"a", by=sparse(7)))
+    late = unchanged(machine, append(b"z", by=sparse(7)))
+    assert late == out.Duplicate(0, 1, False, 1, 7, is_mismatch=True)
+    assert unchanged(machine, append(b"z", by=sparse(7, strict=True))) == out.PayloadMismatch()
+
+
+@pytest.mark.parametrize("late", [sparse(7, 10), sparse(5, 12), sparse(9, 11)])
+def test_3_a_range_over_the_last_sequence_overlaps(late: ProducerTag) -> None:
+    """X23, B03: the new part of an overlapping batch is not lost silently."""
+    machine = machine_of(create(), append(by=sparse(7, 9)))
+    assert unchanged(machine, append(by=late)) == out.BatchOverlap(9)
+
+
+@pytest.mark.parametrize("late", [sparse(7, 8), sparse(8), sparse(1, 7), sparse(1, 15)])
+def test_4_a_range_that_meets_a_receipt_overlaps(late: ProducerTag) -> None:
+    machine = machine_of(create(), append(by=sparse(7, 9)), append(by=sparse(20)))
+    assert unchanged(machine, append(by=late)) == out.BatchOverlap(20)
+
+
+@pytest.mark.parametrize("late", [sparse(14, 16), sparse(10, 19), sparse(0, 15)])
+def test_4_a_range_half_of_which_is_forgotten_overlaps(late: ProducerTag) -> None:
+    spans = [(10, 14), (20, 29), (30, 39)]
+    machine = machine_of(create(), *[append(by=sparse(*s)) for s in spans], limits=TWO_RECEIPTS)
+    assert unchanged(machine, append(by=late)) == out.BatchOverlap(39)
+
+
+def test_5_what_is_forgotten_is_a_duplicate_without_offsets() -> None:
+    """P12, P23, X10: still acknowledged, but no offset is made up."""
+    sends = [append(by=sparse(n)) for n in (10, 20, 30)]
+    machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
+    assert unchanged(machine, sends[0]) == out.Duplicate(None, None, False, 1, 30)
+
+
+def test_5_what_is_forgotten_stays_so_across_epochs() -> None:
+    sends = [append(by=sparse(n, epoch=n)) for n in (1, 2, 3, 4)]
+    machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
+    assert unchanged(machine, append(by=sparse(2))) == out.Duplicate(None, None, False, 4, 4)
+
+
+@pytest.mark.xfail(reason="apply notes the oldest receipt as forgotten, also when more are let go")
+def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
+    sends = [append(by=sparse(n)) for n in (10, 20, 30)]
+    wide = machine_of(create(), *sends)
+    narrow = Machine(TWO_RECEIPTS)
+    load(narrow.state, wide.state)
+    narrow.execute(append(by=sparse(40)))
+    assert unchanged(narrow, sends[1]) == out.Duplicate(None, None, False, 1, 40)
+
+
+def load(state: State, other: State) -> None:
+    state.load_meta(other.meta_row())
+    for number, stream in other.by_number.items():
+        state.load_stream(stream.row, stream.tail)
+        for name, row in (stream.producers or {}).items():
+            state.load_producer(number, name, row)
+
+
+def test_6_a_skipped_sequence_is_never_confirmed() -> None:
+    """X28: it was not stored, so it is not acknowledged."""
+    machine = machine_of(create(), append(by=sparse(10)), append(by=sparse(20)))
+    assert unchanged(machine, append(by=sparse(5))) == out.SequenceHole(20)
+    assert unchanged(machine, append(by=sparse(15))) == out.SequenceHole(20)
+
+
+@pytest.mark.parametrize(("epoch", "session"), [(2, None), (None, "b")])
+def test_a_raise_or_restart_fences_but_keeps_what_is_known(
+    epoch: int | None, session: str | None
+) -> None:
+    """X02: a restarted sparse producer resumes where the old one was."""
+    machine = machine_of(create(), append(b"a", by=sparse(5, epoch=1, session="a")))
+    late = append(b"b", by=sparse(3, epoch=epoch, session=session))
+    assert unchanged(machine, late) == out.SequenceHole(5)
+    fresh = append(b"b", by=sparse(6, epoch=epoch, session=session))
+    assert machine.execute(fresh) == out.Appended(1, 2, False, 2, 6)
+    assert unchanged(machine, append(b"a", by=sparse(5))) == out.Duplicate(0, 1, False, 2, 6)
+    assert unchanged(machine, append(by=sparse(7, epoch=1))) == out.StaleEpoch(2)
+
+
+def test_a_tombstone_confirms_what_it_stored_without_offsets() -> None:
+    machine = machine_of(create(), append(b"a", by=sparse(5)), bury())
+    confirmed = out.Duplicate(None, None, False, 1, 5)
+    assert unchanged(machine, append(b"a", by=sparse(5))) == confirmed
+    assert unchanged(machine, append(b"a", by=sparse(4, epoch=9))) == confirmed
+    assert unchanged(machine, append(b"a", by=sparse(5, 6))) == out.BatchOverlap(5)
+    assert machine.execute(append(b"b", by=sparse(8))) == out.Appended(1, 2, False, 2, 8)
+    assert unchanged(machine, append(b"a", by=sparse(5))) == out.Duplicate(None, None, False, 2, 8)
+    assert unchanged(machine, append(b"a", by=sparse(6))) == out.SequenceHole(8)

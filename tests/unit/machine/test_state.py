@@ -1,0 +1,86 @@
+"""What a checkpoint takes from the state and brings back."""
+
+from semel.machine import State, apply
+from semel.machine.rows import MetaRow
+from semel.machine.state import Dirty
+from semel.model import commands as ask
+from tests.unit.machine.builders import (
+    append,
+    bury,
+    create,
+    dense,
+    fork,
+    machine_of,
+    snapshot,
+    sparse,
+)
+
+STORY = (
+    create(ttl=9),
+    append(key="k"),
+    append(key="a"),
+    append(by=dense(0, session="x", cursor=b"c")),
+    append(by=sparse(5, 7, name="q")),
+    bury("q"),
+    fork(),
+    append(path="f", by=dense(0)),
+    ask.Register(3),
+    ask.Register(4, "p"),
+)
+
+
+def test_a_state_loaded_from_its_rows_is_the_state_that_was() -> None:
+    state = machine_of(*STORY).state
+    dirty = state.take_dirty()
+    twin = State(state.limits)
+    twin.load_meta(state.meta_row())
+    for number, row in sorted(dirty.streams.items()):
+        twin.load_stream(row, dirty.tails[number])
+    for (number, name), producer in dirty.producers.items():
+        assert producer is not None
+        twin.load_producer(number, name, producer)
+    for (number, key), use in sorted(dirty.keys.items()):
+        assert use is not None
+        twin.load_key(number, key, use)
+    twin.registry.update(dirty.registry)
+    twin.load_links()
+    assert snapshot(twin) == snapshot(state)
+
+
+def test_the_counters_are_a_row() -> None:
+    assert machine_of(*STORY).state.meta_row() == MetaRow(3, 2, 4)
+
+
+def test_what_changed_is_handed_over_once() -> None:
+    state = machine_of(*STORY).state
+    dirty = state.take_dirty()
+    assert set(dirty.streams) == set(dirty.tails) == {1, 2}
+    assert snapshot(state.dirty) == snapshot(Dirty())
+
+
+def test_a_forgotten_producer_is_a_change() -> None:
+    machine = machine_of(*STORY)
+    machine.state.take_dirty()
+    machine.execute(ask.ForgetProducer("s", 0, "p"))
+    assert machine.state.dirty.producers == {(1, "p"): None}
+
+
+def test_an_abandoned_checkpoint_gives_back_what_nothing_newer_replaced() -> None:
+    machine = machine_of(*STORY)
+    older = machine.state.take_dirty()
+    for command in (append(by=dense(1, session="x")), ask.Delete("f", 0)):
+        machine.execute(command)
+    newer = machine.state.dirty
+    tail, producer = newer.tails[1], newer.producers[1, "p"]
+    newer.absorb(older)
+    assert (newer.tails[1], newer.producers[1, "p"]) == (tail, producer)
+    assert newer.producers[1, "q"] == older.producers[1, "q"]
+    assert (newer.keys, newer.registry) == (older.keys, older.registry)
+    assert (newer.dropped, newer.pruned) == ({2}, {1, 2})
+
+
+def test_whoever_applies_learns_which_streams_were_touched() -> None:
+    machine = machine_of(create(), fork(), append())
+    for written in machine_of(create(), fork(), append(), append()).journal[3:]:
+        apply(machine.state, *written)
+    assert machine.state.touched == [machine.stream()]
