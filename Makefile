@@ -1,5 +1,5 @@
 PYTHON ?= python3
-SEEDS  ?= 100
+SEEDS  ?= 1000
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -26,8 +26,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 	@$(BIN)/semel demo
 
-test: cover ## the coverage gate, then every test
+test: cover ## the coverage gate, every test, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure core
 	$(BIN)/python -m coverage run -m pytest -q tests/unit
@@ -44,7 +45,7 @@ format: $(STAMP) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff format .
 
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
-	$(BIN)/python -m tests.sim $(SEEDS)
+	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 bench: $(STAMP) ## measure
 	$(BIN)/python -m bench

@@ -159,7 +159,7 @@ class Server:
 
 async def serve(job: Job, connection: socket.socket) -> None:
     if job.is_faulty:
-        engine_module.RealDisk = faulty.FaultyDisk  # type: ignore[misc]
+        vars(engine_module)["RealDisk"] = faulty.FaultyDisk
     engine = await Engine.open(job.path, job.settings)
     reader, writer = await asyncio.open_connection(sock=connection)
     await Server(engine, writer).serve(reader)

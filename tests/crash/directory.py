@@ -13,6 +13,7 @@ CHECKPOINT: Final = "checkpoint.mdb"
 IDENTITY: Final = "identity"
 _PAGE_BYTES: Final = 4096
 _TXNID_AT: Final = 144
+_TXNID: Final = struct.Struct("<Q")
 
 
 def segments(directory: Path) -> list[Path]:
@@ -22,7 +23,8 @@ def segments(directory: Path) -> list[Path]:
 def checkpoints(directory: Path) -> int:
     """Count the transactions LMDB ever committed, from its two meta pages."""
     data = (directory / CHECKPOINT).read_bytes()[: 2 * _PAGE_BYTES]
-    return max(struct.unpack_from("<Q", data, at + _TXNID_AT)[0] for at in (0, _PAGE_BYTES))
+    numbers: list[int] = [_TXNID.unpack_from(data, at + _TXNID_AT)[0] for at in (0, _PAGE_BYTES)]
+    return max(numbers)
 
 
 def vital_files(directory: Path) -> list[Path]:

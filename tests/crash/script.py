@@ -7,7 +7,6 @@ from pathlib import Path
 from semel.model.commands import (
     SPARSE,
     Append,
-    Batch,
     Command,
     Create,
     Delete,

@@ -59,24 +59,28 @@ def judge(expected: list[object], found: list[object], code: int, words: str) ->
     if code < 0:
         return CRASHED
     if failures or code == 65:
-        return (CORRUPT_LATER if digests else CORRUPT_READ) if failures else (
-            CORRUPT_LATER if digests else CORRUPT
-        )
+        first = CORRUPT_READ if failures else CORRUPT
+        return CORRUPT_LATER if digests else first
     if code == 0 and digests == expected:
         return HARMLESS
     return f"unexplained: code {code}: {words[-600:]}"
 
 
 def flips(built: Built, count: int, random: Random) -> Iterator[tuple[str, int]]:
-    """Choose bits: half of them in the checkpoint, half in the rest."""
+    """Choose bits: half of them in the checkpoint (half of these where it is not empty)."""
     others = [path for path in vital_files(built.path) if path.name != CHECKPOINT]
     sizes = [path.stat().st_size for path in others]
+    checkpoint = (built.path / CHECKPOINT).read_bytes()
+    used = [at for at, byte in enumerate(checkpoint) if byte]
     for number in range(count):
-        if number % 2:
-            path = built.path / CHECKPOINT
-        else:
-            path = random.choices(others, sizes)[0] if number % 50 else others[0]
-        yield path.name, random.randrange(8 * path.stat().st_size)
+        match number % 4:
+            case 0:
+                yield CHECKPOINT, random.randrange(8 * len(checkpoint))
+            case 1:
+                yield CHECKPOINT, 8 * random.choice(used) + random.randrange(8)
+            case _:
+                path = random.choices(others, sizes)[0] if number % 25 else others[0]
+                yield path.name, random.randrange(8 * path.stat().st_size)
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])

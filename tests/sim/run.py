@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semel.model.errors import DiskFailed, EngineError, InvariantBroken
+from semel.model.errors import DiskFailed, SemelError
 from semel.testing import Death, PowerLost
 from tests.sim.corruption import flip_and_reopen
 from tests.sim.oracle import Violation
@@ -15,6 +15,7 @@ STEPS_PER_SEED = 1_500
 WEIGHTS: dict[str, float] = {
     "ask": 62,
     "write": 40,
+    "find_room": 6,
     "checkpoint": 3,
     "read": 6,
     "wait": 1,
@@ -39,7 +40,7 @@ def run_seed(seed: int, steps: int = STEPS_PER_SEED) -> Result:
         return _run(seed, steps)
     except Violation as violation:
         raise Violation(f"seed {seed}: {violation}") from violation
-    except (InvariantBroken, AssertionError, KeyError) as error:
+    except (SemelError, AssertionError, KeyError) as error:
         raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
@@ -69,5 +70,5 @@ def _step(world: World, name: str) -> None:
     except DiskFailed:
         world.counts["fail-stop"] += 1
         world.crash(is_power=world.rng.random() < 0.5)
-    except EngineError as error:
-        raise Violation(f"the engine stopped: {error}") from error
+    except SemelError as error:
+        raise Violation(f"the engine failed: {type(error).__name__}: {error}") from error

@@ -165,7 +165,9 @@ class Workload:
         seq = max(last + rng.choices([1, 0, -1, 2, -5, -70], [60, 12, 8, 5, 5, 2])[0], 0)
         epoch: int | None = None if known is None else known.epoch
         session: str | None = None if known is None else known.session
-        style = rng.choices(["epoch", "session", "bare", "both"], [50, 25, 20, 5])[0]
+        style = rng.choices(["epoch", "session", "bare", "both"], [45, 25, 20, 10])[0]
+        if style == "both" and rng.random() < 0.3:
+            session = rng.choice(self._sessions)
         if rng.random() < 0.08:  # a restart, a zombie, or the end of the numbers
             seq = 0 if rng.random() < 0.8 else seq
             session = rng.choice(self._sessions)

@@ -21,7 +21,7 @@ from semel.journal.writer import Writer
 from semel.machine import Decision, MachineLimits, State, apply
 from semel.machine.events import StreamExpired
 from semel.model.commands import Command, Expire
-from semel.model.errors import DiskFailed, EngineError
+from semel.model.errors import DiskFailed, SemelError
 from semel.model.outcomes import Outcome, Overloaded
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.faults import Injector, Swarm
@@ -96,7 +96,7 @@ class World:
                 self._fall(is_power=isinstance(death, PowerLost))
             except DiskFailed:
                 self._fall(is_power=self.rng.random() < 0.5)
-            except EngineError as error:
+            except SemelError as error:
                 raise Violation(f"a crash left a directory that is refused: {error}") from error
             else:
                 self.injector.is_on = True
@@ -190,9 +190,11 @@ class World:
             if isinstance(decision.event, StreamExpired):
                 self._check_expiry(command, decision.event)
             time_ms = self.broker.state.time_ms
-            self.log.append(
-                Entry(self.broker.end, command, decision.event, decision.sections, time_ms)
-            )
+            self.note(Entry(self.broker.end, command, decision.event, decision.sections, time_ms))
+
+    def note(self, entry: Entry) -> None:
+        """Remember a frame that is on its way to the disk."""
+        self.log.append(entry)
 
     def facts_end(self) -> int:
         """Tell the end of the last frame decided so far."""
@@ -218,6 +220,7 @@ class World:
     def ask(self) -> None:
         """Let a client send a command."""
         self.counts["operations"] += 1
+        self.counts["asked behind a waiting command"] += self.broker.is_congested
         self.broker.submit(self.workload.draw(self.model, self.now_ms), _ignore)
 
     def write(self) -> None:
@@ -238,7 +241,11 @@ class World:
         if group.is_synced:
             self._advance_durable(group.end)
         self.broker.written(group)
-        self.broker.set_room(self.writer.make_room())
+
+    def find_room(self) -> None:
+        """Play the journal's thread looking for a spare segment; until then commands may wait."""
+        if self.broker.needs_room and (self.group is None or not self.is_group_on_disk):
+            self.broker.set_room(self.writer.make_room())
 
     def _advance_durable(self, end: int) -> None:
         while self.log and self.log[0].end <= end:
@@ -348,6 +355,7 @@ class World:
         self.disk.capacity_bytes = None
         self.broker.set_room(self.writer.make_room())
         for _ in range(10_000):
+            self.find_room()
             self.write()
             if self.group is None and not self.log:
                 break

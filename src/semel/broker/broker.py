@@ -253,12 +253,17 @@ class Broker:
     def set_room(self, room: Room) -> None:
         """Learn what room the disk has."""
         self.is_full = room.is_full
-        self._appender.offer_spare(room.spare_bytes)
+        self._appender.offer_spare(room.segment, room.spare_bytes)
         self._unpark()
 
     def _unpark(self) -> None:
         while self._parked and self._execute(*self._parked[0]):
             self._parked.popleft()
+
+    @property
+    def is_congested(self) -> bool:
+        """Tell whether commands wait for the disk."""
+        return bool(self._parked)
 
     @property
     def needs_room(self) -> bool:

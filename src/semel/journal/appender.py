@@ -63,9 +63,12 @@ class Appender:
         self.durable = position
         self._group = Group()
 
-    def offer_spare(self, capacity: int) -> None:
-        """Learn that the next segment's file is ready (0: it is not)."""
-        self._spare_bytes = capacity
+    def offer_spare(self, segment: int, capacity: int) -> None:
+        """Learn what spare file there was when the writer was in `segment` (0: none).
+
+        If a roll is on its way to the writer, that spare is the one it will use up.
+        """
+        self._spare_bytes = capacity if segment == self.segment else 0
 
     @property
     def has_spare(self) -> bool:

@@ -18,8 +18,9 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """What the writer has in hand: the spare's size (0: none), and whether growth must stop."""
+    """What the writer has in hand after `segment`: a spare (0: none), and may the journal grow?"""
 
+    segment: int
     spare_bytes: int
     is_full: bool
 
@@ -70,7 +71,8 @@ class Writer:
         if not is_short and not self._has_reserve:
             self._regain_reserve()
         is_full = self._spare is None or not self._has_reserve
-        return Room(self._segment_bytes if self._spare is not None else 0, is_full)
+        spare_bytes = 0 if self._spare is None else self._segment_bytes
+        return Room(self._segment, spare_bytes, is_full)
 
     def _release_reserve(self) -> None:
         try:

@@ -73,8 +73,8 @@ def test_a_repeat_gets_its_own_offsets_or_none(kept: int) -> None:
     machine = machine_of(create(), *sends, limits=MachineLimits(receipts=kept))
     for n, send in enumerate(sends):
         is_held = n == 0 or n >= 9 - kept
-        offsets = (n, n + 1) if is_held else (None, None)
-        assert unchanged(machine, send) == out.Duplicate(*offsets, False, 1, 8)
+        first, end = (n, n + 1) if is_held else (None, None)
+        assert unchanged(machine, send) == out.Duplicate(first, end, False, 1, 8)
 
 
 def test_a_zombie_cannot_return_through_the_expiry_of_its_producer() -> None:

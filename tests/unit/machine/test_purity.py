@@ -19,7 +19,7 @@ from tests.unit.machine.builders import (
     sparse,
 )
 
-STORY = (
+STORY: tuple[Command, ...] = (
     create(ttl=9),
     append(b"abc", stream_seq="b"),
     append(key="k"),
@@ -35,7 +35,7 @@ STORY = (
     ask.Register(0),
     ask.Register(0, "p"),
 )
-EVERYTHING = (
+EVERYTHING: tuple[Command, ...] = (
     create(),
     create("new", batch=Batch(b"x")),
     create("gone"),

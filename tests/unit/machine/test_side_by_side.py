@@ -145,16 +145,20 @@ steps = st.builds(
 )
 
 
+def _likely_verb(step: Step, model: Model) -> str:
+    """Mostly do not append where there is nothing to say any more."""
+    stream = model.streams.get(step.path)
+    if step.verb not in ("produce", "append"):
+        return step.verb
+    if stream is None:
+        return "create"
+    return "delete" if stream.is_closed and step.span == 1 else step.verb
+
+
 def command_of(step: Step, model: Model) -> Command:
     now = model.time_ms + step.later_ms
     stream = model.streams.get(step.path)
-    verb = step.verb
-    if verb in ("produce", "append"):  # mostly not where there is nothing to say any more
-        if stream is None:
-            verb = "create"
-        elif stream.is_closed and step.span == 1:
-            verb = "delete"
-    match verb:
+    match _likely_verb(step, model):
         case "create" | "fork":
             return _create(step, model, now)
         case "produce" | "append":

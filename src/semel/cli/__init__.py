@@ -1,0 +1,1 @@
+"""The command line: `semel COMMAND`. Every command has its own module."""

@@ -1,0 +1,172 @@
+"""`semel doctor`: is this machine fit, and is this directory sound?"""
+
+import os
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli.directory import Overview, look_at
+from semel.cli.environment import Check, check_environment, check_space
+from semel.cli.exits import EXIT_CORRUPT, EXIT_NO_INPUT, EXIT_UNAVAILABLE, Refused
+from semel.cli.progress import Steps
+from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, open_store
+from semel.cli.text import printable, size_text
+from semel.journal.checkpoint import FILE_NAME
+from semel.journal.identity import IDENTITY_NAME
+from semel.journal.verify import Finding, Report, verify
+from semel.model.errors import CorruptData
+
+_STYLES = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold red"}
+
+
+@click.command("doctor")
+@click.option("--data", metavar="DIR", help="A data directory to look at.")
+@click.option("--verify", "is_deep", is_flag=True, help="Read all of it and check every byte.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
+    """Check this machine and, with --data, a data directory.
+
+    Nothing is written and no lock is needed. Exit codes: 0 all is well, 65 the data is corrupt,
+    66 there is no such directory, 69 something semel needs is missing.
+    """
+    if is_deep and data is None:
+        raise Refused("--verify needs a directory: semel doctor --verify --data DIR")
+    checks = check_environment()
+    overview = report = None
+    if data is not None:
+        _check_directory(data)
+        checks.append(check_space(data))
+        overview = look_at(data)
+        checks.extend(overview.checks)
+        if is_deep:
+            report = _verify(data, overview, is_quiet=is_json)
+    code = _exit_code(checks, overview, report)
+    if is_json:
+        click.echo(_as_json(data, checks, overview, report, code))
+    else:
+        _print(data, checks, overview, report)
+    return code
+
+
+def _check_directory(path: str) -> None:
+    if not os.path.isdir(path):
+        what = "is not a directory" if os.path.exists(path) else "does not exist"
+        raise Refused(
+            f"{path} {what}; give --data the directory a server was started with", EXIT_NO_INPUT
+        )
+    names = os.listdir(path)
+    if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
+        raise Refused(
+            f"{path} holds no semel data; give --data the directory a server was started with",
+            EXIT_NO_INPUT,
+        )
+
+
+def _exit_code(checks: list[Check], overview: Overview | None, report: Report | None) -> int:
+    if overview is not None and overview.is_corrupt:
+        return EXIT_CORRUPT
+    if report is not None and not report.is_sound:
+        return EXIT_CORRUPT
+    return EXIT_UNAVAILABLE if any(check.status == "fail" for check in checks) else 0
+
+
+def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
+    is_shared = overview.is_in_use
+    with Steps(is_quiet=is_quiet) as steps:
+        try:
+            check_readable(path, is_shared=is_shared)
+            store = open_store(path, is_shared=is_shared)
+        except CorruptData as error:
+            return _verify_without_store(path, error, steps)
+        report = verify(ReadOnlyDisk(path), store, steps.show)
+        store.close()
+    if not os.path.exists(os.path.join(path, FILE_NAME)):
+        report.note(FILE_NAME, None, "is missing; a start replays the whole journal")
+    if is_shared:
+        report.note(path, None, "a process is using it: what is said about the tail may be old")
+    return report
+
+
+def _verify_without_store(path: str, error: CorruptData, steps: Steps) -> Report:
+    """The checkpoint cannot be opened: say so, and judge the journal alone."""
+    return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+
+def _as_json(
+    path: str | None,
+    checks: list[Check],
+    overview: Overview | None,
+    report: Report | None,
+    code: int,
+) -> str:
+    answer: dict[str, Any] = {"exit_code": code, "checks": checks}
+    if overview is not None:
+        answer["directory"] = {"path": path, **msgspec.structs.asdict(overview)}
+        del answer["directory"]["checks"]
+    if report is not None:
+        answer["verify"] = report
+    return msgspec.json.format(msgspec.json.encode(answer)).decode()
+
+
+def _print(
+    path: str | None, checks: list[Check], overview: Overview | None, report: Report | None
+) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        status = Text(check.status, style=_STYLES[check.status])
+        table.add_row(status, check.name, Text(printable(check.detail)))
+    console.print(table)
+    if report is not None:
+        console.print()
+        console.print(_totals(report))
+        _print_findings(console, report)
+    elif overview is not None and path is not None:
+        console.print(f"\nTo read all of it: semel doctor --verify --data {printable(path)}")
+
+
+def _totals(report: Report) -> Table:
+    table = Table(title="read", title_justify="left", box=None, show_header=False, pad_edge=False)
+    segments = f"{report.segment_count:,} ({size_text(report.segment_bytes)})"
+    position = "none" if report.checkpoint_lsn is None else f"{report.checkpoint_lsn:,}"
+    for name, value in (
+        ("segments", segments),
+        ("frames", f"{report.frame_count:,}"),
+        ("messages", f"{report.message_count:,}"),
+        ("streams at the checkpoint", f"{report.stream_count:,}"),
+        ("rows of the checkpoint", f"{report.row_count:,}"),
+        ("rows of the index", f"{report.index_row_count:,}"),
+        ("positions in the index", f"{report.index_position_count:,}"),
+        ("checkpoint at", position),
+        ("journal ends at", f"{report.end_lsn:,}"),
+    ):
+        table.add_row(name, Text(value, justify="right"))
+    return table
+
+
+def _print_findings(console: Console, report: Report) -> None:
+    for finding in report.findings:
+        console.print(_finding_text(finding), soft_wrap=True)
+    if report.omitted_count:
+        console.print(f"and {report.omitted_count:,} more findings")
+    damage = sum(not finding.is_note for finding in report.findings)
+    if report.is_sound:
+        console.print(Text("sound: everything reads back as it was written", style="green"))
+    else:
+        count = f"{damage:,} finding" + ("" if damage == 1 else "s")
+        console.print(Text(f"CORRUPT: {count} above; nothing was changed", "bold red"))
+
+
+def _finding_text(finding: Finding) -> Text:
+    where = finding.file
+    if finding.position is not None:
+        where += f" at byte {finding.position}"
+    label = Text("note     ", "cyan") if finding.is_note else Text("CORRUPT  ", "bold red")
+    return label.append(f"{printable(where)}: {printable(finding.message)}", style="default")

@@ -1,0 +1,19 @@
+"""How a command ends. The numbers are those of sysexits.h."""
+
+from typing import Final
+
+import click
+
+EXIT_USAGE: Final = 64
+EXIT_CORRUPT: Final = 65
+EXIT_NO_INPUT: Final = 66
+EXIT_UNAVAILABLE: Final = 69
+EXIT_BROKEN_PROMISE: Final = 70
+
+
+class Refused(click.ClickException):
+    """The command cannot do that; the message says what to do instead."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.code = exit_code

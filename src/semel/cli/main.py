@@ -1,0 +1,75 @@
+"""The `semel` command."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+import semel
+from semel.cli.exits import EXIT_USAGE, Refused
+from semel.cli.text import printable
+from semel.model.errors import EngineError
+
+_COMMANDS = ("demo", "doctor")
+
+
+class _Commands(click.Group):
+    """Finds a command in the module of its name, and turns errors into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name what there is."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command, so that the others cost nothing."""
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module = __import__(f"semel.cli.{cmd_name}", fromlist=["command"])
+        command: click.Command = module.command
+        return command
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run, and end the process; nobody gets a traceback for what the world did."""
+        sys.exit(_guarded(lambda: super(_Commands, self).main(*args, **_embedded(extra))))
+
+
+def _embedded(extra: dict[str, Any]) -> dict[str, Any]:
+    return {**extra, "standalone_mode": False}
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    try:
+        code = run()
+    except Refused as error:
+        return _complain(error.format_message(), error.code)
+    except click.UsageError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        return _complain(error.format_message(), EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", 130)
+    except EngineError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        return _complain(str(error), 74)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"semel: {printable(message)}", err=True)
+    return code
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(semel.__version__, prog_name="semel")
+def cli() -> None:
+    """A durable log with exactly-once writes."""
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    cli.main()

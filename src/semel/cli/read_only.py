@@ -1,0 +1,176 @@
+"""A data directory, opened so that nothing in it can change."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+import lmdb
+
+from semel.journal.checkpoint import FILE_NAME
+from semel.journal.disk import LOCK_NAME, RealFile
+from semel.journal.lmdb_store import LmdbReader
+from semel.journal.store import TABLES
+from semel.model.errors import CorruptData
+
+_PROBE_SECONDS_MAX: Final = 3_600
+
+
+def is_in_use(path: str) -> bool:
+    """Tell whether a process owns the directory, without owning it for longer than a moment."""
+    try:
+        fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class ReadOnlyDisk:
+    """The files of a directory."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        """List them, sorted."""
+        return sorted(os.listdir(self._path))
+
+    def open(self, name: str) -> RealFile:
+        """Open one for reading."""
+        return RealFile(os.open(os.path.join(self._path, name), os.O_RDONLY | os.O_CLOEXEC))
+
+
+class _Reader(LmdbReader):
+    """A view in which a table that is not there has no rows; its digest tells if it should."""
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return super().get(table, key) if table in self._tables else None
+
+    def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return super().scan(table, start) if table in self._tables else iter(())
+
+    def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        return super().last_before(table, key) if table in self._tables else None
+
+
+class ReadOnlyStore:
+    """The checkpoint of a directory.
+
+    While a process owns the directory we announce ourselves in LMDB's table of readers, lest it
+    uses pages again that we still read. Otherwise nothing at all is written.
+    """
+
+    def __init__(self, path: str, *, is_shared: bool) -> None:
+        file = os.path.join(path, FILE_NAME)
+        with _as_corruption():
+            self._env = lmdb.open(
+                file,
+                subdir=False,
+                readonly=True,
+                lock=is_shared,
+                max_dbs=len(TABLES),
+                readahead=False,
+            )
+            self._check_length(os.path.getsize(file))
+            self._tables = dict(self._open_tables())
+
+    def _check_length(self, size: int) -> None:
+        """LMDB maps the file and would die of a page that is not there."""
+        needed = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        if size < needed:
+            raise CorruptData(
+                f"is cut short: it has {size} bytes of {needed}", file=FILE_NAME, position=size
+            )
+
+    def _open_tables(self) -> Iterator[tuple[str, lmdb._Database]]:
+        for name in TABLES:
+            try:
+                yield name, self._env.open_db(name.encode(), create=False)
+            except lmdb.NotFoundError:
+                continue
+
+    @contextmanager
+    def read(self) -> Iterator[LmdbReader]:
+        """Open a view."""
+        with _as_corruption(), self._env.begin() as transaction:
+            yield _Reader(transaction, self._tables)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._env.close()
+
+
+class NoStore:
+    """A directory without a checkpoint."""
+
+    @contextmanager
+    def read(self) -> Iterator[LmdbReader]:
+        """Show empty tables."""
+        yield _Reader(None, {})  # type: ignore[arg-type]  # without tables nothing is looked up
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+class DamagedStore:
+    """A checkpoint that cannot even be opened."""
+
+    def __init__(self, error: CorruptData) -> None:
+        self._error = error
+
+    def read(self) -> AbstractContextManager[LmdbReader]:
+        """Say what is wrong with it."""
+        raise self._error
+
+
+@contextmanager
+def _as_corruption() -> Iterator[None]:
+    try:
+        yield
+    except lmdb.Error as error:
+        raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
+
+
+def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
+    """Open the checkpoint, or none if there is none."""
+    if not os.path.exists(os.path.join(path, FILE_NAME)):
+        return NoStore()
+    return ReadOnlyStore(path, is_shared=is_shared)
+
+
+def check_readable(path: str, *, is_shared: bool) -> None:
+    """Have another process read the whole checkpoint first.
+
+    A damaged page can make LMDB end the process that reads it. Better that one than ours.
+    """
+    arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
+    probe = subprocess.run(  # noqa: S603 - our own interpreter and module
+        arguments, check=False, capture_output=True, timeout=_PROBE_SECONDS_MAX
+    )
+    if probe.returncode < 0:
+        raise CorruptData(
+            f"reading it ended a process with signal {-probe.returncode}", file=FILE_NAME
+        )
+
+
+def _read_everything(path: str, is_shared: str) -> None:
+    with open_store(path, is_shared=bool(int(is_shared))).read() as view:
+        for table in TABLES:
+            for _ in view.scan(table):
+                pass
+
+
+if __name__ == "__main__":
+    try:
+        _read_everything(*sys.argv[1:])
+    except CorruptData:
+        sys.exit(1)  # not our business: whoever verifies will say it better

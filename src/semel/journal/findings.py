@@ -1,0 +1,72 @@
+"""What verification finds, and what it carries from the checkpoint to the journal."""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from semel.journal.checkpoint import Position
+from semel.machine.state import State
+
+FINDINGS_MAX: Final = 1_000
+
+# (what is read, how much of it is done, how much there is; 0 if that is not known)
+Progress = Callable[[str, int, int], None]
+
+
+class Finding(Struct, frozen=True):
+    """Something that is not as it was written; a note is nothing to worry about."""
+
+    file: str
+    position: int | None
+    message: str
+    is_note: bool = False
+
+
+class Report(Struct):
+    """What was read, and everything found on the way."""
+
+    segment_count: int = 0
+    segment_bytes: int = 0
+    frame_count: int = 0
+    message_count: int = 0
+    stream_count: int = 0
+    row_count: int = 0
+    index_row_count: int = 0
+    index_position_count: int = 0
+    checkpoint_lsn: int | None = None
+    end_lsn: int = 0
+    findings: list[Finding] = []
+    omitted_count: int = 0
+    is_sound: bool = True
+
+    def corrupt(self, file: str, position: int | None, message: str) -> None:
+        """Report damage."""
+        self.is_sound = False
+        self._add(Finding(file, position, message))
+
+    def note(self, file: str, position: int | None, message: str) -> None:
+        """Report something worth knowing."""
+        self._add(Finding(file, position, message, is_note=True))
+
+    def _add(self, finding: Finding) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.omitted_count += 1
+
+
+class Known:
+    """What the checkpoint says, as far as it can be believed."""
+
+    def __init__(self) -> None:
+        self.position = Position(0, 0, ())
+        self.is_readable = False
+        self.state = State()
+        # The index rows of each segment, by their keys.
+        self.keys: dict[int, bytearray] = {}
+
+    def label(self, number: int) -> str:
+        """Name a stream for people."""
+        stream = self.state.by_number.get(number)
+        return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"

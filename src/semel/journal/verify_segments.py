@@ -1,0 +1,358 @@
+"""Verifying the journal: every frame of every segment, and the index against the frames."""
+
+from array import array
+from bisect import bisect_left
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from semel.journal.checkpoint import FILE_NAME
+from semel.journal.disk import File
+from semel.journal.findings import Known, Progress, Report
+from semel.journal.frame import (
+    ALIGN,
+    MAGIC,
+    BadFrame,
+    Frame,
+    SegmentStarted,
+    UnknownVersion,
+    decode,
+)
+from semel.journal.index import Chunk, decode_chunk, split_key
+from semel.journal.scan import Tear, check_torn, frames_of
+from semel.journal.seal import BadSeal
+from semel.journal.segments import OPEN_END, segment_lsn, segment_name
+from semel.journal.store import Reader
+from semel.journal.verify_rows import KEY_BYTES, read_position
+from semel.machine.events import StreamCreated
+from semel.model.errors import CorruptData
+
+
+class Files(Protocol):
+    """What verification needs of a `Disk`."""
+
+    def names(self) -> list[str]:
+        """List the files."""
+
+    def open(self, name: str) -> File:
+        """Open a file."""
+
+
+class Tables(Protocol):
+    """What verification needs of a `Store`."""
+
+    def read(self) -> AbstractContextManager[Reader]:
+        """Open a view."""
+
+
+class _Sections:
+    """What the frames of one segment hold, in columns; rows stand in the order of positions."""
+
+    def __init__(self) -> None:
+        self.positions = array("I")
+        self.streams = array("Q")
+        self.bases = array("Q")
+        self.counts = array("I")
+
+    def add(self, position: int, stream: int, base: int, count: int) -> None:
+        self.positions.append(position)
+        self.streams.append(stream)
+        self.bases.append(base)
+        self.counts.append(count)
+
+    def has(self, position: int, stream: int, base: int, count: int) -> bool:
+        row = bisect_left(self.positions, position)
+        while row < len(self.positions) and self.positions[row] == position:
+            if (self.streams[row], self.bases[row], self.counts[row]) == (stream, base, count):
+                return True
+            row += 1
+        return False
+
+
+class SegmentCheck:
+    """Walks the segments, one in memory at a time."""
+
+    def __init__(self, disk: Files, store: Tables, seed: int, known: Known, report: Report) -> None:
+        self._disk = disk
+        self._store = store
+        self._seed = seed
+        self._known = known
+        self._report = report
+        self._lsn = -1
+        self._crc = 0
+        self._watermark = 0
+        self._tails: dict[int, int] = {}
+        self._sections = _Sections()
+
+    def check(self, tick: Progress) -> None:
+        """Check all of them."""
+        spans = self._spans()
+        total = sum(min(end, following) - first for first, end, following in spans)
+        done = 0
+        for first, end, following in spans:
+            tick("journal", done, total)
+            data = self._read(first)
+            if data is None:
+                continue
+            self._report.segment_count += 1
+            self._report.segment_bytes += len(data)
+            self._sections = _Sections()
+            self._walk(data, first, end)
+            self._check_index(first)
+            done += min(end, following) - first
+        tick("journal", total, total)
+        self._report.end_lsn = max(self._lsn, 0)
+
+    # ---- which segments there are ---------------------------------------------------------------
+
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """List the segments that are there: first LSN, end, and the end of the file at most."""
+        names = self._disk.names()
+        firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
+        if not firsts:
+            self._report.corrupt("journal", None, "has no segments")
+            return []
+        position = self._known.position
+        listed = dict(position.segments) if self._known.is_readable else {}
+        for first in sorted(listed.keys() - set(firsts)):
+            self._missing(first)
+        if self._known.is_readable:
+            firsts = self._without_dead(firsts, listed, position.lsn)
+        spans = []
+        for first, following in zip(firsts, (*firsts[1:], OPEN_END), strict=True):
+            end = listed.get(first, OPEN_END)
+            end = following if end == OPEN_END else end
+            size = self._size(first)
+            if not self._known.is_readable and end > first + size:
+                end = OPEN_END  # whether a segment between them was given up is not known
+            spans.append((first, end, first + size))
+        return spans
+
+    def _without_dead(self, firsts: list[int], listed: dict[int, int], lsn: int) -> list[int]:
+        tail = max((first for first in firsts if first <= lsn), default=None)
+        if tail is None:
+            self._missing(0)
+            return firsts
+        dead = [first for first in firsts if first < tail and first not in listed]
+        for first in dead:
+            message = "the checkpoint has given it up; the next start removes it"
+            self._report.note(segment_name(first), None, message)
+        return [first for first in firsts if first not in dead]
+
+    def _missing(self, first: int) -> None:
+        """Report a missing segment, unless a running process has given it up just now."""
+        with self._store.read() as view:
+            now = read_position(view) or self._known.position
+        if now.lsn > self._known.position.lsn and first not in dict(now.segments):
+            return
+        count = len(self._known.keys.get(first, b"")) // KEY_BYTES
+        message = f"the segment is missing; {count} rows of the index point into it"
+        self._report.corrupt(segment_name(first), None, message)
+
+    def _size(self, first: int) -> int:
+        try:
+            file = self._disk.open(segment_name(first))
+            size = file.size()
+            file.close()
+        except OSError:
+            return 0
+        return size
+
+    def _read(self, first: int) -> bytes | None:
+        name = segment_name(first)
+        try:
+            file = self._disk.open(name)
+        except FileNotFoundError:
+            self._report.note(name, None, "was removed by a running process in the meantime")
+            return None
+        except OSError as error:
+            self._report.corrupt(name, None, f"cannot be opened: {error.strerror or error}")
+            return None
+        try:
+            return file.read(0, file.size())
+        except OSError as error:
+            self._report.corrupt(name, None, f"cannot be read: {error.strerror or error}")
+            return None
+        finally:
+            file.close()
+
+    # ---- frame by frame -------------------------------------------------------------------------
+
+    def _walk(self, data: bytes, first: int, end: int) -> None:
+        is_cut = self._is_cut(data, first, end)
+        if first != self._lsn:
+            self._lsn, self._crc = first, self._chain_at(data, first)
+        looked_again = -1
+        while self._lsn < end and (tear := self._walk_on(data, first, end)) is not None:
+            if end == OPEN_END and self._is_open_end(data, first, tear):
+                break
+            if end == OPEN_END and looked_again != tear.lsn:
+                # A running process may have written it after we read that far: look again.
+                looked_again, data = tear.lsn, self._read(first) or data
+                continue
+            frame = self._after(data, first, tear, end)
+            if frame is not None or not is_cut:
+                self._report_gap(first, tear, end, frame)
+            if frame is None:
+                break
+            self._lsn, self._crc = frame.lsn, frame.previous_crc
+        if self._lsn > end:
+            message = f"a frame reaches into the segment that begins at {end}"
+            self._report.corrupt(segment_name(first), end - first, message)
+
+    def _walk_on(self, data: bytes, first: int, end: int) -> Tear | None:
+        """Take frames up to `end`; answer where the chain stops before it."""
+        frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
+        try:
+            while self._lsn < end:
+                frame = next(frames)
+                self._take(frame, first)
+                self._lsn, self._crc = frame.end, frame.crc
+        except Tear as tear:
+            return tear
+        except CorruptData as error:
+            return Tear(self._lsn, str(error.__cause__ or error))
+        return None
+
+    def _is_cut(self, data: bytes, first: int, end: int) -> bool:
+        """Check the file's length against what its first frame, or the next file, says."""
+        name, size = segment_name(first), len(data)
+        given = size
+        try:
+            record = decode(data, 0, lsn=first, seed=self._seed).record
+        except (BadFrame, UnknownVersion):
+            given = max(given, end - first) if end != OPEN_END else given
+        else:
+            if isinstance(record, SegmentStarted):
+                given = record.capacity_bytes
+            else:
+                self._report.corrupt(name, 0, "does not begin as a segment does")
+        if size == 0:
+            self._report.corrupt(name, 0, "the segment is empty")
+        elif size != given:
+            what = "cut short" if size < given else "too long"
+            message = f"the segment is {what}: it has {size} bytes and was given {given}"
+            self._report.corrupt(name, min(size, given), message)
+        return size == 0 or size < given
+
+    def _chain_at(self, data: bytes, first: int) -> int:
+        """Believe the first frame about what came before it, if that is no longer here."""
+        try:
+            return decode(data, 0, lsn=first, seed=self._seed).previous_crc
+        except (BadFrame, UnknownVersion):
+            return 0
+
+    def _is_open_end(self, data: bytes, first: int, tear: Tear) -> bool:
+        """Tell whether the journal may end here: nothing proves that more was durable."""
+        if self._known.is_readable and tear.lsn < self._known.position.lsn:
+            return False
+        try:
+            check_torn(data, first, tear, self._seed)
+        except CorruptData:
+            return False
+        at = tear.lsn - first
+        rest = len(data[at:].rstrip(b"\0"))
+        if rest:
+            message = f"a torn tail: {tear.reason}; the next start cuts the {rest} bytes here, "
+            self._report.note(segment_name(first), at, message + "which nothing proves durable")
+        return True
+
+    def _after(self, data: bytes, first: int, tear: Tear, end: int) -> Frame | None:
+        """Find the next sound frame; it may be the one at the tear, if only the chain is broken."""
+        stop = min(end - first, len(data))
+        at = data.find(MAGIC, tear.lsn - first, stop)
+        while at >= 0:
+            if at % ALIGN == 0:
+                try:
+                    return decode(data, at, lsn=first + at, seed=self._seed)
+                except (BadFrame, UnknownVersion):
+                    pass
+            at = data.find(MAGIC, at + 1, stop)
+        return None
+
+    def _report_gap(self, first: int, tear: Tear, end: int, frame: Frame | None) -> None:
+        if frame is not None:
+            follows = f"the next sound frame is at byte {frame.lsn - first}"
+        elif end != OPEN_END:
+            follows = f"no sound frame follows up to byte {end - first}, where the segment ends"
+        else:
+            follows = "no sound frame follows"
+        if self._known.is_readable and tear.lsn < self._known.position.lsn:
+            follows += "; the checkpoint proves that it was durable"
+        self._report.corrupt(segment_name(first), tear.lsn - first, f"{tear.reason}; {follows}")
+
+    def _take(self, frame: Frame, first: int) -> None:
+        report, name, at = self._report, segment_name(first), frame.lsn - first
+        report.frame_count += 1
+        if isinstance(frame.record, SegmentStarted) and at != 0:
+            report.corrupt(name, at, "a segment begins inside another")
+        if frame.watermark > frame.lsn:
+            report.corrupt(name, at, f"claims {frame.watermark} durable, which lies after it")
+        elif frame.watermark < self._watermark:
+            report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
+        self._watermark = max(self._watermark, frame.watermark)
+        for section in frame.sections:
+            report.message_count += section.count
+            self._sections.add(at, section.stream, section.base, section.count)
+        if self._known.is_readable:
+            self._check_joint(frame, name, at)
+
+    def _check_joint(self, frame: Frame, name: str, at: int) -> None:
+        """Check where the checkpoint meets the journal, and what comes behind that."""
+        lsn, crc = self._known.position.lsn, self._known.position.previous_crc
+        if frame.lsn < lsn < frame.end:
+            self._report.corrupt(name, at, f"the checkpoint's position {lsn} is inside this frame")
+        elif (frame.end == lsn and frame.crc != crc) or (
+            frame.lsn == lsn and frame.previous_crc != crc
+        ):
+            self._report.corrupt(name, at, "the checkpoint was made at another frame")
+        if frame.lsn >= lsn:
+            self._follow(frame, name, at)
+
+    def _follow(self, frame: Frame, name: str, at: int) -> None:
+        """Check that behind the checkpoint every stream goes on where it stopped."""
+        if isinstance(frame.record, StreamCreated):
+            row = frame.record.row
+            self._tails[row.number] = 0 if row.fork is None else row.fork.start
+        for section in frame.sections:
+            number = section.stream
+            stream = self._known.state.by_number.get(number)
+            expected = self._tails.get(number, None if stream is None else stream.tail.tail)
+            if expected != section.base:
+                label = self._known.label(number)
+                message = f"{label} goes on at offset {section.base}, not at {expected}"
+                self._report.corrupt(name, at, message)
+            self._tails[number] = section.base + section.count
+
+    # ---- the index against the frames -----------------------------------------------------------
+
+    def _check_index(self, first: int) -> None:
+        keys = self._known.keys.get(first)
+        if keys is None:
+            return
+        try:
+            with self._store.read() as view:
+                for at in range(0, len(keys), KEY_BYTES):
+                    key = bytes(keys[at : at + KEY_BYTES])
+                    sealed = view.get("index", key)
+                    # None: a running process has pruned it since.
+                    if sealed is not None:
+                        self._check_chunk(split_key(key)[0], decode_chunk(key, sealed))
+        except (CorruptData, BadSeal) as error:
+            self._report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
+
+    def _check_chunk(self, number: int, chunk: Chunk) -> None:
+        ends = (*chunk.offsets[1:], chunk.next - chunk.first)
+        self._report.index_position_count += len(chunk.positions)
+        lost = [
+            (at, chunk.first + start, chunk.first + end - 1)
+            for at, start, end in zip(chunk.positions, chunk.offsets, ends, strict=True)
+            if not self._sections.has(at, number, chunk.first + start, end - start)
+        ]
+        if not lost:
+            return
+        at, start, last = lost[0]
+        message = f"the index has {self._known.label(number)}, offsets {start} to {last}, here; "
+        message += "no such frame was read"
+        if len(lost) > 1:
+            message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
+        self._report.corrupt(segment_name(chunk.segment), at, message)

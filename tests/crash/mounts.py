@@ -1,0 +1,81 @@
+"""File systems of a test's own: small ones, read-only ones, ones that lose power."""
+
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+# FS_IOC_SHUTDOWN; flag 2: the log is not flushed either, as when the power fails.
+_SHUTDOWN: Final = 0x8004587D
+_NO_LOG_FLUSH: Final = struct.pack("I", 2)
+
+
+def _run(*command: str) -> None:
+    """Run a system tool; a machine that refuses skips the test, and says why."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except OSError as error:
+        pytest.skip(f"{command[0]}: {error.strerror}")
+    if done.returncode:
+        pytest.skip(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+
+
+def mount(target: Path, *options: str) -> None:
+    _run("mount", *options, str(target))
+
+
+def unmount(target: Path) -> None:
+    """Unmount, however busy it seems for a moment."""
+    for _ in range(50):
+        done = subprocess.run(["umount", str(target)], capture_output=True, check=False)
+        if done.returncode == 0:
+            return
+        time.sleep(0.05)
+    subprocess.run(["umount", "-l", str(target)], check=False)
+
+
+@contextmanager
+def small_disk(target: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system in memory with only so much room."""
+    target.mkdir()
+    mount(target, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs")
+    try:
+        yield target
+    finally:
+        unmount(target)
+
+
+class FragileDisk:
+    """An ext4 in an image file, whose power can be cut."""
+
+    def __init__(self, place: Path, image_mib: int) -> None:
+        self._image = place / "image"
+        self.path = place / "disk"
+        self.path.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(image_mib * 1024 * 1024)
+        _run("mkfs.ext4", "-q", "-F", str(self._image))
+
+    def plug_in(self) -> None:
+        mount(self.path, "-o", "loop", str(self._image))
+
+    def cut_power(self) -> None:
+        """Stop the file system as it is: what was not synced is gone."""
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(directory, _SHUTDOWN, _NO_LOG_FLUSH)
+        except OSError as error:
+            pytest.skip(f"cannot cut the power: {error.strerror}")
+        finally:
+            os.close(directory)
+
+    def pull_out(self) -> None:
+        if os.path.ismount(self.path):
+            unmount(self.path)

@@ -1,0 +1,331 @@
+"""Damaged directories: a clear refusal, the right exit code, and nothing touched."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from semel.journal.frame import BadFrame, decode, seed_of
+from semel.model.checksum import crc32c
+from semel.model.commands import Append, Batch, Create
+from tests.crash.directory import (
+    CHECKPOINT,
+    IDENTITY,
+    contents,
+    copy,
+    quick_directory,
+    segments,
+)
+from tests.crash.process import Zygote
+from tests.crash.protocol import Failure, Job, Text
+from tests.crash.script import SEGMENT_BYTES, Built, append, build, do, small
+
+pytestmark = pytest.mark.crash
+
+BOTH = pytest.mark.parametrize("state", ["closed", "killed"])
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with quick_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def originals(zygote: Zygote, place: Path) -> dict[str, Built]:
+    return {
+        state: build(zygote, place / state, is_closed=state == "closed")
+        for state in ("closed", "killed")
+    }
+
+
+@pytest.fixture
+def trial(originals: dict[str, Built], place: Path) -> Callable[[str], Path]:
+    """Copy one of the two directories, to be damaged."""
+    return lambda state: copy(originals[state].path, place / "trial")
+
+
+def assert_refused(zygote: Zygote, path: Path, *words: str) -> None:
+    """Expect exit code 65, words that help, and a journal as it was."""
+    before = journal_of(path)
+    code, said = zygote.refusal(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
+    assert code == 65, f"{code}: {said}"
+    for word in words:
+        assert word in said
+    assert journal_of(path) == before, "the journal was changed"
+
+
+def journal_of(path: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(path).items() if name != CHECKPOINT}
+
+
+def truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def dump_of(zygote: Zygote, path: Path) -> object:
+    process = zygote.serve(small(path))
+    try:
+        return process.link.ask("dump")
+    finally:
+        process.close()
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+def with_version(path: Path, at: int, seed: int, version: int) -> int:
+    """Give the frame at a position another version, and a right checksum; answer its LSN."""
+    data = bytearray(path.read_bytes())
+    lsn = int(path.stem) + at
+    frame = decode(bytes(data), at, lsn=lsn, seed=seed)
+    end = at + frame.end - frame.lsn
+    data[at + 8] = version
+    data[at + 4 : at + 8] = crc32c(bytes(data[at + 8 : end]), seed).to_bytes(4, "little")
+    path.write_bytes(data)
+    return lsn
+
+
+def is_frame(path: Path, at: int, seed: int) -> bool:
+    try:
+        decode(path.read_bytes(), at, lsn=int(path.stem) + at, seed=seed)
+    except BadFrame:
+        return False
+    return True
+
+
+def seed_from(path: Path) -> int:
+    return seed_of((path / IDENTITY).read_bytes()[-20:-4])
+
+
+def test_a_frame_of_an_unknown_version_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], originals: dict[str, Built]
+) -> None:
+    path = trial("killed")
+    last = segments(path)[-1]
+    with_version(last, originals["killed"].first - int(last.stem), seed_from(path), 9)
+    assert_refused(zygote, path, "version 9", last.name)
+
+
+def test_a_sealed_frame_of_an_unknown_version_refuses_only_the_reads_that_need_it(
+    zygote: Zygote, trial: Callable[[str], Path]
+) -> None:
+    path = trial("closed")
+    damaged = segments(path)[3]
+    at = damaged.read_bytes().index(b'"json/') & -8
+    while not is_frame(damaged, at, seed_from(path)):
+        at -= 8
+    with_version(damaged, at, seed_from(path), 9)
+    process = zygote.serve(small(path))
+    failure = process.link.ask("read", "json", None)
+    assert isinstance(failure, Failure)
+    assert "version 9" in failure.message
+    assert damaged.name in failure.message
+    assert isinstance(process.link.ask("read", "text", None), Text)
+    append(process, "text", 9_999)
+    process.close()
+
+
+# ---- the checkpoint ------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 100, 4096, 6000, 8192, 12288, 20480, 30000])
+def test_a_truncated_checkpoint_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, size: int
+) -> None:
+    path = trial(state)
+    truncate(path / CHECKPOINT, size)
+    assert_refused(zygote, path, CHECKPOINT)
+
+
+@BOTH
+@pytest.mark.parametrize("first_page", [0, 1, 2])
+@pytest.mark.parametrize("filler", ["zeros", "noise"])
+def test_a_checkpoint_full_of_garbage_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, first_page: int, filler: str
+) -> None:
+    path = trial(state)
+    checkpoint = path / CHECKPOINT
+    data = checkpoint.read_bytes()
+    size = len(data) - 4096 * first_page
+    noise = bytes(size) if filler == "zeros" else Random(7).randbytes(size)
+    checkpoint.write_bytes(data[: 4096 * first_page] + noise)
+    assert_refused(zygote, path, CHECKPOINT)
+
+
+@BOTH
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_without_a_checkpoint_the_whole_journal_is_replayed(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, is_empty: bool
+) -> None:
+    expected = dump_of(zygote, trial(state))
+    path = trial(state)
+    assert segments(path)[0].stem.strip("0") == "", "this test needs the first segment"
+    (path / CHECKPOINT).unlink()
+    if is_empty:
+        (path / CHECKPOINT).touch()
+    assert dump_of(zygote, path) == expected
+
+
+@BOTH
+def test_without_a_checkpoint_a_journal_that_lost_its_beginning_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], state: str
+) -> None:
+    path = trial(state)
+    (path / CHECKPOINT).unlink()
+    (path / CHECKPOINT).touch()
+    segments(path)[0].unlink()
+    assert_refused(zygote, path, "missing")
+
+
+# ---- segments ------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_every_missing_segment_is_noticed(
+    zygote: Zygote, trial: Callable[[str], Path], originals: dict[str, Built], state: str
+) -> None:
+    for segment in segments(originals[state].path):
+        path = trial(state)
+        (path / segment.name).unlink()
+        assert_refused(zygote, path)
+
+
+@BOTH
+def test_every_truncated_segment_is_noticed(
+    zygote: Zygote, trial: Callable[[str], Path], originals: dict[str, Built], state: str
+) -> None:
+    for segment in segments(originals[state].path):
+        for size in (0, 20, 56, 1_000):
+            path = trial(state)
+            truncate(path / segment.name, size)
+            assert_refused(zygote, path, segment.name)
+
+
+@pytest.mark.parametrize("size", [0, 20, 48, 56, 200, SEGMENT_BYTES - 8])
+def test_a_truncated_segment_that_the_checkpoint_does_not_know_is_noticed(
+    zygote: Zygote, place: Path, size: int
+) -> None:
+    path = journal_ahead_of_its_checkpoint(zygote, place)
+    truncate(segments(path)[-1], size)
+    assert_refused(zygote, path, segments(path)[-1].name)
+
+
+def test_a_missing_segment_that_the_checkpoint_does_not_know_is_noticed(
+    zygote: Zygote, place: Path
+) -> None:
+    path = journal_ahead_of_its_checkpoint(zygote, place)
+    segments(path)[-1].unlink()
+    assert_refused(zygote, path)
+
+
+def journal_ahead_of_its_checkpoint(zygote: Zygote, place: Path) -> Path:
+    """Make a directory killed after a roll and before the checkpoint that follows it."""
+    path = place / "ahead"
+    shutil.rmtree(path, ignore_errors=True)
+    build(zygote, path, is_closed=True)
+    checkpoint = (path / CHECKPOINT).read_bytes()
+    process = zygote.serve(small(path))
+    known = len(segments(path))
+    number = 10_000
+    while len(segments(path)) == known:
+        number += 1
+        append(process, "text", number)
+    append(process, "text", number + 1)
+    process.link.ask("settle")
+    process.close()
+    (path / CHECKPOINT).write_bytes(checkpoint)
+    dump_of(zygote, copy(path, place / "sound"))
+    return path
+
+
+@BOTH
+def test_swapped_segments_are_noticed(
+    zygote: Zygote, trial: Callable[[str], Path], originals: dict[str, Built], state: str
+) -> None:
+    names = [segment.name for segment in segments(originals[state].path)]
+    for one, other in pairwise(names):
+        path = trial(state)
+        (path / one).rename(path / "swap")
+        (path / other).rename(path / one)
+        (path / "swap").rename(path / other)
+        assert_refused(zygote, path)
+
+
+# ---- the identity --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_a_truncated_identity_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], size: int
+) -> None:
+    path = trial("closed")
+    truncate(path / IDENTITY, size)
+    assert_refused(zygote, path, IDENTITY)
+
+
+def test_the_identity_of_another_directory_is_refused(
+    zygote: Zygote, trial: Callable[[str], Path], originals: dict[str, Built]
+) -> None:
+    path = trial("killed")
+    shutil.copyfile(originals["closed"].path / IDENTITY, path / IDENTITY)
+    assert_refused(zygote, path)
+
+
+def test_segments_without_an_identity_are_refused(
+    zygote: Zygote, trial: Callable[[str], Path]
+) -> None:
+    path = trial("closed")
+    (path / IDENTITY).rename(path / "elsewhere")
+    code, said = zygote.refusal(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
+    assert (code, "identity" in said) == (65, True), said
+
+
+# ---- what holds nothing --------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["LOCK", "checkpoint.mdb-lock", "next.tmp", "reserve.tmp"])
+def test_locks_and_spare_space_may_hold_anything(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, name: str
+) -> None:
+    expected = dump_of(zygote, trial(state))
+    for noise in (b"", b"\xff" * 64, Random(7).randbytes(SEGMENT_BYTES)):
+        path = trial(state)
+        (path / name).write_bytes(noise)
+        assert dump_of(zygote, path) == expected
+        path = trial(state)
+        (path / name).unlink(missing_ok=True)
+        assert dump_of(zygote, path) == expected
+
+
+# ---- a full segment ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [0, 8, 40, 48, 56, 64])
+def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
+    zygote: Zygote, place: Path, left: int
+) -> None:
+    path = place / "brim"
+    shutil.rmtree(path, ignore_errors=True)
+    process = zygote.serve(small(path))
+    do(process, Create("s", 0, "i", "text/plain"))
+    for _ in range(3):
+        do(process, Append("s", 0, "text/plain", Batch(b"x" * 2_000)))
+    before = process.link.ask("settle").end
+    # Header and meta of such a frame take 48 + 8 bytes, its section 32 more.
+    size = SEGMENT_BYTES - before - left - 48 - 32 - 8
+    do(process, Append("s", 0, "text/plain", Batch(b"y" * size)))
+    after = process.link.ask("settle")
+    process.close()
+    assert after.durable <= SEGMENT_BYTES - left
+    last = segments(path)[-1]
+    data = bytearray(last.read_bytes())
+    data[data.rindex(b"yyyy")] ^= 1
+    last.write_bytes(data)
+    assert_refused(zygote, path)

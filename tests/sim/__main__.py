@@ -1,0 +1,166 @@
+"""Run the simulator: `python -m tests.sim [--seeds N] [--first N] [--jobs N]`.
+
+Prints what happened and how often, with a floor for every outcome: a run that never met a case has
+not tested it.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from tests.sim.exhaustive import check_all
+from tests.sim.hunt import seeds_until_caught
+from tests.sim.mutants import MUTANTS
+from tests.sim.oracle import Violation
+from tests.sim.run import run_seed
+
+SEEDS_DEFAULT = 1_000
+TWICE_EVERY = 20
+HUNT_SEEDS_MAX = 300
+
+# For 1,000 seeds; other numbers of seeds scale them.
+FLOORS = {
+    "operations": 700_000,
+    "crashes": 7_000,
+    "images": 3_000,
+    "crash in recovery": 100,
+    "fail-stop": 200,
+    "asked behind a waiting command": 300,
+    "checkpoints": 2_000,
+    "checkpoint without room": 50,
+    "segments unlinked": 200,
+    "full replays compared": 1_000,
+    "lost in a crash, never answered": 3_000,
+    "reads": 10_000,
+    "flip refused at start": 50,
+    "flip refused at a read": 20,
+    "flip harmless": 50,
+    "Appended": 50_000,
+    "Duplicate": 10_000,
+    "Created": 5_000,
+    "StaleEpoch": 3_000,
+    "SequenceGap": 1_000,
+    "StreamClosed": 1_000,
+    "ConfigConflict": 1_000,
+    "NotFound": 1_000,
+    "Deleted": 1_000,
+    "Trimmed": 1_000,
+    "Expired": 500,
+    "DiskFull": 300,
+    "Gone": 300,
+    "Registered": 500,
+    "UnknownProducer": 500,
+    "BadBody": 500,
+    "ContentTypeConflict": 300,
+    "PreconditionFailed": 300,
+    "StreamSeqConflict": 100,
+    "KeyReused": 300,
+    "LimitReached": 300,
+    "ModeConflict": 300,
+    "SessionUnknown": 300,
+    "StaleSession": 50,
+    "SessionConflict": 20,
+    "BatchOverlap": 300,
+    "SequenceHole": 20,
+    "RestartAmbiguous": 100,
+    "PayloadMismatch": 100,
+    "EpochMustStartAtZero": 50,
+    "ProducerStateExpired": 100,
+    "SubOffsetInvalid": 50,
+    "OffsetBeyondTail": 50,
+    "OffsetTrimmed": 20,
+    "ForkSourceGone": 10,
+    "StillAlive": 100,
+    "Forgotten": 100,
+}
+
+
+def _run_one(seed: int) -> Counter[str]:
+    result = run_seed(seed)
+    if seed % TWICE_EVERY == 0:
+        if run_seed(seed).digest != result.digest:
+            raise Violation(f"seed {seed} ran twice, with two results")
+        result.counts["seeds run twice, identical"] += 1
+    return result.counts
+
+
+def _images(seed: int) -> Counter[str]:
+    return Counter(images=check_all(seed))
+
+
+def _hunt(index: int) -> Counter[str]:
+    mutant = MUTANTS[index]
+    caught = seeds_until_caught(mutant, HUNT_SEEDS_MAX)
+    if caught is None:
+        raise Violation(f"the seeded bug {mutant.__name__} was not caught")
+    return Counter({f"caught: {mutant.__name__}, at seed": caught[0] - 1, "seeded bugs caught": 1})
+
+
+def _gather(
+    pool: ProcessPoolExecutor, work: Callable[[int], Counter[str]], items: Iterable[int], name: str
+) -> Counter[str]:
+    items = list(items)
+    total: Counter[str] = Counter()
+    started = time.monotonic()
+    for done, counts in enumerate(pool.map(work, items, chunksize=1), 1):
+        total.update(counts)
+        if done == len(items) or done % 100 == 0:
+            seconds = time.monotonic() - started
+            _say(f"{name}: {done} of {len(items)} after {seconds:.0f} s")
+    return total
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _report(total: Counter[str], seeds: int) -> int:
+    """Print the mix; answer how many floors were not reached."""
+    missed = 0
+    for name, count in sorted(total.items()):
+        floor = FLOORS.get(name, 0) * seeds // SEEDS_DEFAULT
+        mark = "" if count >= floor else "   BELOW THE FLOOR"
+        missed += count < floor
+        _say(f"  {name:44} {count:>9,}" + (f"   floor {floor:,}{mark}" if floor else ""))
+    for name in sorted(FLOORS.keys() - total.keys()):
+        _say(f"  {name:44} {0:>9,}   NEVER HAPPENED")
+        missed += 1
+    return missed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run seeds, images and mutants, and report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    options: Any = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
+    image_seeds = range(options.first, options.first + max(1, options.seeds // 50))
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+            total = _gather(pool, _run_one, seeds, "seeds")
+            total.update(_gather(pool, _images, image_seeds, "films of crash images"))
+            total.update(_gather(pool, _hunt, range(len(MUTANTS)), "seeded bugs"))
+    except Violation as violation:
+        _say(f"VIOLATION {violation}")
+        return 1
+    missed = _report(total, options.seeds)
+    _say(
+        f"simulation: {total['operations']:,} operations, {total['crashes']:,} crashes, "
+        f"{total['images']:,} crash images, 0 violations, "
+        f"{total['seeded bugs caught']} of {len(MUTANTS)} seeded bugs caught, "
+        f"{missed} floors missed"
+    )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Every crash there is: all boundaries between two disk operations, times every way to lose power.
+
+A scripted run is filmed: after each operation of the disk or the store a copy of both is kept. Each
+copy then loses power in each mode (or the process is killed), is recovered, and compared with what
+had been decided and told at that moment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from semel.journal.recovery import Recovered
+from semel.machine import State, apply
+from semel.testing import CRASH_MODES, Death, Fail, Fault, Killed, VirtualDisk, VirtualStore
+from tests.sim.faults import CHANGES
+from tests.sim.oracle import demand, demand_equal, demand_readable, state_view
+from tests.sim.tap import Entry, TappedBroker
+from tests.sim.world import World
+
+STEPS = 260
+KILL = "kill"
+WAYS = (*CRASH_MODES, KILL)
+
+
+@dataclass
+class Image:
+    """The machine at one instant."""
+
+    disk: VirtualDisk
+    store: VirtualStore
+    decided: int
+    promised_end: int
+    operation: str
+
+
+class Film(World):
+    """A run without faults that keeps an image after every operation."""
+
+    def __init__(self, seed: int) -> None:
+        self.history: list[Entry] = []
+        self.images: list[Image] = []
+        super().__init__(seed)
+        self.injector.is_on = False
+        self.disk.on_operation = self._keep
+        self.store.on_operation = self._keep
+
+    def _keep(self, operation: str, name: str) -> None:
+        self.images.append(
+            Image(
+                self.disk.copy(),
+                self.store.copy(),
+                len(self.history),
+                self.promised_end,
+                f"{operation} {name}",
+            )
+        )
+
+    def note(self, entry: Entry) -> None:
+        """Keep the whole history, not only what is not durable yet."""
+        super().note(entry)
+        self.history.append(entry)
+
+    def shoot(self) -> None:
+        """Play the script: a mix of commands, writes and checkpoints."""
+        for _ in range(STEPS):
+            step = self.rng.choices(
+                [self.ask, self.write, self.checkpoint, self.tick, self.find_room],
+                [40, 42, 12, 3, 3],
+            )[0]
+            step()
+
+
+def check_all(seed: int) -> int:
+    """Film a run and check every image in every way; answer how many were recovered."""
+    film = Film(seed)
+    film.shoot()
+    count = 0
+    for number, image in enumerate(film.images):
+        for way in WAYS:
+            _check(film, image, way, number)
+            count += 1
+        if number % 20 == 0:
+            count += _check_crashes_in_recovery(film, image, number)
+    return count
+
+
+def _fallen(image: Image, way: str, number: int) -> tuple[VirtualDisk, VirtualStore]:
+    disk, store = image.disk.copy(), image.store.copy()
+    if way == KILL:
+        disk.kill()
+        store.kill()
+    else:
+        disk.crash(Random(number), way)  # type: ignore[arg-type]
+        store.crash(Random(number))
+    disk.lock()
+    return disk, store
+
+
+def _check(film: Film, image: Image, way: str, number: int) -> None:
+    disk, store = _fallen(image, way, number)
+    recovered = film.recover(disk, store)
+    _compare(film, image, recovered, f"{image.operation}, {way}")
+    digest = disk.digest()
+    disk.kill()
+    disk.lock()
+    again = film.recover(disk, store)
+    demand_equal(state_view(again.state), state_view(recovered.state), "recovered twice and once")
+    demand(again.position == recovered.position, "recovery moved the journal's end")
+    demand(disk.digest() == digest or way == KILL, "a second recovery changed the disk")
+
+
+def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
+    end = recovered.position
+    demand(end >= image.promised_end, f"{what}: told up to {image.promised_end}, found {end}")
+    state, model = State(film.limits), film._new_model()
+    for entry in film.history[: image.decided]:
+        if entry.end <= end:
+            apply(state, entry.event, entry.sections, entry.time_ms)
+            state.touched.clear()
+            model.execute(entry.command)
+    found = state_view(recovered.state)
+    demand_equal(found, state_view(state), f"{what}: recovered state and live state")
+    demand_equal(found, model.view(), f"{what}: recovered state and model")
+    broker = TappedBroker(
+        recovered, now_ms=film.now_ms, segment_bytes=film.segment_bytes, observer=film
+    )
+    demand_readable(broker, model)
+
+
+class _DieAt:
+    """Dies at the n-th change."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def before(self, operation: str, _name: str, _size: int) -> Fault | None:
+        """Count down."""
+        self._left -= operation in CHANGES
+        return Fail(Killed(), is_after=True) if self._left < 0 and operation in CHANGES else None
+
+
+def _check_crashes_in_recovery(film: Film, image: Image, number: int) -> int:
+    """Let recovery itself die at each of its operations, lose power, and recover again."""
+    count = 0
+    for way in _ways_of(number):
+        for at in range(1_000):
+            disk, store = _fallen(image, KILL, number)
+            disk.faults = _DieAt(at)
+            try:
+                film.recover(disk, store)
+            except Death:
+                disk.faults = None
+                disk.crash(Random(number + at), way)  # type: ignore[arg-type]
+                disk.lock()
+                what = f"{image.operation}, died in recovery at {at}, {way}"
+                _compare(film, image, film.recover(disk, store), what)
+                count += 1
+            else:
+                break
+    return count
+
+
+def _ways_of(number: int) -> Iterator[str]:
+    yield CRASH_MODES[number % len(CRASH_MODES)]
+    yield "garbage"

@@ -1,0 +1,16 @@
+"""Hunting a mutant: how many seeds until the simulator notices?"""
+
+from tests.sim.mutants import Mutant
+from tests.sim.oracle import Violation
+from tests.sim.run import run_seed
+
+
+def seeds_until_caught(mutant: Mutant, seeds_max: int) -> tuple[int, str] | None:
+    """Run seeds against a seeded bug; answer how many it took and what gave it away."""
+    with mutant():
+        for seed in range(seeds_max):
+            try:
+                run_seed(seed)
+            except Violation as caught:
+                return seed + 1, str(caught)
+    return None

@@ -1,0 +1,237 @@
+"""Seeded bugs: each breaks one promise on purpose, and the simulator must notice.
+
+A rig that cannot fail proves nothing. Every mutant patches the engine for the length of a block.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from semel.broker import broker as broker_module
+from semel.broker.broker import Broker
+from semel.broker.expiry import Expiry
+from semel.journal import checkpoint, frame, recovery
+from semel.journal.appender import Appender
+from semel.journal.index import Index
+from semel.journal.writer import Writer
+from semel.machine import keys, receipts
+from semel.machine.events import StreamAppended
+from semel.machine.rows import ProducerRow
+from tests.sim import world
+
+Mutant = Callable[[], Any]
+
+
+class _Any:
+    """Equal to everything."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def answer_before_sync() -> Any:
+    """Groups are written, but never synced."""
+    return patch.object(Writer, "_sync", lambda self: None)
+
+
+def skip_the_recovery_sync() -> Any:
+    """Recovery believes what the page cache shows."""
+    return patch.object(recovery, "_make_durable", lambda *_: None)
+
+
+def checkpoint_tentative_state() -> Any:
+    """A checkpoint is committed before what it holds is durable."""
+    return patch.object(world.World, "is_cut_ready", lambda self: True)
+
+
+def no_directory_sync() -> Any:
+    """A new segment's name is never made durable."""
+
+    def roll(self: Writer, first_lsn: int) -> None:
+        with patch.object(self._disk, "sync_names", lambda: None):
+            real(self, first_lsn)
+
+    real = Writer._roll
+    return patch.object(Writer, "_roll", roll)
+
+
+def read_past_the_watermark() -> Any:
+    """Readers see what was decided, not what is durable."""
+    real = Broker._note_changes
+
+    def note(self: Broker) -> None:
+        real(self)
+        self.seen.promote(self._open.changes.values())
+
+    return patch.object(Broker, "_note_changes", note)
+
+
+def forget_an_epoch() -> Any:
+    """A raised epoch is not remembered."""
+    return _patched_row(lambda old, new: replace(new, epoch=old.epoch))
+
+
+def forget_receipts() -> Any:
+    """Only the newest receipt is kept."""
+    return patch.object(receipts, "push", lambda ring, packed, limit: packed)
+
+
+def answer_refusals_at_once() -> Any:
+    """Duplicates and refusals do not wait for the state they reveal."""
+    return patch.object(Broker, "_release", lambda self, reply, answer: reply(answer))
+
+
+def cut_a_corrupt_middle() -> Any:
+    """A bad frame always counts as a torn tail."""
+    return patch.object(recovery, "check_torn", lambda *_: None)
+
+
+def data_without_its_producer() -> Any:
+    """The frame does not carry the producer, only the data."""
+    real = frame.encode_meta
+
+    def encode(event: Any) -> bytes:
+        if isinstance(event, StreamAppended):
+            event = replace(event, mark=None)
+        return real(event)
+
+    return patch.object(broker_module, "encode_meta", encode)
+
+
+def checkpoint_without_producers() -> Any:
+    """The checkpoint leaves the producers out."""
+    real = checkpoint._put_rows
+
+    def put(tables: Any, dirty: Any) -> None:
+        dirty.producers.clear()
+        real(tables, dirty)
+
+    return patch.object(checkpoint, "_put_rows", put)
+
+
+def unlink_a_live_segment() -> Any:
+    """Every segment below a checkpoint counts as dead."""
+
+    def settle(_tables: Any, cut: Any, _counts: Any) -> set[int]:
+        return {first for first, end in cut.segments if end <= cut.lsn}
+
+    return patch.object(checkpoint, "_settle_segments", settle)
+
+
+def sync_again_after_an_error() -> Any:
+    """A failed sync is tried once more, and believed."""
+
+    def sync(self: Writer) -> None:
+        try:
+            self._file.sync()
+        except OSError:
+            self._file.sync()
+
+    return patch.object(Writer, "_sync", sync)
+
+
+def begin_a_segment_too_early() -> Any:
+    """A roll does not sync the old segment first."""
+    real = Writer._roll
+
+    def roll(self: Writer, first_lsn: int) -> None:
+        with patch.object(Writer, "_sync", lambda self: None):
+            real(self, first_lsn)
+
+    return patch.object(Writer, "_roll", roll)
+
+
+def lose_an_abandoned_checkpoint() -> Any:
+    """When the store is full, the rows it was to take are forgotten."""
+
+    def failed(self: Broker, cut: Any) -> None:
+        self._index.undo_cut()
+        self._cut_lsn = -1
+
+    return patch.object(Broker, "cut_failed", failed)
+
+
+def go_on_after_a_short_write() -> Any:
+    """A short write is taken for a whole one."""
+
+    real = Writer._write_part
+
+    def write(self: Writer, part: Any) -> None:
+        with patch.object(part, "size", _Any()):
+            real(self, part)
+
+    return patch.object(Writer, "_write_part", write)
+
+
+def expire_too_early() -> Any:
+    """Reads do not prolong a sliding window."""
+    return patch.object(Expiry, "touch", lambda self, number, now_ms: None)
+
+
+def forget_the_pruned_floor() -> Any:
+    """Trimming a source takes the data its forks still read."""
+    return patch.object(broker_module, "kept_from", lambda state, stream: stream.tail.tail)
+
+
+def keys_never_age() -> Any:
+    """An idempotency key is remembered for ever."""
+    return patch.object(keys, "is_over", lambda state, row, time_ms: False)
+
+
+def index_forgets_a_cut() -> Any:
+    """While a checkpoint is under way its frames cannot be found."""
+    real = Index.cut
+
+    def cut(self: Index) -> Any:
+        chunks = real(self)
+        self._sealing = {}
+        return chunks
+
+    return patch.object(Index, "cut", cut)
+
+
+def promise_one_spare_twice() -> Any:
+    """A spare segment is offered again while a roll that needs it is under way."""
+
+    def offer(self: Appender, _segment: int, capacity: int) -> None:
+        self._spare_bytes = capacity
+
+    return patch.object(Appender, "offer_spare", offer)
+
+
+def _patched_row(change: Callable[[ProducerRow, ProducerRow], ProducerRow]) -> Any:
+    module = importlib.import_module("semel.machine.apply")
+    real = module._continue_producer
+
+    def continued(old: ProducerRow, *rest: Any) -> ProducerRow:
+        return change(old, real(old, *rest))
+
+    return patch.object(module, "_continue_producer", continued)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    answer_before_sync,
+    skip_the_recovery_sync,
+    checkpoint_tentative_state,
+    no_directory_sync,
+    read_past_the_watermark,
+    forget_an_epoch,
+    forget_receipts,
+    answer_refusals_at_once,
+    cut_a_corrupt_middle,
+    data_without_its_producer,
+    checkpoint_without_producers,
+    unlink_a_live_segment,
+    sync_again_after_an_error,
+    begin_a_segment_too_early,
+    lose_an_abandoned_checkpoint,
+    go_on_after_a_short_write,
+    expire_too_early,
+    forget_the_pruned_floor,
+    keys_never_age,
+    index_forgets_a_cut,
+    promise_one_spare_twice,
+)

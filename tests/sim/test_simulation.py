@@ -1,0 +1,37 @@
+"""A taste of the simulator for every test run; `python -m tests.sim` is the whole meal."""
+
+import pytest
+
+from tests.sim.exhaustive import check_all
+from tests.sim.hunt import seeds_until_caught
+from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.run import run_seed
+
+CORPUS = (23, 24, 34, 38, 50, 74, 81, 96, 109, 131, 192)  # seeds that found a bug once
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", CORPUS)
+def test_a_seed_that_found_a_bug_once_stays_clean(seed: int) -> None:
+    run_seed(seed)
+
+
+@pytest.mark.sim
+def test_a_seed_run_twice_is_identical_to_the_byte() -> None:
+    assert run_seed(7).digest == run_seed(7).digest
+
+
+@pytest.mark.sim
+def test_two_seeds_differ() -> None:
+    assert run_seed(7).digest != run_seed(8).digest
+
+
+@pytest.mark.sim
+def test_every_crash_image_of_a_film_recovers() -> None:
+    assert check_all(1001) > 300
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_seeded_bug_is_caught(mutant: Mutant) -> None:
+    assert seeds_until_caught(mutant, 300) is not None
