@@ -22,7 +22,7 @@ from semel.machine import Decision, MachineLimits, State, apply
 from semel.machine.events import StreamExpired
 from semel.model.commands import Command, Expire
 from semel.model.errors import DiskFailed, SemelError
-from semel.model.outcomes import Outcome, Overloaded
+from semel.model.outcomes import Outcome, Overloaded, Unreadable
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.faults import Injector, Swarm
 from tests.sim.oracle import (
@@ -295,11 +295,13 @@ class World:
             demand_equal(found, self.durable_model.messages(path), f"read of {path}")
             self.counts["reads"] += 1
         elif found is not None:
+            demand(not isinstance(found, Unreadable), f"{path} cannot be read: {found}")
             self.counts[f"read {type(found).__name__}"] += 1
 
     def _read_mortal(self, path: str) -> None:
         got: list[Outcome] = []
         self.broker.read(path, None, now_ms=self.now_ms, reply=got.append)
+        demand(not (got and isinstance(got[0], Unreadable)), f"{path} cannot be read: {got}")
         if got and isinstance(got[0], ReadDone):
             number = got[0].row.number
             self.last_use[number] = max(self.now_ms, self.last_use.get(number, 0))

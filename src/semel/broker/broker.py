@@ -27,6 +27,7 @@ from semel.machine.media import is_json
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import kept_from
 from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
+from semel.model.errors import ReadFailed
 from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.outcomes import (
     BatchTooLarge,
@@ -37,6 +38,7 @@ from semel.model.outcomes import (
     OffsetTrimmed,
     Outcome,
     Overloaded,
+    Unreadable,
 )
 
 Reply = Callable[[Outcome], None]
@@ -112,7 +114,11 @@ class Broker:
         if isinstance(command, Create) and command.fork is not None and command.fork.sub_offset:
             if self._awaits_source(command.fork):
                 return False
-            command = self._with_stored(command, command.fork)
+            try:
+                command = self._with_stored(command, command.fork)
+            except ReadFailed as error:
+                self._release(reply, Unreadable(str(error)))
+                return True
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
@@ -345,7 +351,10 @@ class Broker:
             return OffsetTrimmed(tail.head)
         if is_mortal(view.row):
             self._expiry.touch(view.row.number, now_ms)
-        slices = self.reader.read(view, offset, tail.tail, bytes_max)
+        try:
+            slices = self.reader.read(view, offset, tail.tail, bytes_max)
+        except ReadFailed as error:
+            return Unreadable(str(error))
         return ReadDone(view.row, tail, slices[-1].next_offset if slices else offset, slices)
 
     def wait(self, path: str, offset: int, wake: Callable[[], None]) -> tuple[View, Waiter] | None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from semel.broker.broker import Broker, Reply
@@ -33,6 +34,7 @@ _SWITCH_SECONDS: Final = 0.0005
 _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
 _EXIT_BUG: Final = 70
+_INLINE_SYNC_SECONDS: Final = 0.001
 
 
 def end_process(error: BaseException) -> None:
@@ -92,6 +94,7 @@ class Engine:
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         self._is_flush_due = False
         self._is_writing = False
+        self._sync_seconds = 0.0
         self._is_stopped = False
         self._cut: Cut | None = None
         self._is_committing = False
@@ -194,22 +197,34 @@ class Engine:
         group = self.broker.next_group()
         if group is None:
             self._settle_idle()
-        elif group.is_synced:
+        elif self._is_worth_a_thread(group):
             self._is_writing = True
             self._write_worker.do(partial(self._write, group), partial(self._written, group))
         else:
-            # A lone watermark: one small write, no sync, not worth a thread.
-            self._guarded(partial(self._write_watermark, group))
+            self._write_here(group)
+
+    def _is_worth_a_thread(self, group: Group) -> bool:
+        """A lone frame on a quick disk is synced sooner than a thread wakes up."""
+        if not group.is_synced:
+            return False
+        return group.frames != 1 or self._sync_seconds > _INLINE_SYNC_SECONDS
+
+    def _write_here(self, group: Group) -> None:
+        try:
+            room = self._write(group)
+        except EngineError as error:
+            self._fail(error)
+        else:
+            self._written(group, room)
 
     def _write(self, group: Group) -> Room | None:
+        started = monotonic()
         self._writer.write(group)
+        if group.is_synced:
+            # A slow sync sends the next groups to the thread, until they are quick again.
+            self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
-
-    def _write_watermark(self, group: Group) -> None:
-        self._writer.write(group)
-        self.broker.written(group)
-        self._flush_soon()
 
     def _written(self, group: Group, room: Room | None) -> None:
         self._is_writing = False
@@ -270,12 +285,6 @@ class Engine:
         self._flush_soon()
 
     # ---- the end -------------------------------------------------------------------------------
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except EngineError as error:
-            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True

@@ -117,6 +117,7 @@ async def _requests() -> asyncio.StreamReader:
 async def _serve(path: str) -> None:
     reader = await _requests()
     engine = await _CountingEngine.open(path, _SETTINGS)
+    assert isinstance(engine, _CountingEngine)
     service = _Service(engine)
     _send(Ready(engine.replayed_frames))
     request: Request | None

@@ -23,9 +23,9 @@ class Plan(Struct, frozen=True):
     orders: int
     seed: int
     producers: int = 8
-    batch_messages: int = 10
+    batch_messages: int = 5
     kills: int = 5
-    drop_share: float = 0.02
+    drop_share: float = 0.01
 
     def batches(self) -> list[list[list[bytes]]]:
         """Make every producer's batches."""

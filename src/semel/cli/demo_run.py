@@ -84,23 +84,13 @@ class DemoRun:
     # ---- the producers --------------------------------------------------------------------------
 
     async def _work(self, lanes: tuple[Lane, ...]) -> None:
-        killer = asyncio.create_task(self._kill_when_due())
-        producers = [
-            asyncio.create_task(self._produce(lane, producer))
-            for lane in lanes
-            for producer in range(self._plan.producers)
-        ]
-        try:
-            # The killer never ends by itself, so it can only be first by failing.
-            everyone = asyncio.gather(*producers)
-            await asyncio.wait({everyone, killer}, return_when=asyncio.FIRST_COMPLETED)
-            if killer.done():
-                killer.result()
-            await everyone
-        finally:
-            for task in (killer, *producers):
-                task.cancel()
-            await asyncio.gather(killer, *producers, return_exceptions=True)
+        async with asyncio.TaskGroup() as everyone:
+            killer = everyone.create_task(self._kill_when_due())
+            async with asyncio.TaskGroup() as producers:
+                for lane in lanes:
+                    for producer in range(self._plan.producers):
+                        producers.create_task(self._produce(lane, producer))
+            killer.cancel()
 
     async def _produce(self, lane: Lane, producer: int) -> None:
         """Send one batch after another, each until its answer arrives."""

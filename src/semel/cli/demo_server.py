@@ -38,6 +38,7 @@ class DemoServer:
         self._process: asyncio.subprocess.Process | None = None
         self._receiver: asyncio.Task[None] | None = None
         self._is_being_killed = False
+        self._failure: DemoFailed | None = None
         self._checkpoints_before = 0
         self._checkpoints = 0
         self.is_up = asyncio.Event()
@@ -88,21 +89,30 @@ class DemoServer:
             if isinstance(answer, Done):
                 self._checkpoints = max(self._checkpoints, answer.checkpoints)
             future = self._waiting.pop(answer.id)
+            if future.done():
+                continue
             if isinstance(answer, Failed):
                 future.set_exception(DemoFailed(f"the engine refused: {answer.reason}"))
             else:
                 future.set_result(answer)
+        self._lose_answers()
+
+    def _lose_answers(self) -> None:
+        """The process is gone: whoever waits has to know, and whoever comes later, too."""
         self.is_up.clear()
-        lost: Exception = Lost()
         if not self._is_being_killed:
-            lost = DemoFailed("the engine ended by itself")
+            self._failure = DemoFailed("the engine ended by itself")
+            self.is_up.set()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            future.set_exception(lost)
+            if not future.done():
+                future.set_exception(self._failure or Lost())
 
     async def ask(self, request: Request) -> Answer:
         """Send a request and wait; raises Lost if the engine dies meanwhile."""
         await self.is_up.wait()
+        if self._failure is not None:
+            raise self._failure
         assert self._process is not None
         assert self._process.stdin is not None
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

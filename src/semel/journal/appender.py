@@ -38,11 +38,12 @@ class Part:
 class Group:
     """Frames that become durable together, up to `end`. A lone watermark is not synced."""
 
-    __slots__ = ("end", "is_synced", "parts", "size")
+    __slots__ = ("end", "frames", "is_synced", "parts", "size")
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.size = 0
+        self.frames = 0
         self.end = 0
         self.is_synced = False
 
@@ -148,6 +149,7 @@ class Appender:
         part.buffers.extend(frame.buffers)
         part.size += frame.length
         group.size += frame.length
+        group.frames += 1
 
     def take(self) -> Group | None:
         """Hand the open group over and begin the next; None if it is empty."""

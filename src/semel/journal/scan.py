@@ -19,6 +19,7 @@ from semel.journal.frame import (
 )
 from semel.journal.segments import segment_name
 from semel.model.errors import CorruptData
+from semel.model.limits import SEGMENT_BYTES_MIN
 
 
 class Tear(Exception):
@@ -54,15 +55,13 @@ def frames_of(
 
 
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
-    """Check that the file is as long as its first frame says; an empty segment has none yet."""
+    """Check that the file is as long as its first frame says; a new segment has none yet."""
     try:
-        first = decode(data, 0, lsn=segment, seed=seed)
+        record = decode(data, 0, lsn=segment, seed=seed).record
+        is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
     except (BadFrame, UnknownVersion):
-        if data:
-            return
-        raise CorruptData("the segment is empty", file=segment_name(segment)) from None
-    record = first.record
-    if not isinstance(record, SegmentStarted) or record.capacity_bytes != len(data):
+        is_whole = len(data) >= SEGMENT_BYTES_MIN
+    if not is_whole:
         raise CorruptData(
             f"the file has {len(data)} bytes, not what it was given", file=segment_name(segment)
         )

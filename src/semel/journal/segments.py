@@ -9,7 +9,7 @@ from typing import Final
 
 from semel.journal.disk import Disk, File
 from semel.journal.frame import HEADER_BYTES, BadFrame, Frame, UnknownVersion, decode, peek_length
-from semel.model.errors import CorruptRead, DiskFailed
+from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 
 SPARE_NAME: Final = "next.tmp"
 # The end of the last segment: not known yet.
@@ -111,7 +111,7 @@ class Segments:
             name = segment_name(first_lsn)
             raise CorruptRead(str(error), file=name, position=at) from error
         except OSError as error:
-            raise DiskFailed(f"{segment_name(first_lsn)}: cannot read: {error.strerror}") from error
+            raise ReadFailed(f"{segment_name(first_lsn)}: cannot read: {error.strerror}") from error
 
     def close(self) -> None:
         """Close every file."""

@@ -5,7 +5,8 @@
     │   ├── CorruptData         65  a checksum, an order or a promise on disk is broken
     │   ├── DirectoryLocked     73  another process owns the directory
     │   └── DiskFailed          74  the operating system refused a read, write or sync
-    ├── CorruptRead             one sealed frame cannot be read; everything else serves
+    ├── ReadFailed              one stored frame cannot be read; everything else serves
+    │   └── CorruptRead         ... because it is not what was written
     ├── EngineStopped           the call came after the engine ended
     └── InvariantBroken         a bug
 
@@ -55,7 +56,13 @@ class DiskFailed(EngineError):
     exit_code = 74
 
 
-class CorruptRead(SemelError):
+class ReadFailed(SemelError):
+    """The operating system refused to read a stored frame; nothing was changed."""
+
+    code = "read_failed"
+
+
+class CorruptRead(ReadFailed):
     """A sealed frame does not read back as it was written."""
 
     code = "corrupt_data"

@@ -173,6 +173,13 @@ class BadBody(Refusal, frozen=True, gc=False):
     reason: str
 
 
+class Unreadable(Refusal, frozen=True, gc=False):
+    """What is stored cannot be read back; other data is not touched by it."""
+
+    code = "corrupt_data"
+    reason: str
+
+
 # ---- refused: the producer -----------------------------------------------------------------------
 
 

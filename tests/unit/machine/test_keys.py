@@ -31,6 +31,13 @@ def test_a_key_is_forgotten_after_so_many_newer_ones() -> None:
     assert machine.execute(sends[0]) == out.Appended(3, 4, False)
 
 
+def test_a_key_that_begins_anew_is_the_newest_one() -> None:
+    sends = [append(key="a"), append(key="b", now=1), append(b"y", key="a", now=DAY_MS)]
+    machine = machine_of(create(), *sends, limits=MachineLimits(keys=2))
+    machine.execute(append(key="c", now=DAY_MS))
+    assert unchanged(machine, sends[2]) == out.Duplicate(2, 3, False)
+
+
 def test_keys_out_of_their_window_leave_with_the_next_one() -> None:
     machine = machine_of(create(), append(key="a"), append(key="b", now=1))
     machine.execute(append(key="c", now=1 + DAY_MS))

@@ -141,7 +141,7 @@ steps = st.builds(
         ),
         max_size=2,
     ),
-    st.sampled_from([0, 0, 1, 5, -3, 40]),
+    st.sampled_from([0, 0, 0, 1, 5, 16, 16, -3, 40]),
 )
 
 
