@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 from bench.rounds import Round, measured
 from semel.broker.broker import Broker
@@ -31,11 +32,11 @@ def a_create(number: int, now_ms: int) -> Create:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Appends `start`, `start + 1`, ...: round robin over the streams, payloads made before.
+    """Appends `start`, `start + 1`, ...: every stream in turn, but not in the order of creation.
 
-    Tagged ones come from one dense producer per stream that counts its own epoch.
+    Names and payloads are made before. Tagged ones come from one dense producer per stream that counts its own epoch.
     """
-    paths = [path_of(number) for number in range(streams)]
+    paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
     payloads = [os.urandom(size) for _ in range(_PAYLOADS)]
     now_ms = SystemClock().now_ms

@@ -19,12 +19,16 @@ from semel.broker.broker import ReadDone
 from semel.broker.clock import SystemClock
 from semel.broker.engine import Engine
 from semel.model.commands import Append, Batch
-from semel.model.errors import CorruptRead, EngineError
-from semel.model.outcomes import Outcome
+from semel.model.errors import EngineError
+from semel.model.outcomes import Outcome, Unreadable
 from tests.crash import faulty
 from tests.crash.protocol import LENGTH, READY, Failure, Job, Place, Ready, Text, pack
 
 FAR_FUTURE_MS = 4_000_000_000_000
+
+
+class Damaged(Exception):
+    """Something cannot be read."""
 
 
 class FrozenClock(SystemClock):
@@ -54,6 +58,8 @@ def read_all(engine: Engine, path: str) -> list[bytes]:
     offset = None
     while True:
         text = read_text(engine, path, offset)
+        if isinstance(text, Unreadable):
+            raise Damaged(text.reason)
         assert isinstance(text, Text), text
         messages.extend(text.messages)
         offset = text.offset + len(text.messages)
@@ -96,8 +102,8 @@ async def inspect(job: Job, connection: socket.socket) -> None:
                 append = Append(path, FAR_FUTURE_MS, "text/plain", Batch(b"second life"))
                 await engine.execute(append)
             await engine.close()
-    except CorruptRead as error:
-        connection.sendall(pack((READY, Failure(type(error).__name__, str(error)))))
+    except Damaged as error:
+        connection.sendall(pack((READY, Failure(str(error)))))
 
 
 class Server:
@@ -129,9 +135,9 @@ class Server:
             case "submit":
                 engine.submit(arguments[0], partial(self.reply, number))
             case "read":
-                self.reply(number, self._guarded(partial(read_text, engine, *arguments)))
+                self.reply(number, read_text(engine, *arguments))
             case "dump":
-                self.reply(number, self._guarded(partial(dump, engine)))
+                self.reply(number, dump(engine))
             case "settle":
                 await engine.settle()
                 broker = engine.broker
@@ -149,12 +155,6 @@ class Server:
                 await self._writer.drain()
                 return True
         return False
-
-    def _guarded(self, action: Any) -> object:
-        try:
-            return action()
-        except CorruptRead as error:
-            return Failure(type(error).__name__, str(error))
 
 
 async def serve(job: Job, connection: socket.socket) -> None:

@@ -23,7 +23,15 @@ from semel.model.commands import (
     ProducerTag,
     Trim,
 )
-from semel.model.outcomes import Appended, Created, Deleted, Duplicate, Gone, NotFound, Trimmed
+from semel.model.outcomes import (
+    Appended,
+    Created,
+    Deleted,
+    Duplicate,
+    Gone,
+    NotFound,
+    Trimmed,
+)
 from tests.crash.protocol import Link, Text
 
 IN_FLIGHT: Final = 5

@@ -44,10 +44,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception, as far as it travels."""
+    """Something could not be read."""
 
-    kind: str
-    message: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from semel.journal.frame import BadFrame, decode, seed_of
 from semel.model.checksum import crc32c
 from semel.model.commands import Append, Batch, Create
+from semel.model.outcomes import Unreadable
 from tests.crash.directory import (
     CHECKPOINT,
     IDENTITY,
@@ -20,7 +21,7 @@ from tests.crash.directory import (
     segments,
 )
 from tests.crash.process import Zygote
-from tests.crash.protocol import Failure, Job, Text
+from tests.crash.protocol import Job, Text
 from tests.crash.script import SEGMENT_BYTES, Built, append, build, do, small
 
 pytestmark = pytest.mark.crash
@@ -122,9 +123,9 @@ def test_a_sealed_frame_of_an_unknown_version_refuses_only_the_reads_that_need_i
     with_version(damaged, at, seed_from(path), 9)
     process = zygote.serve(small(path))
     failure = process.link.ask("read", "json", None)
-    assert isinstance(failure, Failure)
-    assert "version 9" in failure.message
-    assert damaged.name in failure.message
+    assert isinstance(failure, Unreadable), failure
+    assert "version 9" in failure.reason
+    assert damaged.name in failure.reason
     assert isinstance(process.link.ask("read", "text", None), Text)
     append(process, "text", 9_999)
     process.close()

@@ -228,6 +228,8 @@ class Model:
         return None if c.body_error is None else out.BadBody(c.body_error)
 
     def _no_room(self, stream: Stream, tag: ProducerTag) -> Outcome | None:
+        if tag.last_seq - tag.first_seq > limits.SEQUENCE_SPAN_MAX:
+            return out.LimitReached("sequence_span", limits.SEQUENCE_SPAN_MAX)
         if tag.id in stream.producers or len(stream.producers) < self.producers_max:
             return None
         return out.LimitReached("producers_per_stream", self.producers_max)

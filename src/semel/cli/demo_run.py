@@ -84,13 +84,16 @@ class DemoRun:
     # ---- the producers --------------------------------------------------------------------------
 
     async def _work(self, lanes: tuple[Lane, ...]) -> None:
-        async with asyncio.TaskGroup() as everyone:
-            killer = everyone.create_task(self._kill_when_due())
-            async with asyncio.TaskGroup() as producers:
-                for lane in lanes:
-                    for producer in range(self._plan.producers):
-                        producers.create_task(self._produce(lane, producer))
-            killer.cancel()
+        try:
+            async with asyncio.TaskGroup() as everyone:
+                killer = everyone.create_task(self._kill_when_due())
+                async with asyncio.TaskGroup() as producers:
+                    for lane in lanes:
+                        for producer in range(self._plan.producers):
+                            producers.create_task(self._produce(lane, producer))
+                killer.cancel()
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
 
     async def _produce(self, lane: Lane, producer: int) -> None:
         """Send one batch after another, each until its answer arrives."""
@@ -171,3 +174,10 @@ class DemoRun:
             for producer, seq, offset in lane.duplicates
         )
         return Result(lane, judge(self._batches, stored, lane.places), in_place)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Find what went wrong first; the rest only followed."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -195,6 +195,8 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
     if version != VERSION:
         raise UnknownVersion(f"format version {version}; this semel reads version {VERSION}")
     meta_from = at + HEADER_BYTES
+    if meta_from + meta_bytes > at + length:
+        raise BadFrame("the meta reaches past the frame")
     record = _decode_record(kind, data[meta_from : meta_from + meta_bytes])
     sections = _decode_sections(data, meta_from + meta_bytes, count, at + length)
     return Frame(lsn, lsn + length, crc, previous_crc, watermark, time_ms, record, sections)
@@ -206,7 +208,7 @@ def _decode_record(kind: int, meta: bytes) -> Record:
         raise UnknownVersion(f"frame kind {kind} is unknown to this semel")
     try:
         record: Any = decoder.decode(meta)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFrame(f"the meta does not decode: {error}") from error
     return record  # type: ignore[no-any-return]
 
@@ -224,5 +226,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         lengths = data[at:payload_from]
         at = payload_from + payload_bytes
         payload = data[payload_from:at]
+        if flags > _IS_JOINED:
+            raise UnknownVersion(f"section flags {flags} are unknown to this semel")
         sections.append(Section(stream, base, messages, payload, lengths, flags == _IS_JOINED))
     return tuple(sections)

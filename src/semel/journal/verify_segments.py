@@ -77,6 +77,7 @@ class SegmentCheck:
         self._seed = seed
         self._known = known
         self._report = report
+        self._last = -1
         self._lsn = -1
         self._crc = 0
         self._watermark = 0
@@ -117,15 +118,26 @@ class SegmentCheck:
             self._missing(first)
         if self._known.is_readable:
             firsts = self._without_dead(firsts, listed, position.lsn)
-        spans = []
-        for first, following in zip(firsts, (*firsts[1:], OPEN_END), strict=True):
-            end = listed.get(first, OPEN_END)
-            end = following if end == OPEN_END else end
-            size = self._size(first)
-            if not self._known.is_readable and end > first + size:
-                end = OPEN_END  # whether a segment between them was given up is not known
-            spans.append((first, end, first + size))
-        return spans
+        self._last = firsts[-1]
+        sizes = {first: self._size(first) for first in firsts}
+        followings = zip(firsts, (*firsts[1:], OPEN_END), strict=True)
+        return [
+            (first, self._end_of(first, following, listed, sizes[first]), first + sizes[first])
+            for first, following in followings
+        ]
+
+    def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
+        """Find where a segment must end: where the checkpoint says, else where the next begins."""
+        if listed.get(first, OPEN_END) != OPEN_END:
+            return listed[first]
+        if first in listed and first != max(listed):
+            message = "the checkpoint lists it as open, though it is not the last: "
+            message += "its data is safe, its space is never given back"
+            self._report.note(segment_name(first), None, message)
+        elif self._known.is_readable:
+            return following
+        # Whether a segment between the two was given up is not known.
+        return following if following <= first + size else OPEN_END
 
     def _without_dead(self, firsts: list[int], listed: dict[int, int], lsn: int) -> list[int]:
         tail = max((first for first in firsts if first <= lsn), default=None)
@@ -243,7 +255,8 @@ class SegmentCheck:
 
     def _is_open_end(self, data: bytes, first: int, tear: Tear) -> bool:
         """Tell whether the journal may end here: nothing proves that more was durable."""
-        if self._known.is_readable and tear.lsn < self._known.position.lsn:
+        is_proven = tear.lsn < self._known.position.lsn and self._known.is_readable
+        if is_proven and first == self._last:
             return False
         try:
             check_torn(data, first, tear, self._seed)

@@ -8,7 +8,8 @@ from semel.machine.media import is_json, same_media_type
 from semel.machine.producers import judge
 from semel.machine.state import State, Stream
 from semel.model.checksum import digest_of
-from semel.model.commands import Append, Batch
+from semel.model.commands import Append, Batch, ProducerTag
+from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.outcomes import (
     Appended,
     BadBody,
@@ -66,7 +67,7 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
         _refuse_for_stream(stream, command)
         or verdict.later  # 11
         or _refuse_for_content(stream, command)
-        or _refuse_for_room(state, stream, tag.id)
+        or _refuse_for_room(state, stream, tag)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -101,7 +102,7 @@ def _refuse_for_stream(stream: Stream, command: Append) -> Outcome | None:
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
     given = command.content_type
-    if given is None or not same_media_type(given, stream.row.content_type):
+    if not given or not same_media_type(given, stream.row.content_type):
         return ContentTypeConflict(stream.row.content_type)  # 10
     return None
 
@@ -119,10 +120,12 @@ def _refuse_for_content(stream: Stream, command: Append) -> Outcome | None:
     return None
 
 
-def _refuse_for_room(state: State, stream: Stream, producer_id: str) -> Outcome | None:
+def _refuse_for_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+    if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
+        return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
     known = stream.producers
     maximum = state.limits.producers_per_stream
-    if known is None or producer_id in known or len(known) < maximum:
+    if known is None or tag.id in known or len(known) < maximum:
         return None
     return LimitReached("producers_per_stream", maximum)  # 15
 

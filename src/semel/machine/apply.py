@@ -173,8 +173,9 @@ def _continue_producer(
     is_raised = mark.epoch > old.epoch
     ring = b"" if is_raised and mark.mode == DENSE else old.receipts
     forgotten = old.forgotten_seq
-    if mark.mode != DENSE and receipts.held(ring) >= receipts_max:
-        forgotten = receipts.unpack(ring, 0).last_seq
+    surplus = receipts.held(ring) + 1 - receipts_max
+    if mark.mode != DENSE and surplus > 0:
+        forgotten = receipts.unpack(ring, surplus - 1).last_seq
     session = mark.session
     if session is None and not is_raised:
         session = old.session
@@ -244,7 +245,7 @@ def _apply_expired(
         old.zero,
         old.cursor,
         old.updated_ms,
-        old.last_seq,
+        -1 if old.mode == DENSE else old.last_seq,
         is_expired=True,
     )
     stream.producers[event.id] = tombstone

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
@@ -16,6 +17,10 @@ class MachineLimits(Struct, frozen=True):
     producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
     keys: int = default.IDEMPOTENCY_KEYS_MAX
     key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
+
+    def __post_init__(self) -> None:
+        if min(msgspec.structs.astuple(self)) < 1:
+            raise ValueError("every limit must be at least 1")
 
 
 class Stream:
@@ -162,8 +167,7 @@ def kept_from(state: State, stream: Stream) -> int:
 
 def expiry_ms(row: StreamRow, tail: TailRow, touched_ms: int) -> int | None:
     """Tell when a stream's time is over, given its latest use; None: never."""
-    if row.expires_at_ms is not None:
+    if row.ttl_ms is None:
         return row.expires_at_ms
-    if row.ttl_ms is not None:
-        return max(tail.written_ms, touched_ms) + row.ttl_ms
-    return None
+    sliding_ms = max(tail.written_ms, touched_ms) + row.ttl_ms
+    return sliding_ms if row.expires_at_ms is None else min(sliding_ms, row.expires_at_ms)

@@ -5,6 +5,7 @@ import pytest
 from semel.machine import MachineLimits, decide
 from semel.model import outcomes as out
 from semel.model.commands import Append
+from semel.model.limits import SEQUENCE_SPAN_MAX
 from tests.unit.machine.builders import (
     JSON,
     TEXT,
@@ -14,6 +15,7 @@ from tests.unit.machine.builders import (
     dense,
     json_batch,
     machine_of,
+    sparse,
     unchanged,
 )
 
@@ -120,6 +122,24 @@ def test_only_if_match_minds_that_somebody_else_was_faster() -> None:
 def test_a_bad_body_speaks_after_every_precondition() -> None:
     late = append(None, error="bad", if_match=0)
     assert unchanged(machine_of(create()), late) == out.BadBody("bad")
+
+
+def test_a_range_wider_than_a_receipt_can_tell_is_refused() -> None:
+    machine = machine_of(create())
+    wide = append(by=sparse(1, SEQUENCE_SPAN_MAX + 2))
+    assert unchanged(machine, wide) == out.LimitReached("sequence_span", SEQUENCE_SPAN_MAX)
+    assert machine.execute(append(by=sparse(1, SEQUENCE_SPAN_MAX + 1))) == out.Appended(
+        0, 1, False, 1, SEQUENCE_SPAN_MAX + 1
+    )
+    again = machine.execute(append(by=sparse(1, SEQUENCE_SPAN_MAX + 1)))
+    assert again == out.Duplicate(0, 1, False, 1, SEQUENCE_SPAN_MAX + 1)
+
+
+def test_an_empty_media_type_is_none_at_all() -> None:
+    machine = machine_of(create(kind=None))
+    expected = out.ContentTypeConflict("application/octet-stream")
+    assert unchanged(machine, append(kind="")) == expected
+    assert unchanged(machine, append(kind=None)) == expected
 
 
 def test_a_stream_holds_so_many_producers_and_tombstones() -> None:

@@ -99,7 +99,6 @@ def test_a_stream_expires_when_unused_for_its_time() -> None:
     assert machine.execute(ask.Expire("s", 13, 3)) == out.Expired()
 
 
-@pytest.mark.xfail(reason="expiry_ms looks at the date only; the rule book says either ends it")
 def test_a_stream_with_a_date_and_a_time_expires_at_the_first_of_both() -> None:
     machine = machine_of(create(ttl=10, expires_at=100))
     assert machine.execute(ask.Expire("s", 10, 0)) == out.Expired()

@@ -194,7 +194,7 @@ def _create(step: Step, model: Model, now: int) -> ask.Create:
         f"i-{now}",
         kind_given,
         20 if "match" in step.flags else None,
-        now + 10 if "dated" in step.flags and "match" not in step.flags else None,
+        now + 10 if "dated" in step.flags else None,
         "close" in step.flags,
         None if step.body is None else _batch(step, kind),
         "bad" if "error" in step.flags else None,

@@ -63,7 +63,6 @@ def test_5_what_is_forgotten_stays_so_across_epochs() -> None:
     assert unchanged(machine, append(by=sparse(2))) == out.Duplicate(None, None, False, 4, 4)
 
 
-@pytest.mark.xfail(reason="apply notes the oldest receipt as forgotten, also when more are let go")
 def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
     sends = [append(by=sparse(n)) for n in (10, 20, 30)]
     wide = machine_of(create(), *sends)

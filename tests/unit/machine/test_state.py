@@ -1,6 +1,8 @@
 """What a checkpoint takes from the state and brings back."""
 
-from semel.machine import State, apply
+import pytest
+
+from semel.machine import MachineLimits, State, apply
 from semel.machine.rows import MetaRow, RegistryRow
 from semel.machine.state import Dirty
 from semel.model import commands as ask
@@ -14,6 +16,15 @@ from tests.unit.machine.builders import (
     snapshot,
     sparse,
 )
+
+
+@pytest.mark.parametrize(
+    "limit", ["receipts", "streams", "producers_per_stream", "keys", "key_window_ms"]
+)
+def test_a_limit_of_nothing_is_no_limit_to_work_with(limit: str) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        MachineLimits(**{limit: 0})
+
 
 STORY = (
     create(ttl=9),

@@ -1,0 +1,70 @@
+"""The checks of the environment, with an environment that lacks what they look for."""
+
+import resource
+import shutil
+import subprocess
+from collections import namedtuple
+
+import pytest
+
+from semel.cli import environment
+from semel.cli.environment import check_environment, check_space
+
+Usage = namedtuple("Usage", ["total", "used", "free"])
+
+
+def status_of(name: str) -> tuple[str, str]:
+    (check,) = [check for check in check_environment() if check.name == name]
+    return check.status, check.detail
+
+
+def test_a_machine_that_runs_the_tests_has_what_is_needed() -> None:
+    assert [check for check in check_environment() if check.status == "fail"] == []
+
+
+def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_PYTHON_MIN", (9, 0))
+    status, detail = status_of("python")
+    assert status == "fail"
+    assert "needs 9.0" in detail
+
+
+def test_a_missing_dependency_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "DEPENDENCIES", ("no_such_module",))
+    status, detail = status_of("no_such_module")
+    assert status == "fail"
+    assert "install" in detail
+
+
+@pytest.mark.parametrize(
+    ("soft", "status"), [(256, "warn"), (65_536, "ok"), (resource.RLIM_INFINITY, "ok")]
+)
+def test_few_open_files_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, soft: int, status: str
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (soft, 65_536))
+    assert status_of("open files")[0] == status
+
+
+def test_no_java_is_only_information(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    assert status_of("java") == ("info", "not found; only Spark needs it")
+
+
+def test_a_broken_java_is_only_information(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object, **_extra: object) -> None:
+        raise subprocess.TimeoutExpired("java", 10)
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _name: "/")
+    monkeypatch.setattr(subprocess, "run", fail)
+    status, detail = status_of("java")
+    assert status == "info"
+    assert "does not run" in detail
+
+
+@pytest.mark.parametrize(("free", "status"), [(1 << 20, "warn"), (1 << 40, "ok")])
+def test_little_space_is_a_warning(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 41, 0, free))
+    assert check_space(".").status == status
