@@ -34,7 +34,8 @@ def a_create(number: int, now_ms: int) -> Create:
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     """Appends `start`, `start + 1`, ...: every stream in turn, but not in the order of creation.
 
-    Names and payloads are made before. Tagged ones come from one dense producer per stream that counts its own epoch.
+    Names and payloads are made before. Tagged ones come from one dense producer per stream that
+    counts its own epoch.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]

@@ -30,7 +30,6 @@ _TICK_S = 0.001
 _PUMP_S = 0.002
 _APPEND_BYTES = 256
 _NEVER_MS = 10**9
-_SEGMENT_BYTES = 1024 * MIB
 _AFTER_S = 0.5
 
 
@@ -57,7 +56,8 @@ def run(options: Options) -> list[Figure]:
 
 async def _stall(path: str, streams: int, *, checkpoints: int, per_second: int) -> list[Figure]:
     # The segment is never full: no checkpoint begins but those asked for.
-    engine = await Engine.open(path, Settings(_SEGMENT_BYTES, 0, _NEVER_MS))
+    segment_bytes = 16 * MIB + (checkpoints + 1) * streams * 4 * _APPEND_BYTES
+    engine = await Engine.open(path, Settings(segment_bytes, 0, _NEVER_MS))
     await create_streams(engine, streams)
     pump = Pump(engine, workload(streams, _APPEND_BYTES, is_tagged=False), per_second)
     durations: list[float] = []

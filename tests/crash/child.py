@@ -41,23 +41,22 @@ class FrozenClock(SystemClock):
 # ---- looking at an engine ------------------------------------------------------------------------
 
 
-def read_text(engine: Engine, path: str, offset: int | None) -> Text | Outcome:
-    """Read as far as one read goes."""
-    found: list[ReadDone | Outcome] = []
-    engine.broker.read(path, offset, now_ms=0, reply=found.append)
-    done = found[0]
+def as_text(done: ReadDone | Outcome) -> Text | Outcome:
+    """Make what a read found fit to travel."""
     if not isinstance(done, ReadDone):
         return done
     messages = tuple(m for piece in done.slices for m in piece.messages())
-    first = done.next_offset - len(messages)
-    return Text(done.tail.head, done.tail.tail, first, messages)
+    return Text(done.tail.head, done.tail.tail, done.next_offset - len(messages), messages)
 
 
 def read_all(engine: Engine, path: str) -> list[bytes]:
+    """Read a stream that is there from its head to its tail."""
     messages: list[bytes] = []
     offset = None
     while True:
-        text = read_text(engine, path, offset)
+        found: list[ReadDone | Outcome] = []
+        engine.broker.read(path, offset, now_ms=0, reply=found.append)
+        text = as_text(found[0])
         if isinstance(text, Unreadable):
             raise Damaged(text.reason)
         assert isinstance(text, Text), text
@@ -116,6 +115,9 @@ class Server:
     def reply(self, number: int, value: object) -> None:
         self._writer.write(pack((number, value)))
 
+    def _read(self, number: int, done: ReadDone | Outcome) -> None:
+        self.reply(number, as_text(done))
+
     async def serve(self, reader: asyncio.StreamReader) -> None:
         self.reply(READY, Ready(self._engine.replayed_frames))
         while True:
@@ -135,7 +137,8 @@ class Server:
             case "submit":
                 engine.submit(arguments[0], partial(self.reply, number))
             case "read":
-                self.reply(number, read_text(engine, *arguments))
+                path, offset = arguments
+                engine.broker.read(path, offset, now_ms=0, reply=partial(self._read, number))
             case "dump":
                 self.reply(number, dump(engine))
             case "settle":

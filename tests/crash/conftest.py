@@ -39,5 +39,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         for line in session.config.stash.get(_FIGURES, []):
-            sys.stderr.write(f"\n{line}")
+            sys.stderr.write(f"\n{line}\n")
         sys.stderr.flush()

@@ -322,9 +322,8 @@ def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
     # Header and meta of such a frame take 48 + 8 bytes, its section 32 more.
     size = SEGMENT_BYTES - before - left - 48 - 32 - 8
     do(process, Append("s", 0, "text/plain", Batch(b"y" * size)))
-    after = process.link.ask("settle")
+    process.link.ask("settle")
     process.close()
-    assert after.durable <= SEGMENT_BYTES - left
     last = segments(path)[-1]
     data = bytearray(last.read_bytes())
     data[data.rindex(b"yyyy")] ^= 1

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
+from semel.cli.environment import Check
 from semel.cli.main import cli
 from semel.model.commands import Append, Batch, Create
 
@@ -161,6 +162,17 @@ def test_a_cut_checkpoint_ends_with_65_and_the_journal_is_still_read(data: Path,
     report = json.loads(result.stdout)["verify"]
     assert {finding["file"] for finding in report["findings"]} == {"checkpoint.mdb"}
     assert report["message_count"] == 300
+
+
+def test_a_checkpoint_that_kills_its_reader_ends_with_65(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = subprocess.CompletedProcess[bytes]([], -11)
+    monkeypatch.setattr("semel.cli.environment._check_java", lambda: Check("java", "info", ""))
+    monkeypatch.setattr(subprocess, "run", lambda *_args, **_extra: dead)
+    result = doctor("--verify", "--data", data)
+    assert result.exit_code == 65
+    assert "checkpoint.mdb: reading it ended a process with signal 11" in result.stdout
 
 
 def test_a_directory_without_a_checkpoint_is_sound_if_its_journal_is_whole(data: Path) -> None:

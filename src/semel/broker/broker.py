@@ -82,6 +82,7 @@ class Broker:
             previous_crc=recovered.previous_crc,
             segment=recovered.segments.firsts[-1],
             capacity=recovered.capacity,
+            time_ms=recovered.state.time_ms,
         )
         self._frame_bytes_max = segment_bytes // 2
         self._open = _Pending()

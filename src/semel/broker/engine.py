@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from semel.broker.broker import Broker, Reply
 from semel.broker.clock import Clock, SystemClock
@@ -96,6 +96,7 @@ class Engine:
         self._is_writing = False
         self._sync_seconds = 0.0
         self._is_stopped = False
+        self.checkpoint_count = 0
         self._cut: Cut | None = None
         self._is_committing = False
         self._segment = recovered.segments.firsts[-1]
@@ -111,7 +112,7 @@ class Engine:
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Callable[[int, int], None] | None = None,
-    ) -> "Engine":
+    ) -> Self:
         """Lock and recover a directory. When this returns, all it holds is durable."""
         settings = settings or Settings()
         clock = clock or SystemClock()
@@ -275,6 +276,7 @@ class Engine:
             self._cut_over(None)
             return
         self.broker.cut_done(dead)
+        self.checkpoint_count += 1
         self._checkpoint_worker.do(
             partial(unlink_segments, self._directory.disk, dead), self._cut_over
         )

@@ -40,7 +40,13 @@ _PLAIN_STEPS = 10
 
 @click.command("demo")
 @click.option("--data", metavar="DIR", default="semel-demo", help="Where to write; must be new.")
-@click.option("--orders", type=click.IntRange(1, 10_000_000), default=20_000, help="How many.")
+@click.option(
+    "--orders",
+    type=click.IntRange(1, 10_000_000),
+    default=50_000,
+    show_default=True,
+    help="How many.",
+)
 @click.option("--seed", type=int, default=1, help="The same seed plans the same faults.")
 @click.option("--force", is_flag=True, help="Replace what an earlier demo left there.")
 def command(data: str, orders: int, seed: int, *, force: bool) -> int:
@@ -58,7 +64,7 @@ def command(data: str, orders: int, seed: int, *, force: bool) -> int:
     console = Console(highlight=False)
     console.print(
         f"{orders:,} orders from {plan.producers} producers, twice; about "
-        f"{plan.drop_share:.0%} of the answers get lost, {plan.kills} kills; seed {seed}"
+        f"{plan.drop_share:.1%} of the answers get lost, {plan.kills} kills; seed {seed}"
     )
     with _Screen(console, orders, lanes) as screen:
         results, totals = asyncio.run(DemoRun(data, plan, screen).run(*lanes))

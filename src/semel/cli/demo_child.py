@@ -26,7 +26,6 @@ from semel.cli.demo_protocol import (
     pack,
     read_request,
 )
-from semel.journal.checkpoint import Cut
 from semel.model.commands import Append, Batch, Create, ProducerTag
 from semel.model.errors import EngineError
 from semel.model.limits import KIB, MIB
@@ -38,16 +37,6 @@ _INCARNATION_BYTES: Final = 8
 _SETTINGS: Final = Settings(
     segment_bytes=256 * KIB, reserve_bytes=MIB, checkpoint_interval_ms=1_000
 )
-
-
-class _CountingEngine(Engine):
-    """An engine that counts its checkpoints."""
-
-    checkpoints = 0
-
-    def _committed(self, cut: Cut, dead: list[int] | None) -> None:
-        self.checkpoints += dead is not None
-        super()._committed(cut, dead)
 
 
 def _send(message: Ready | Done | Found | Failed) -> None:
@@ -66,7 +55,7 @@ def _batch(messages: list[bytes]) -> Batch:
 class _Service:
     """Turns requests into commands and outcomes into answers."""
 
-    def __init__(self, engine: _CountingEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def take(self, request: Open | Put | Get) -> None:
@@ -87,7 +76,7 @@ class _Service:
         engine.submit(command, partial(self._done, request.id))
 
     def _done(self, request: int, outcome: Outcome) -> None:
-        made = self._engine.checkpoints
+        made = self._engine.checkpoint_count
         match outcome:
             case Created():
                 _send(Done(request, made))
@@ -116,15 +105,14 @@ async def _requests() -> asyncio.StreamReader:
 
 async def _serve(path: str) -> None:
     reader = await _requests()
-    engine = await _CountingEngine.open(path, _SETTINGS)
-    assert isinstance(engine, _CountingEngine)
+    engine = await Engine.open(path, _SETTINGS)
     service = _Service(engine)
     _send(Ready(engine.replayed_frames))
     request: Request | None
     while (request := await read_request(reader)) is not None:
         if isinstance(request, Stop):
             await engine.close()
-            _send(Done(request.id, engine.checkpoints))
+            _send(Done(request.id, engine.checkpoint_count))
             return
         service.take(request)
     await engine.close()

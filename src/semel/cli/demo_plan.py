@@ -25,7 +25,7 @@ class Plan(Struct, frozen=True):
     producers: int = 8
     batch_messages: int = 5
     kills: int = 5
-    drop_share: float = 0.01
+    drop_share: float = 0.005
 
     def batches(self) -> list[list[list[bytes]]]:
         """Make every producer's batches."""

@@ -62,7 +62,8 @@ class DemoRun:
         self._batches = plan.batches()
         self._kill_points = plan.kill_points(sum(map(len, self._batches)))
         self._confirmed = 0
-        self._kill_due = asyncio.Event()
+        self._kills_due = asyncio.Semaphore(0)
+        self._is_over = False
 
     async def run(self, *lanes: Lane) -> tuple[list[Result], Totals]:
         """Do the work in all lanes at once, and judge what is stored."""
@@ -72,7 +73,9 @@ class DemoRun:
             for lane in lanes:
                 await self._server.ask(Open(self._server.next_id(), lane.path))
             await self._work(lanes)
-            await self._kill()
+            # All is confirmed now: the last kill must not take anything back.
+            while self._server.kills < self._plan.kills:
+                await self._kill()
             results = [self._judge(lane, await self._read(lane.path)) for lane in lanes]
             await self._server.ask(Stop(self._server.next_id()))
         finally:
@@ -86,12 +89,14 @@ class DemoRun:
     async def _work(self, lanes: tuple[Lane, ...]) -> None:
         try:
             async with asyncio.TaskGroup() as everyone:
-                killer = everyone.create_task(self._kill_when_due())
+                everyone.create_task(self._kill_when_due())
                 async with asyncio.TaskGroup() as producers:
                     for lane in lanes:
                         for producer in range(self._plan.producers):
                             producers.create_task(self._produce(lane, producer))
-                killer.cancel()
+                # Let the killer finish: a restart cut in two would leave no engine to read from.
+                self._is_over = True
+                self._kills_due.release()
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
@@ -133,17 +138,17 @@ class DemoRun:
             self._confirmed += 1
             if self._kill_points and self._confirmed >= self._kill_points[0]:
                 del self._kill_points[0]
-                self._kill_due.set()
+                self._kills_due.release()
 
     # ---- the faults -----------------------------------------------------------------------------
 
     async def _kill_when_due(self) -> None:
-        while True:
-            await self._kill_due.wait()
-            self._kill_due.clear()
+        await self._kills_due.acquire()
+        while not self._is_over:
             share = draw(self._plan.seed, "moment", self._server.kills)
             await asyncio.sleep(share * _KILL_DELAY_SECONDS_MAX)
             await self._kill()
+            await self._kills_due.acquire()
 
     async def _kill(self) -> None:
         in_flight = self._server.in_flight_count

@@ -1,14 +1,11 @@
 """A first look at a data directory: what can be told without reading all of it."""
 
-from typing import cast
-
 import msgspec
 from msgspec import Struct
 
 from semel.cli.environment import Check
 from semel.cli.read_only import ReadOnlyDisk, is_in_use, open_store
 from semel.cli.text import size_text
-from semel.journal.disk import Disk
 from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.seal import BadSeal
 from semel.journal.segments import segment_lsn
@@ -40,7 +37,7 @@ class Overview(Struct):
     def add_identity(self, disk: ReadOnlyDisk) -> None:
         """Read which format it has."""
         try:
-            read_identity(cast("Disk", disk))  # it only opens the file
+            read_identity(disk)
         except FileNotFoundError:
             self._corrupt("format", f"{IDENTITY_NAME} is missing")
         except CorruptData as error:

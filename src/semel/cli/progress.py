@@ -53,7 +53,8 @@ class Steps:
 
     def _say(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if self._is_quiet or now - self._said_at < _PLAIN_SECONDS:
+        is_over = 0 < total <= done
+        if self._is_quiet or is_over or now - self._said_at < _PLAIN_SECONDS:
             return
         self._said_at = now
         share = f"{100 * done // total} %" if total else f"{done:,} rows"

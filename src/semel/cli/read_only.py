@@ -12,7 +12,7 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import LOCK_NAME, RealFile
-from semel.journal.lmdb_store import LmdbReader
+from semel.journal.lmdb_store import LmdbReader, check_length
 from semel.journal.store import TABLES
 from semel.model.errors import CorruptData
 
@@ -80,16 +80,8 @@ class ReadOnlyStore:
                 max_dbs=len(TABLES),
                 readahead=False,
             )
-            self._check_length(os.path.getsize(file))
+            check_length(self._env, file)
             self._tables = dict(self._open_tables())
-
-    def _check_length(self, size: int) -> None:
-        """LMDB maps the file and would die of a page that is not there."""
-        needed = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
-        if size < needed:
-            raise CorruptData(
-                f"is cut short: it has {size} bytes of {needed}", file=FILE_NAME, position=size
-            )
 
     def _open_tables(self) -> Iterator[tuple[str, lmdb._Database]]:
         for name in TABLES:

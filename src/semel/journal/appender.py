@@ -52,7 +52,14 @@ class Appender:
     """Where the next frame goes."""
 
     def __init__(
-        self, *, seed: int, position: int, previous_crc: int, segment: int, capacity: int
+        self,
+        *,
+        seed: int,
+        position: int,
+        previous_crc: int,
+        segment: int,
+        capacity: int,
+        time_ms: int,
     ) -> None:
         self._seed = seed
         self.position = position
@@ -60,7 +67,7 @@ class Appender:
         self.segment = segment
         self._capacity = capacity
         self._spare_bytes = 0
-        self._time_ms = 0
+        self._time_ms = time_ms
         self.durable = position
         self._group = Group()
 

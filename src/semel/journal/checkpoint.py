@@ -20,14 +20,14 @@ from semel.model.checksum import digest_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
-_POSITION_KEY: Final = b"position"
-_COUNTERS_KEY: Final = b"counters"
+POSITION_KEY: Final = b"position"
+COUNTERS_KEY: Final = b"counters"
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")
-_COUNT: Final = struct.Struct("<Q")
+CHUNK_COUNT: Final = struct.Struct("<Q")
 _NUMBER: Final = struct.Struct(">Q")
-_DIGEST_MODULUS: Final = 1 << 64
-_DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
+DIGEST_MODULUS: Final = 1 << 64
+DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
 _ALL: Final = 1 << 63
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -86,7 +86,7 @@ class _Tables:
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
-        self._digests = {table: _read_digest(writer, table) for table in _DIGESTED}
+        self._digests = {table: read_digest(writer, table) for table in DIGESTED}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         sealed = seal(table, key, value)
@@ -103,7 +103,7 @@ class _Tables:
             count, digest = count - 1, digest - digest_of(key + old)
         if new is not None:
             count, digest = count + 1, digest + digest_of(key + new)
-        self._digests[table] = count, digest % _DIGEST_MODULUS
+        self._digests[table] = count, digest % DIGEST_MODULUS
 
     def finish(self) -> None:
         for table, (count, digest) in self._digests.items():
@@ -111,7 +111,8 @@ class _Tables:
             self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
 
 
-def _read_digest(reader: Reader, table: str) -> tuple[int, int]:
+def read_digest(reader: Reader, table: str) -> tuple[int, int]:
+    """Read a table's row count and digest."""
     key = _DIGEST_PREFIX + table.encode()
     sealed = reader.get("meta", key)
     if sealed is None:
@@ -150,8 +151,8 @@ def _fill(writer: Writer, cut: Cut) -> list[int]:
         _prune(writer, number, floor, counts)
     dead = _settle_segments(tables, cut, counts)
     live = tuple(span for span in cut.segments if span[0] not in dead)
-    _put_meta(writer, _POSITION_KEY, Position(cut.lsn, cut.previous_crc, live))
-    _put_meta(writer, _COUNTERS_KEY, cut.meta)
+    _put_meta(writer, POSITION_KEY, Position(cut.lsn, cut.previous_crc, live))
+    _put_meta(writer, COUNTERS_KEY, cut.meta)
     tables.finish()
     return sorted(dead)
 
@@ -227,13 +228,13 @@ def _settle_segments(tables: _Tables, cut: Cut, counts: dict[int, int]) -> set[i
     for first, end in cut.segments:
         key = number_key(first)
         sealed = tables.writer.get("segments", key)
-        old = 0 if sealed is None else _COUNT.unpack(unseal("segments", key, sealed))[0]
+        old = 0 if sealed is None else CHUNK_COUNT.unpack(unseal("segments", key, sealed))[0]
         new = old + counts.get(first, 0)
         if new == 0 and end <= cut.lsn:
             dead.add(first)
             tables.delete("segments", key)
         elif new != old or sealed is None:
-            tables.put("segments", key, _COUNT.pack(new))
+            tables.put("segments", key, CHUNK_COUNT.pack(new))
     return dead
 
 
@@ -245,11 +246,11 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
     state = State(limits)
     try:
         with store.read() as view:
-            sealed = view.get("meta", _POSITION_KEY)
+            sealed = view.get("meta", POSITION_KEY)
             if sealed is None:
                 _check_empty(view)
                 return None
-            position: Position = _decode(sealed, "meta", _POSITION_KEY, Position)
+            position: Position = _decode(sealed, "meta", POSITION_KEY, Position)
             _load_rows(view, state)
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
@@ -258,7 +259,7 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
 
 
 def _check_empty(view: Reader) -> None:
-    for table in ("meta", *_DIGESTED):
+    for table in ("meta", *DIGESTED):
         for key, _ in view.scan(table):
             raise BadSeal(table, key)
 
@@ -270,7 +271,7 @@ def _decode(sealed: bytes | None, table: str, key: bytes, row: Any) -> Any:
 
 
 def _load_rows(view: Reader, state: State) -> None:
-    state.load_meta(_decode(view.get("meta", _COUNTERS_KEY), "meta", _COUNTERS_KEY, MetaRow))
+    state.load_meta(_decode(view.get("meta", COUNTERS_KEY), "meta", COUNTERS_KEY, MetaRow))
     tails = dict(_rows(view, "tails", TailRow))
     for key, stream in _rows(view, "streams", StreamRow):
         state.load_stream(stream, tails.pop(key))
@@ -294,5 +295,5 @@ def _check_digest(view: Reader, table: str, sealed: list[tuple[bytes, bytes]]) -
     total = 0
     for key, value in sealed:
         total += digest_of(key + value)
-    if (len(sealed), total % _DIGEST_MODULUS) != _read_digest(view, table):
+    if (len(sealed), total % DIGEST_MODULUS) != read_digest(view, table):
         raise CorruptData(f"table {table!r} lost, gained or changed a row", file=FILE_NAME)

@@ -4,9 +4,9 @@ The file appears last when a directory is made, so a directory that has it has e
 """
 
 import contextlib
-from typing import Final
+from typing import Final, Protocol
 
-from semel.journal.disk import Disk
+from semel.journal.disk import Disk, File
 from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData
 
@@ -32,7 +32,11 @@ def write_identity(disk: Disk, identity: bytes) -> None:
     disk.sync_names()
 
 
-def read_identity(disk: Disk) -> bytes:
+class _Opener(Protocol):
+    def open(self, name: str) -> File: ...
+
+
+def read_identity(disk: _Opener) -> bytes:
     """Read and check the identity."""
     file = disk.open(IDENTITY_NAME)
     data = file.read(0, _FILE_BYTES + 1)

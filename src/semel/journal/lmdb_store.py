@@ -79,6 +79,18 @@ def _translated() -> Iterator[None]:
         raise DiskFailed(f"checkpoint.mdb: {code}") from error
 
 
+def check_length(env: lmdb.Environment, path: str) -> None:
+    """Make sure the file has all its pages: LMDB maps it and would die of a missing one."""
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    size = os.path.getsize(path)
+    if size < needed:
+        raise CorruptData(
+            f"is cut short: it has {size} bytes of {needed}",
+            file=os.path.basename(path),
+            position=size,
+        )
+
+
 class LmdbStore:
     """The tables in one LMDB file."""
 
@@ -92,6 +104,7 @@ class LmdbStore:
                 readahead=False,
                 meminit=True,
             )
+            check_length(self._env, path)
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         except lmdb.Error as error:
             raise CorruptData(f"cannot be opened: {error}", file=os.path.basename(path)) from error

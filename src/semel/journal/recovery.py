@@ -148,7 +148,9 @@ def _sort_out(firsts: list[int], position: Position) -> tuple[dict[int, int], li
     if missing or tail is None:
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
-    ends = {first: listed[first] for first in firsts if first < tail and first in listed}
+    # The last one listed was open when the checkpoint was cut; if the next begins there, it is not.
+    sealed = [first for first in firsts if first < tail and first in listed]
+    ends = {first: min(listed[first], position.lsn) for first in sealed}
     live = [first for first in firsts if first >= tail]
     ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
     return ends, dead

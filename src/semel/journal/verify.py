@@ -6,10 +6,8 @@ segment, the stream rows, and 16 bytes per row of the index; it does not grow wi
 """
 
 import struct
-from typing import cast
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import Disk
 from semel.journal.findings import Finding, Known, Progress, Report
 from semel.journal.frame import seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity
@@ -51,7 +49,7 @@ def _reason(error: CorruptData) -> str:
 
 def _check_identity(disk: Files, report: Report) -> int | None:
     try:
-        return seed_of(read_identity(cast("Disk", disk)))  # it only opens the file
+        return seed_of(read_identity(disk))
     except FileNotFoundError:
         report.corrupt(IDENTITY_NAME, None, "is missing; no frame can be checked without it")
     except CorruptData as error:

@@ -8,15 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from semel.journal.checkpoint import (
-    _COUNT,
-    _COUNTERS_KEY,
-    _DIGEST_MODULUS,
-    _DIGESTED,
-    _POSITION_KEY,
+    CHUNK_COUNT,
+    COUNTERS_KEY,
+    DIGEST_MODULUS,
+    DIGESTED,
     FILE_NAME,
+    POSITION_KEY,
     Position,
-    _read_digest,
     number_key,
+    read_digest,
     split_owned,
 )
 from semel.journal.findings import Known, Progress, Report
@@ -35,10 +35,10 @@ _OWNED: Final[dict[str, type]] = {"producers": ProducerRow, "keys": KeyRow}
 
 def read_position(view: Reader) -> Position | None:
     """Read where a checkpoint stands; raises BadSeal or DecodeError."""
-    sealed = view.get("meta", _POSITION_KEY)
+    sealed = view.get("meta", POSITION_KEY)
     if sealed is None:
         return None
-    return msgspec.msgpack.decode(unseal("meta", _POSITION_KEY, sealed), type=Position)
+    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=Position)
 
 
 class RowCheck:
@@ -71,15 +71,15 @@ class RowCheck:
         for key, sealed in self._view.scan("meta"):
             self._report.row_count += 1
             self._unsealed("meta", key, sealed)
-        position = self._meta(_POSITION_KEY, Position)
+        position = self._meta(POSITION_KEY, Position)
         if position is not None:
             known.position, known.is_readable = position, True
             self._report.checkpoint_lsn = position.lsn
-            self._meta(_COUNTERS_KEY, MetaRow)
-        elif self._view.get("meta", _POSITION_KEY) is None:
-            known.is_readable = not any(True for t in _DIGESTED for _ in self._view.scan(t))
+            self._meta(COUNTERS_KEY, MetaRow)
+        elif self._view.get("meta", POSITION_KEY) is None:
+            known.is_readable = not any(True for t in DIGESTED for _ in self._view.scan(t))
             if not known.is_readable:
-                self._corrupt("meta", _POSITION_KEY, "is missing, though there are other rows")
+                self._corrupt("meta", POSITION_KEY, "is missing, though there are other rows")
 
     def _meta(self, key: bytes, row: Any) -> Any:
         sealed = self._view.get("meta", key)
@@ -114,7 +114,7 @@ class RowCheck:
                 yield key, value
         self._report.row_count += count
         try:
-            is_right = _read_digest(self._view, table) == (count, total % _DIGEST_MODULUS)
+            is_right = read_digest(self._view, table) == (count, total % DIGEST_MODULUS)
         except (BadSeal, struct.error):
             return  # the meta row was reported already
         if not (is_right or bad):
@@ -232,7 +232,7 @@ class RowCheck:
         """Check how many index rows each segment is said to have, and that all are listed."""
         counted = {}
         for key, value in self._sound("segments"):
-            counted[int.from_bytes(key, "big")] = _COUNT.unpack(value)[0]
+            counted[int.from_bytes(key, "big")] = CHUNK_COUNT.unpack(value)[0]
         if not self._known.is_readable:
             return
         listed = {first for first, _ in self._known.position.segments}
