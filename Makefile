@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
-	@$(BIN)/semel demo
+	@$(BIN)/semel demo --force
 
 test: cover ## the coverage gate, every test, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests

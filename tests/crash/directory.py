@@ -12,19 +12,29 @@ from typing import Final
 CHECKPOINT: Final = "checkpoint.mdb"
 IDENTITY: Final = "identity"
 _PAGE_BYTES: Final = 4096
-_TXNID_AT: Final = 144
-_TXNID: Final = struct.Struct("<Q")
+_LAST_PAGE_AT: Final = 136
+_TRANSACTION_AT: Final = 144
+_NUMBER: Final = struct.Struct("<Q")
 
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.seg"))
 
 
+def _meta(path: Path, at: int) -> list[int]:
+    """Read one number from both meta pages of an LMDB file."""
+    data = path.read_bytes()[: 2 * _PAGE_BYTES]
+    return [_NUMBER.unpack_from(data, page + at)[0] for page in (0, _PAGE_BYTES)]
+
+
 def checkpoints(directory: Path) -> int:
-    """Count the transactions LMDB ever committed, from its two meta pages."""
-    data = (directory / CHECKPOINT).read_bytes()[: 2 * _PAGE_BYTES]
-    numbers: list[int] = [_TXNID.unpack_from(data, at + _TXNID_AT)[0] for at in (0, _PAGE_BYTES)]
-    return max(numbers)
+    """Count the transactions LMDB ever committed."""
+    return max(_meta(directory / CHECKPOINT, _TRANSACTION_AT))
+
+
+def page_count(path: Path) -> int:
+    """Count the pages an LMDB file says it has."""
+    return max(_meta(path, _LAST_PAGE_AT)) + 1
 
 
 def vital_files(directory: Path) -> list[Path]:

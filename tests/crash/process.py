@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +101,14 @@ class Zygote:
         code, words = process.wait(), process.stderr()
         process.close()
         return code, words
+
+    def inspect(self, job: Job) -> tuple[list[object], int, str]:
+        """Read a directory wholly, in two lives; answer what was found, the code and last words."""
+        process = self.start(replace(job, name="inspect"))
+        found = [value for number, value in process.link.drain() if number == READY]
+        code, words = process.wait(), process.stderr()
+        process.close()
+        return found, code, words
 
     def close(self) -> None:
         self._control.close()

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from semel.journal.frame import BadFrame, decode, seed_of
+from semel.journal.lmdb_store import LmdbStore
 from semel.model.checksum import crc32c
 from semel.model.commands import Append, Batch, Create
 from semel.model.outcomes import Unreadable
@@ -17,11 +18,12 @@ from tests.crash.directory import (
     IDENTITY,
     contents,
     copy,
+    page_count,
     quick_directory,
     segments,
 )
 from tests.crash.process import Zygote
-from tests.crash.protocol import Job, Text
+from tests.crash.protocol import Failure, Text
 from tests.crash.script import SEGMENT_BYTES, Built, append, build, do, small
 
 pytestmark = pytest.mark.crash
@@ -52,7 +54,7 @@ def trial(originals: dict[str, Built], place: Path) -> Callable[[str], Path]:
 def assert_refused(zygote: Zygote, path: Path, *words: str) -> None:
     """Expect exit code 65, words that help, and a journal as it was."""
     before = journal_of(path)
-    code, said = zygote.refusal(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
+    _, code, said = zygote.inspect(small(path))
     assert code == 65, f"{code}: {said}"
     for word in words:
         assert word in said
@@ -184,6 +186,30 @@ def test_without_a_checkpoint_a_journal_that_lost_its_beginning_is_refused(
     assert_refused(zygote, path, "missing")
 
 
+def test_a_sound_checkpoint_may_be_shorter_than_the_pages_it_counts(place: Path) -> None:
+    """LMDB never writes a page that one transaction took and gave back."""
+    path = place / "short.mdb"
+    store = LmdbStore(str(path))
+    random = Random(1)
+    for number in range(500):
+        writer = store.write()
+        keys = [b"%d-%d" % (number, n) for n in range(random.choice((1, 10, 200)))]
+        for key in keys:
+            writer.put("keys", key, b"v" * random.choice((10, 500, 1500)))
+        for key in keys if random.random() < 0.5 else keys[1:]:
+            writer.delete("keys", key)
+        writer.commit()
+        if path.stat().st_size < page_count(path) * 4096:
+            break
+    else:
+        pytest.skip("this LMDB wrote every page it took")
+    store.close()
+    store = LmdbStore(str(path))
+    with store.read() as view:
+        assert view.get("meta", b"position") is None
+    store.close()
+
+
 # ---- segments ------------------------------------------------------------------------------------
 
 
@@ -283,7 +309,7 @@ def test_segments_without_an_identity_are_refused(
 ) -> None:
     path = trial("closed")
     (path / IDENTITY).rename(path / "elsewhere")
-    code, said = zygote.refusal(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
+    _, code, said = zygote.inspect(small(path))
     assert (code, "identity" in said) == (65, True), said
 
 
@@ -328,4 +354,7 @@ def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
     data = bytearray(last.read_bytes())
     data[data.rindex(b"yyyy")] ^= 1
     last.write_bytes(data)
-    assert_refused(zygote, path)
+    # A segment that was too full for it made the group begin the next one, where a checkpoint may
+    # cover it already. Then reading it is refused. It is never cut off.
+    found, code, said = zygote.inspect(small(path))
+    assert code == 65 or isinstance(found[0], Failure), f"{code}: {said}"

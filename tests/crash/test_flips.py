@@ -20,8 +20,8 @@ from tests.crash.directory import (
     vital_files,
 )
 from tests.crash.process import Zygote
-from tests.crash.protocol import READY, Failure, Job
-from tests.crash.script import SEGMENT_BYTES, Built, build
+from tests.crash.protocol import Failure
+from tests.crash.script import Built, build, small
 
 pytestmark = pytest.mark.crash
 
@@ -39,15 +39,6 @@ HARMLESS = "harmless"
 def place() -> Iterator[Path]:
     with quick_directory() as path:
         yield path
-
-
-def lives_of(zygote: Zygote, path: Path) -> tuple[list[object], int, str]:
-    """Open a directory and read all of it, twice; answer what was found and how it ended."""
-    process = zygote.start(Job("inspect", str(path), segment_bytes=SEGMENT_BYTES))
-    found = [value for number, value in process.link.drain() if number == READY]
-    code, words = process.wait(), process.stderr()
-    process.close()
-    return found, code, words
 
 
 def judge(expected: list[object], found: list[object], code: int, words: str) -> str:
@@ -89,14 +80,14 @@ def test_no_flipped_bit_is_ever_served(
 ) -> None:
     built = build(zygote, place / "data", is_closed=is_closed)
     trial = place / "trial"
-    expected, code, words = lives_of(zygote, copy(built.path, trial))
+    expected, code, words = zygote.inspect(small(copy(built.path, trial)))
     assert (len(expected), code) == (2, 0), words
     counts: dict[str, Counter[str]] = {"checkpoint": Counter(), "journal": Counter()}
     bad = []
     for name, bit in flips(built, FLIPS // 2, Random(SEED)):
         copy(built.path, trial)
         flip(trial / name, bit)
-        verdict = judge(expected, *lives_of(zygote, trial))
+        verdict = judge(expected, *zygote.inspect(small(trial)))
         counts["checkpoint" if name == CHECKPOINT else "journal"][verdict.split(":")[0]] += 1
         if verdict.startswith(("silent", "unexplained")):
             bad.append(f"{name} bit {bit}: {verdict}")
@@ -118,7 +109,7 @@ def test_damage_to_the_last_acked_group_is_corruption_and_no_torn_tail(
         trial = copy(built.path, place / "trial")
         flip(trial / last.name, 8 * position + random.randrange(8))
         before = contents(trial)
-        code, words = zygote.refusal(Job("inspect", str(trial), segment_bytes=SEGMENT_BYTES))
+        code, words = zygote.inspect(small(trial))[1:]
         assert code == 65, f"byte {position}: {code}: {words}"
         assert last.name in words
         assert contents(trial) == before, f"byte {position}: the directory was changed"

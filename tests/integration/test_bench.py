@@ -28,6 +28,7 @@ POSITIVE = {
         "checkpoint duration",
         "gap without checkpoint max",
         "gap during checkpoint max",
+        "gap during checkpoint, lone appends max",
         "cut() max",
     ],
     "restart": [

@@ -90,7 +90,10 @@ def _run_one(seed: int) -> Counter[str]:
 
 
 def _images(seed: int) -> Counter[str]:
-    return Counter(images=check_all(seed))
+    try:
+        return Counter(images=check_all(seed))
+    except Violation as violation:
+        raise Violation(f"film {seed}: {violation}") from violation
 
 
 def _hunt(index: int) -> Counter[str]:

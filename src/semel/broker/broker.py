@@ -27,11 +27,12 @@ from semel.machine.media import is_json
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import kept_from
 from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
-from semel.model.errors import ReadFailed
+from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
+    DiskReadFailed,
     Gone,
     NotFound,
     OffsetBeyondTail,
@@ -118,7 +119,7 @@ class Broker:
             try:
                 command = self._with_stored(command, command.fork)
             except ReadFailed as error:
-                self._release(reply, Unreadable(str(error)))
+                self._release(reply, _unread(error))
                 return True
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
@@ -355,7 +356,7 @@ class Broker:
         try:
             slices = self.reader.read(view, offset, tail.tail, bytes_max)
         except ReadFailed as error:
-            return Unreadable(str(error))
+            return _unread(error)
         return ReadDone(view.row, tail, slices[-1].next_offset if slices else offset, slices)
 
     def wait(self, path: str, offset: int, wake: Callable[[], None]) -> tuple[View, Waiter] | None:
@@ -379,6 +380,11 @@ class Broker:
         """Write the end of streams whose time is over; answer how many."""
         due = self._expiry.due(now_ms, count_max)
         return sum(self._expire_if_due(stream.row.path, now_ms) for stream in due)
+
+
+def _unread(error: ReadFailed) -> Outcome:
+    is_corrupt = isinstance(error, CorruptRead)
+    return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 
 
 def _nobody(_outcome: Outcome) -> None:

@@ -27,7 +27,7 @@ from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
 from semel.model.commands import Command
-from semel.model.errors import EngineError, EngineStopped
+from semel.model.errors import EngineError, EngineStopped, InvariantBroken
 from semel.model.outcomes import Outcome
 
 _SWITCH_SECONDS: Final = 0.0005
@@ -160,7 +160,12 @@ class Engine:
         """Take a command; `reply` is called on the loop when its outcome is durable."""
         if self._is_stopped:
             raise EngineStopped("the engine has stopped")
-        self.broker.submit(command, reply)
+        try:
+            self.broker.submit(command, reply)
+        except InvariantBroken as error:
+            # State and journal may no longer agree: nothing more may be answered from it.
+            self._fail(error)
+            raise
         self._flush_soon()
 
     async def execute(self, command: Command) -> Outcome:
@@ -213,10 +218,9 @@ class Engine:
     def _write_here(self, group: Group) -> None:
         try:
             room = self._write(group)
-        except EngineError as error:
-            self._fail(error)
-        else:
             self._written(group, room)
+        except (EngineError, InvariantBroken) as error:
+            self._fail(error)
 
     def _write(self, group: Group) -> Room | None:
         started = monotonic()

@@ -36,4 +36,10 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - the boundary of a background task
                 self._loop.call_soon_threadsafe(self._on_error, error)
                 return
-            self._loop.call_soon_threadsafe(then, result)
+            self._loop.call_soon_threadsafe(self._deliver, then, result)
+
+    def _deliver(self, then: Callable[[Any], None], result: object) -> None:
+        try:
+            then(result)
+        except Exception as error:  # noqa: BLE001 - the boundary of a background task
+            self._on_error(error)

@@ -99,8 +99,10 @@ class Appender:
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
+        """Tell whether a frame fits here, and after it the watermark that will prove it durable."""
         first = _SEGMENT_BYTES_MAX if self.position == self.segment else 0
-        return self.position + first + length <= self.segment + self._capacity
+        end = self.position + first + length + _WATERMARK_BYTES
+        return end <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
         """Tell whether a frame can be placed now: here, or in the spare."""
@@ -175,12 +177,15 @@ class Appender:
         return group
 
     def take_watermark(self) -> Group | None:
-        """Make a group of one watermark frame, if the open group is empty and it fits.
+        """Make a group of one watermark frame, if the open group is empty.
 
         It is written without a sync, when the queue ran empty: after a kill it proves that what was
         acknowledged last had been durable, so damage to it is corruption and not a torn tail.
         """
-        if self._group.parts or self.position == self.segment or not self._fits(_WATERMARK_BYTES):
+        end = self.position + _WATERMARK_BYTES
+        if self._group.parts or end > self.segment + self._capacity:
             return None
+        if self.position == self.segment:
+            return None  # everything before a segment is durable: its name proves it
         self._place(KINDS[WatermarkMoved], _WATERMARK_META, (), _WATERMARK_BYTES, self._time_ms)
         return self.take()

@@ -19,6 +19,8 @@ from semel.model.commands import (
     Register,
     Trim,
 )
+from semel.model.names import fault_in
+from semel.model.outcomes import InvalidRequest
 
 _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
     Append: decide_append,
@@ -34,4 +36,7 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
 
 def decide(state: State, command: Command) -> Decision:
     """Answer a command on this state."""
+    fault = fault_in(command)
+    if fault is not None:
+        return Decision(InvalidRequest(fault))  # 1
     return _DECIDERS[type(command)](state, command)

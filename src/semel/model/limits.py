@@ -10,6 +10,7 @@ NUMBER_MAX: Final = 2**53 - 1
 
 # Sizes a client may send.
 PATH_BYTES_MAX: Final = 512
+MEDIA_TYPE_BYTES_MAX: Final = 256
 BODY_BYTES_MAX: Final = 4 * MIB
 BATCH_MESSAGES_MAX: Final = 10_000
 PRODUCER_ID_BYTES_MAX: Final = 256

@@ -84,6 +84,16 @@ class Forgotten(Outcome, frozen=True, gc=False):
     """The stream no longer knows the producer (or holds a tombstone, after expiry)."""
 
 
+# ---- refused: the request ------------------------------------------------------------------------
+
+
+class InvalidRequest(Refusal, frozen=True, gc=False):
+    """A field of the command is empty, too long, too large or no text at all."""
+
+    code = "invalid_request"
+    field: str
+
+
 # ---- refused: the stream -------------------------------------------------------------------------
 
 
@@ -174,9 +184,16 @@ class BadBody(Refusal, frozen=True, gc=False):
 
 
 class Unreadable(Refusal, frozen=True, gc=False):
-    """What is stored cannot be read back; other data is not touched by it."""
+    """What is stored is not what was written; other data is not touched by it."""
 
     code = "corrupt_data"
+    reason: str
+
+
+class DiskReadFailed(Refusal, frozen=True, gc=False):
+    """The operating system refused to read what is stored; it may succeed later."""
+
+    code = "read_failed"
     reason: str
 
 

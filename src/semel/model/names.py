@@ -1,0 +1,120 @@
+"""What a command may say at all: names, numbers and batches within their limits.
+
+A front door refuses nonsense in its own words. This is the last door: what passes here can be
+stored, indexed and read back, so one bad value can never end the engine.
+"""
+
+from semel.model.commands import (
+    Append,
+    Batch,
+    Command,
+    Create,
+    ExpireProducer,
+    ForgetProducer,
+    ProducerTag,
+    Register,
+    Trim,
+)
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    CURSOR_BYTES_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+    NUMBER_MAX,
+    PATH_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    SESSION_BYTES_MAX,
+    STREAM_SEQ_BYTES_MAX,
+)
+
+
+def is_name(text: str, bytes_max: int) -> bool:
+    """Tell whether a text is neither empty nor too long, and can be written as UTF-8."""
+    if not 0 < len(text) <= bytes_max:
+        return False
+    if text.isascii():
+        return True
+    try:
+        return len(text.encode()) <= bytes_max
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_number(number: int) -> bool:
+    return 0 <= number <= NUMBER_MAX
+
+
+def fault_in(command: Command) -> str | None:
+    """Name the field of a command that is out of bounds; None if all is well."""
+    if command.now_ms > NUMBER_MAX:
+        return "now"
+    if isinstance(command, Append):
+        return _fault_in_append(command)
+    if isinstance(command, Register):
+        producer_id = command.producer_id
+        is_sound = producer_id is None or is_name(producer_id, PRODUCER_ID_BYTES_MAX)
+        return None if is_sound else "producer_id"
+    if not is_name(command.path, PATH_BYTES_MAX):
+        return "path"
+    if isinstance(command, Create):
+        return _fault_in_create(command)
+    if isinstance(command, Trim):
+        return None if _is_number(command.before) else "before"
+    if isinstance(command, ForgetProducer | ExpireProducer):
+        return None if is_name(command.producer_id, PRODUCER_ID_BYTES_MAX) else "producer_id"
+    return None
+
+
+def _fault_in_append(command: Append) -> str | None:
+    batch = command.batch
+    if batch is not None and (batch.count != 1 or batch.lengths) and not _is_batch(batch):
+        return "batch"
+    if command.producer is not None:
+        return _fault_in_tag(command.producer) or _fault_in_rest(command)
+    return _fault_in_rest(command)
+
+
+def _fault_in_rest(command: Append) -> str | None:
+    if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
+        return "stream_seq"
+    if command.key is None:
+        return None
+    if command.producer is not None or not is_name(command.key, IDEMPOTENCY_KEY_BYTES_MAX):
+        return "idempotency_key"
+    return None
+
+
+def _fault_in_tag(tag: ProducerTag) -> str | None:
+    if not is_name(tag.id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    if not 0 <= tag.first_seq <= tag.last_seq <= NUMBER_MAX:
+        return "producer_seq"
+    if tag.epoch is not None and not _is_number(tag.epoch):
+        return "producer_epoch"
+    if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
+        return "producer_session"
+    if tag.cursor is not None and len(tag.cursor) > CURSOR_BYTES_MAX:
+        return "producer_cursor"
+    return None
+
+
+def _fault_in_create(command: Create) -> str | None:
+    media_type, fork, batch = command.content_type, command.fork, command.batch
+    if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
+        return "content_type"
+    if command.ttl_ms is not None and not _is_number(command.ttl_ms):
+        return "ttl"
+    if command.expires_at_ms is not None and abs(command.expires_at_ms) > NUMBER_MAX:
+        return "expires_at"
+    if batch is not None and not _is_batch(batch):
+        return "batch"
+    if fork is None:
+        return None
+    numbers = (fork.sub_offset, 0 if fork.offset is None else fork.offset)
+    return None if all(map(_is_number, numbers)) else "fork"
+
+
+def _is_batch(batch: Batch) -> bool:
+    if batch.count == 1:
+        return not batch.lengths
+    return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count

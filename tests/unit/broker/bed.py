@@ -1,0 +1,81 @@
+"""A broker on a virtual disk, one call per turn of its loop."""
+
+from semel.broker.broker import Broker
+from semel.journal.checkpoint import commit_cut
+from semel.journal.recovery import recover
+from semel.journal.segments import unlink_segments
+from semel.journal.writer import Writer
+from semel.model.commands import Append, Batch, Command, Create
+from semel.model.outcomes import Outcome
+from semel.testing import VirtualDisk, VirtualStore
+
+SEGMENT_BYTES = 4096
+
+
+class Bed:
+    """Everything an engine has but threads."""
+
+    def __init__(self, *, reserve_bytes: int = 0) -> None:
+        self.disk, self.store = VirtualDisk(), VirtualStore()
+        self._reserve_bytes = reserve_bytes
+        self.now_ms = 1_000
+        self.start()
+
+    def start(self) -> None:
+        """Start, or start again after `disk.kill()`."""
+        self.disk.lock()
+        recovered = recover(
+            self.disk, self.store, fresh_identity=bytes(16), segment_bytes=SEGMENT_BYTES
+        )
+        self.writer = Writer(
+            self.disk,
+            segment=recovered.segments.firsts[-1],
+            segment_bytes=SEGMENT_BYTES,
+            reserve_bytes=self._reserve_bytes,
+        )
+        self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=SEGMENT_BYTES)
+        self.broker.set_room(self.writer.prepare())
+
+    def restart(self) -> None:
+        """Kill the process and start it again."""
+        self.disk.kill()
+        self.store.kill()
+        self.start()
+
+    def submit(self, command: Command) -> list[Outcome]:
+        """Submit without flushing; the list fills when the answer leaves."""
+        answers: list[Outcome] = []
+        self.broker.submit(command, answers.append)
+        return answers
+
+    def flush(self) -> None:
+        """Write everything and let the answers go."""
+        while (group := self.broker.next_group()) is not None:
+            self.writer.write(group)
+            self.broker.written(group)
+            if self.broker.needs_room:
+                self.broker.set_room(self.writer.make_room())
+
+    def execute(self, command: Command) -> Outcome:
+        """Submit, flush, and take the answer."""
+        answers = self.submit(command)
+        self.flush()
+        return answers[0]
+
+    def checkpoint(self) -> list[int]:
+        """Make one checkpoint; answer the segments it gave up."""
+        cut = self.broker.cut()
+        self.flush()
+        assert cut is not None
+        dead = commit_cut(self.store, cut)
+        self.broker.cut_done(dead)
+        unlink_segments(self.disk, dead)
+        return dead
+
+    def create(self, path: str = "s", *, ttl_ms: int | None = None) -> Create:
+        """Word a creation."""
+        return Create(path, self.now_ms, f"i{path}", "text/plain", ttl_ms)
+
+    def append(self, body: bytes = b"x", path: str = "s") -> Append:
+        """Word an append."""
+        return Append(path, self.now_ms, "text/plain", Batch(body))

@@ -1,0 +1,207 @@
+"""The broker by itself: what waits, what is seen, what is given up."""
+
+from unittest.mock import patch
+
+import pytest
+from msgspec.structs import replace
+
+from semel.broker import broker as broker_module
+from semel.broker.broker import ReadDone
+from semel.model import outcomes as out
+from semel.model.commands import Delete, ProducerTag, Trim
+from semel.model.outcomes import Outcome
+from tests.unit.broker.bed import SEGMENT_BYTES, Bed
+
+
+@pytest.fixture
+def bed() -> Bed:
+    bed = Bed()
+    bed.execute(bed.create())
+    return bed
+
+
+def read(bed: Bed, path: str = "s", offset: int | None = None) -> Outcome:
+    answers: list[Outcome] = []
+    bed.broker.read(path, offset, now_ms=bed.now_ms, reply=answers.append)
+    return answers[0]
+
+
+def bodies(outcome: Outcome) -> list[bytes]:
+    assert isinstance(outcome, ReadDone)
+    return [message for piece in outcome.slices for message in piece.messages()]
+
+
+def test_an_answer_waits_until_its_frame_is_durable(bed: Bed) -> None:
+    answers = bed.submit(bed.append())
+    assert not answers
+    bed.flush()
+    assert answers == [out.Appended(0, 1, is_closed=False)]
+
+
+def test_a_refusal_waits_for_the_facts_it_reveals(bed: Bed) -> None:
+    bed.submit(Delete("s", 0))
+    refused = bed.submit(bed.append())
+    assert not refused
+    bed.flush()
+    assert refused == [out.NotFound()]
+
+
+def test_a_refusal_waits_for_a_group_that_is_being_written(bed: Bed) -> None:
+    bed.submit(Delete("s", 0))
+    group = bed.broker.next_group()
+    assert group is not None
+    refused = bed.submit(bed.append())
+    assert not refused
+    bed.writer.write(group)
+    bed.broker.written(group)
+    assert refused == [out.NotFound()]
+
+
+def test_a_refusal_on_durable_state_leaves_at_once(bed: Bed) -> None:
+    assert bed.submit(bed.append(path="nowhere")) == [out.NotFound()]
+
+
+def test_a_read_sees_only_what_is_durable(bed: Bed) -> None:
+    bed.execute(bed.append(b"a"))
+    bed.submit(bed.append(b"b"))
+    assert bodies(read(bed)) == [b"a"]
+    bed.flush()
+    assert bodies(read(bed)) == [b"a", b"b"]
+
+
+def test_a_stream_is_readable_until_its_deletion_is_durable(bed: Bed) -> None:
+    bed.execute(bed.append(b"a"))
+    bed.submit(Delete("s", 0))
+    answers: list[Outcome] = []
+    bed.broker.read("s", None, now_ms=bed.now_ms, reply=answers.append)
+    assert not answers, "the answer waits for the deletion"
+    bed.flush()
+    assert answers == [out.NotFound()]
+
+
+def test_offsets_before_the_head_and_past_the_tail_are_refused(bed: Bed) -> None:
+    for body in (b"a", b"b", b"c"):
+        bed.execute(bed.append(body))
+    bed.execute(Trim("s", 0, 2))
+    assert read(bed, offset=1) == out.OffsetTrimmed(2)
+    assert read(bed, offset=4) == out.OffsetBeyondTail(3)
+    assert bodies(read(bed)) == [b"c"]
+    assert bodies(read(bed, offset=3)) == []
+
+
+def test_a_batch_larger_than_half_a_segment_is_refused(bed: Bed) -> None:
+    answer = bed.execute(bed.append(bytes(SEGMENT_BYTES // 2)))
+    assert answer == out.BatchTooLarge(SEGMENT_BYTES // 2)
+    assert bodies(read(bed)) == []
+
+
+def test_commands_wait_in_order_while_there_is_no_spare_segment(bed: Bed) -> None:
+    answers = [bed.submit(bed.append(bytes(900) + b"%d" % i)) for i in range(12)]
+    assert bed.broker.is_congested
+    bed.flush()
+    assert [a[0].first_offset for a in answers if isinstance(a[0], out.Appended)] == [*range(12)]
+    assert not bed.broker.is_congested
+
+
+def test_too_many_waiting_commands_are_refused_at_once(bed: Bed) -> None:
+    with patch.object(broker_module, "PARKED_COMMANDS_MAX", 1):
+        answers = [bed.submit(bed.append(bytes(1500))) for _ in range(7)]
+    assert [out.Overloaded()] in answers
+    bed.flush()
+    kept = [answer for answer in answers if answer != [out.Overloaded()]]
+    assert [a[0].first_offset for a in kept if isinstance(a[0], out.Appended)] == [
+        *range(len(kept))
+    ]
+
+
+def test_on_a_full_disk_growth_stops_and_everything_else_goes_on() -> None:
+    bed = Bed(reserve_bytes=SEGMENT_BYTES)
+    bed.execute(bed.create())
+    first = replace(bed.append(), producer=ProducerTag("p", 0, 0, epoch=1))
+    bed.execute(first)
+    bed.disk.capacity_bytes = sum(map(len, bed.disk.files().values()))
+    answers = [bed.execute(bed.append(bytes(1000))) for _ in range(12)]
+    assert answers[-1] == out.DiskFull()
+    assert isinstance(bed.execute(first), out.Duplicate)
+    assert isinstance(bed.execute(Delete("s", 0)), out.Deleted)
+    bed.checkpoint()
+    for _ in range(3):
+        bed.broker.set_room(bed.writer.make_room())
+    assert isinstance(bed.execute(bed.create("t")), out.Created), "it resumes by itself"
+
+
+def test_a_waiter_is_woken_once_by_durable_data(bed: Bed) -> None:
+    woken: list[int] = []
+    assert bed.broker.wait("s", 0, lambda: woken.append(1)) is not None
+    bed.submit(bed.append())
+    assert not woken
+    bed.flush()
+    bed.execute(bed.append())
+    assert woken == [1]
+
+
+def test_a_waiter_behind_the_tail_has_nothing_to_wait_for(bed: Bed) -> None:
+    bed.execute(bed.append())
+    assert bed.broker.wait("s", 0, lambda: None) is None
+    assert bed.broker.wait("nowhere", 0, lambda: None) is None
+
+
+def test_a_waiter_that_gave_up_is_not_woken(bed: Bed) -> None:
+    woken: list[int] = []
+    waiting = bed.broker.wait("s", 0, lambda: woken.append(1))
+    assert waiting is not None
+    bed.broker.stop_waiting(waiting)
+    bed.execute(bed.append())
+    assert not woken
+
+
+def test_an_expired_stream_is_gone_for_writers_and_readers() -> None:
+    bed = Bed()
+    bed.execute(bed.create(ttl_ms=50))
+    bed.now_ms += 49
+    assert isinstance(bed.execute(bed.append()), out.Appended)
+    bed.now_ms += 50
+    assert bed.execute(bed.append()) == out.NotFound()
+
+
+def test_a_read_prolongs_a_sliding_window_and_a_restart_begins_it_anew() -> None:
+    bed = Bed()
+    bed.execute(bed.create(ttl_ms=50))
+    bed.now_ms += 40
+    assert bodies(read(bed)) == []
+    bed.now_ms += 40
+    assert isinstance(bed.execute(bed.append()), out.Appended)
+    bed.now_ms += 49
+    bed.restart()
+    bed.now_ms += 49
+    assert bodies(read(bed)) == [b"x"]
+
+
+def test_the_sweeper_ends_streams_nobody_asks_for() -> None:
+    bed = Bed()
+    bed.execute(bed.create(ttl_ms=50))
+    assert bed.broker.sweep(bed.now_ms + 49, 10) == 0
+    assert bed.broker.sweep(bed.now_ms + 51, 10) == 1
+    bed.flush()
+    assert "s" not in bed.broker.seen.by_path
+
+
+def test_a_question_is_answered_when_the_state_it_saw_is_durable(bed: Bed) -> None:
+    answers: list[int] = []
+    bed.submit(bed.append())
+    bed.broker.ask(lambda state: state.by_path["s"].tail.tail, answers.append)
+    assert not answers
+    bed.flush()
+    assert answers == [1]
+
+
+def test_a_segment_sealed_right_at_a_checkpoint_is_given_up_when_it_is_dead(bed: Bed) -> None:
+    for _ in range(8):
+        bed.execute(bed.append(bytes(250)))
+    bed.checkpoint()
+    bed.execute(bed.append(bytes(1700)))
+    bed.restart()
+    for _ in range(30):
+        bed.execute(bed.append(bytes(250)))
+    bed.execute(Delete("s", 0))
+    assert 0 in bed.checkpoint()
