@@ -14,7 +14,7 @@ from semel.broker import broker as broker_module
 from semel.broker.broker import Broker
 from semel.broker.expiry import Expiry
 from semel.journal import checkpoint, frame, recovery
-from semel.journal.appender import Appender
+from semel.journal.appender import Appender, Part
 from semel.journal.index import Index
 from semel.journal.writer import Writer
 from semel.machine import keys, receipts
@@ -50,9 +50,9 @@ def checkpoint_tentative_state() -> Any:
 def no_directory_sync() -> Any:
     """A new segment's name is never made durable."""
 
-    def roll(self: Writer, first_lsn: int) -> None:
+    def roll(self: Writer, part: Part) -> None:
         with patch.object(self._disk, "sync_names", lambda: None):
-            real(self, first_lsn)
+            real(self, part)
 
     real = Writer._roll
     return patch.object(Writer, "_roll", roll)
@@ -137,9 +137,9 @@ def begin_a_segment_too_early() -> Any:
     """A roll does not sync the old segment first."""
     real = Writer._roll
 
-    def roll(self: Writer, first_lsn: int) -> None:
+    def roll(self: Writer, part: Part) -> None:
         with patch.object(Writer, "_sync", lambda self: None):
-            real(self, first_lsn)
+            real(self, part)
 
     return patch.object(Writer, "_roll", roll)
 

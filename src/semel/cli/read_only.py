@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -12,7 +14,7 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import LOCK_NAME, RealFile
-from semel.journal.lmdb_store import LmdbReader, check_length
+from semel.journal.lmdb_store import LmdbReader, counted_bytes, fill_to_length
 from semel.journal.store import TABLES
 from semel.model.errors import CorruptData
 
@@ -62,6 +64,22 @@ class _Reader(LmdbReader):
         return super().last_before(table, key) if table in self._tables else None
 
 
+def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
+    return lmdb.open(
+        file, subdir=False, readonly=True, lock=is_shared, max_dbs=len(TABLES), readahead=False
+    )
+
+
+def _open_filled_copy(file: str) -> lmdb.Environment:
+    """Open a copy that has every page LMDB counts: reading a missing one ends the process."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, FILE_NAME)
+        shutil.copyfile(file, copy)
+        env = _open(copy, is_shared=False)
+        fill_to_length(env, copy)
+        return env
+
+
 class ReadOnlyStore:
     """The checkpoint of a directory.
 
@@ -72,15 +90,10 @@ class ReadOnlyStore:
     def __init__(self, path: str, *, is_shared: bool) -> None:
         file = os.path.join(path, FILE_NAME)
         with _as_corruption():
-            self._env = lmdb.open(
-                file,
-                subdir=False,
-                readonly=True,
-                lock=is_shared,
-                max_dbs=len(TABLES),
-                readahead=False,
-            )
-            check_length(self._env, file)
+            self._env = _open(file, is_shared=is_shared)
+            if not is_shared and os.path.getsize(file) < counted_bytes(self._env):
+                self._env.close()
+                self._env = _open_filled_copy(file)
             self._tables = dict(self._open_tables())
 
     def _open_tables(self) -> Iterator[tuple[str, lmdb._Database]]:

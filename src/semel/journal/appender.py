@@ -9,6 +9,7 @@ from typing import Final
 from semel.journal.frame import (
     KINDS,
     Encoded,
+    SegmentEnded,
     SegmentStarted,
     WatermarkMoved,
     encode,
@@ -20,19 +21,25 @@ from semel.model.errors import invariant
 
 _WATERMARK_META: Final = encode_meta(WatermarkMoved())
 _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
+_ENDED_META: Final = encode_meta(SegmentEnded())
+_ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
 _SEGMENT_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
 class Part:
-    """Bytes of one group that go into one segment."""
+    """Bytes of one group that go into one segment.
 
-    __slots__ = ("buffers", "segment", "size", "start")
+    `ending`: what goes behind the last frame of the segment before, once this one has its name.
+    """
+
+    __slots__ = ("buffers", "ending", "segment", "size", "start")
 
     def __init__(self, segment: int, start: int) -> None:
         self.segment = segment
         self.start = start
         self.size = 0
         self.buffers: list[bytes] = []
+        self.ending: tuple[bytes, ...] = ()
 
 
 class Group:
@@ -69,6 +76,7 @@ class Appender:
         self._spare_bytes = 0
         self._time_ms = time_ms
         self.durable = position
+        self._ending: tuple[bytes, ...] = ()
         self._group = Group()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
@@ -99,9 +107,9 @@ class Appender:
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
-        """Tell whether a frame fits here, and after it the watermark that will prove it durable."""
+        """Tell whether a frame fits here, a watermark that proves it durable, and the ending."""
         first = _SEGMENT_BYTES_MAX if self.position == self.segment else 0
-        end = self.position + first + length + _WATERMARK_BYTES
+        end = self.position + first + length + _WATERMARK_BYTES + _ENDED_BYTES
         return end <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
@@ -122,6 +130,9 @@ class Appender:
 
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was placed without room")
+        self._ending = self._encode(
+            KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
+        ).buffers
         self.segment = self.position
         self._capacity, self._spare_bytes = self._spare_bytes, 0
 
@@ -133,27 +144,33 @@ class Appender:
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
         lsn = self.position
-        frame = encode(
+        frame = self._encode(kind, meta, sections, length, time_ms)
+        self._gather(lsn, frame)
+        self.previous_crc = frame.crc
+        self.position = lsn + length
+        return lsn
+
+    def _encode(
+        self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
+    ) -> Encoded:
+        return encode(
             kind,
             meta,
             sections,
             length=length,
-            lsn=lsn,
+            lsn=self.position,
             watermark=self.durable,
             time_ms=time_ms,
             previous_crc=self.previous_crc,
             seed=self._seed,
         )
-        self._gather(lsn, frame)
-        self.previous_crc = frame.crc
-        self.position = lsn + length
-        return lsn
 
     def _gather(self, lsn: int, frame: Encoded) -> None:
         group = self._group
         parts = group.parts
         if not parts or parts[-1].segment != self.segment:
             parts.append(Part(self.segment, lsn))
+            parts[-1].ending, self._ending = self._ending, ()
         part = parts[-1]
         part.buffers.extend(frame.buffers)
         part.size += frame.length
@@ -182,7 +199,7 @@ class Appender:
         It is written without a sync, when the queue ran empty: after a kill it proves that what was
         acknowledged last had been durable, so damage to it is corruption and not a torn tail.
         """
-        end = self.position + _WATERMARK_BYTES
+        end = self.position + _WATERMARK_BYTES + _ENDED_BYTES
         if self._group.parts or end > self.segment + self._capacity:
             return None
         if self.position == self.segment:

@@ -56,11 +56,16 @@ class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
     """Nothing but a header: everything below its watermark is durable."""
 
 
-Record = events.Event | SegmentStarted | WatermarkMoved
+class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
+    """Stands behind the last frame of a segment, where the next one begins: that one is there."""
+
+
+Record = events.Event | SegmentStarted | SegmentEnded | WatermarkMoved
 
 KINDS: Final[dict[type, int]] = {
     SegmentStarted: 1,
     WatermarkMoved: 2,
+    SegmentEnded: 3,
     events.StreamCreated: 16,
     events.StreamAppended: 17,
     events.StreamDeleted: 18,

@@ -58,7 +58,9 @@ def chunk_key(stream: int, first: int) -> bytes:
 
 
 def split_key(key: bytes) -> tuple[int, int]:
-    """Read stream and first offset from a key."""
+    """Read stream and first offset from a key; raises BadSeal if it is no key of the index."""
+    if len(key) != _KEY.size:
+        raise BadSeal(_TABLE, key)
     stream, first = _KEY.unpack(key)
     return stream, first
 
@@ -147,9 +149,9 @@ class Index:
                 return chunks[bisect_right(chunks, offset, key=_first) - 1]
         with self._store.read() as view:
             found = view.last_before(_TABLE, chunk_key(stream, offset))
-        if found is None or split_key(found[0])[0] != stream:
-            return None
         try:
+            if found is None or split_key(found[0])[0] != stream:
+                return None
             return decode_chunk(*found)
         except BadSeal as error:
             raise CorruptRead(str(error), file="checkpoint", position=offset) from error

@@ -11,6 +11,20 @@ from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
 
 _MAP_BYTES: Final = 64 * 1024**3
+# What damaged pages lead to.
+_DAMAGED: Final = (
+    lmdb.BadDbiError,
+    lmdb.BadTxnError,
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
 
 
 class LmdbReader:
@@ -65,30 +79,32 @@ class LmdbWriter(LmdbReader):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Tell a full disk from a failed one."""
+    """Tell a full disk from a damaged file, and both from a failed disk."""
     try:
         yield
-    except lmdb.MapFullError as error:
+    except (lmdb.MapFullError, lmdb.DiskError) as error:
         raise StoreFull(str(error)) from error
-    except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
+    except _DAMAGED as error:
         raise CorruptData(str(error), file="checkpoint.mdb") from error
-    except lmdb.DiskError as error:
-        raise StoreFull(str(error)) from error
     except lmdb.Error as error:
         code = error.args[0] if error.args else error
         raise DiskFailed(f"checkpoint.mdb: {code}") from error
 
 
-def check_length(env: lmdb.Environment, path: str) -> None:
-    """Make sure the file has all its pages: LMDB maps it and would die of a missing one."""
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    size = os.path.getsize(path)
-    if size < needed:
-        raise CorruptData(
-            f"is cut short: it has {size} bytes of {needed}",
-            file=os.path.basename(path),
-            position=size,
-        )
+def fill_to_length(env: lmdb.Environment, path: str) -> None:
+    """Give the file all the pages it counts: LMDB maps it and would die of a missing one.
+
+    A sound file may lack pages that one transaction took and gave back. Zeros in their place hurt
+    nobody, and where a page is missing that holds something LMDB refuses them.
+    """
+    needed = counted_bytes(env)
+    if os.path.getsize(path) < needed <= _MAP_BYTES:
+        os.truncate(path, needed)
+
+
+def counted_bytes(env: lmdb.Environment) -> int:
+    """Tell how long the file is by LMDB's own count of pages."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 class LmdbStore:
@@ -104,8 +120,10 @@ class LmdbStore:
                 readahead=False,
                 meminit=True,
             )
-            check_length(self._env, path)
+            fill_to_length(self._env, path)
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        except (lmdb.DiskError, OSError) as error:
+            raise DiskFailed(f"checkpoint.mdb: cannot be opened: {error}") from error
         except lmdb.Error as error:
             raise CorruptData(f"cannot be opened: {error}", file=os.path.basename(path)) from error
 

@@ -11,10 +11,17 @@ from msgspec import Struct
 
 from semel.journal.checkpoint import Position, load
 from semel.journal.disk import NO_ROOM, Disk, File
-from semel.journal.frame import Frame, SegmentStarted, WatermarkMoved, seed_of
+from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
-from semel.journal.scan import Tear, check_capacity, check_torn, frames_of
+from semel.journal.scan import (
+    FIRST_BYTES_MAX,
+    Tear,
+    check_capacity,
+    check_first,
+    check_torn,
+    frames_of,
+)
 from semel.journal.segments import (
     OPEN_END,
     SPARE_NAME,
@@ -57,6 +64,8 @@ class _Replay:
 
     def take(self, frame: Frame, segment: int) -> None:
         record = frame.record
+        if isinstance(record, SegmentEnded):
+            raise CorruptData("the segment is missing", file=segment_name(frame.lsn))
         if not isinstance(record, SegmentStarted | WatermarkMoved):
             apply(self.state, record, frame.sections, frame.time_ms)
             self.state.touched.clear()
@@ -121,7 +130,7 @@ def _recover(
     firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
     ends, dead = _sort_out(sorted(firsts), position)
     segments = Segments(disk, seed, ends)
-    _check_lengths(segments, position)
+    _check_listed(segments, position, seed)
     replay = _Replay(state, Index(store), position)
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
@@ -156,12 +165,14 @@ def _sort_out(firsts: list[int], position: Position) -> tuple[dict[int, int], li
     return ends, dead
 
 
-def _check_lengths(segments: Segments, position: Position) -> None:
-    """Check that the sealed segments, which are not replayed, are not cut short."""
+def _check_listed(segments: Segments, position: Position, seed: int) -> None:
+    """Check that the segments below the checkpoint are the ones they are named, and whole."""
     for first, end in position.segments:
         size = segments.file(first).size()
         if end != OPEN_END and size < end - first:
             raise CorruptData("the segment is cut short", file=segment_name(first), position=size)
+        if first < position.lsn:
+            check_first(segments.file(first).read(0, FIRST_BYTES_MAX), first, seed)
 
 
 def _replay_tail(

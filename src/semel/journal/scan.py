@@ -7,6 +7,7 @@ once, so somebody may have been told: that is corruption, and nothing is cut.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from semel.journal.frame import (
     ALIGN,
@@ -20,6 +21,9 @@ from semel.journal.frame import (
 from semel.journal.segments import segment_name
 from semel.model.errors import CorruptData
 from semel.model.limits import SEGMENT_BYTES_MIN
+
+# The frame that begins a segment is smaller than this.
+FIRST_BYTES_MAX: Final = 256
 
 
 class Tear(Exception):
@@ -65,6 +69,14 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
         raise CorruptData(
             f"the file has {len(data)} bytes, not what it was given", file=segment_name(segment)
         )
+
+
+def check_first(data: bytes, segment: int, seed: int) -> None:
+    """Check that a segment begins with its own first frame: no other segment's or directory's."""
+    try:
+        decode(data, 0, lsn=segment, seed=seed)
+    except (BadFrame, UnknownVersion) as error:
+        raise CorruptData(str(error), file=segment_name(segment), position=0) from error
 
 
 def check_torn(data: bytes, segment: int, tear: Tear, seed: int) -> None:

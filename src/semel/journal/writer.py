@@ -100,7 +100,7 @@ class Writer:
         parts = group.parts
         for part in parts:
             if part.segment != self._segment:
-                self._roll(part.segment)
+                self._roll(part)
             self._write_part(part)
         if group.is_synced:
             self._sync()
@@ -121,14 +121,20 @@ class Writer:
         except OSError as error:
             raise _failed(segment_name(self._segment), "sync", error) from error
 
-    def _roll(self, first_lsn: int) -> None:
-        """Begin the next segment. Its name appears only when all before it is durable."""
+    def _roll(self, part: Part) -> None:
+        """Begin the next segment. Its name appears only when all before it is durable.
+
+        Then the old one says so: should the new file ever be missing, that is noticed.
+        """
         self._sync()
+        first_lsn = part.segment
         name = segment_name(first_lsn)
         assert self._spare is not None
         try:
             self._disk.rename(SPARE_NAME, name)
             self._disk.sync_names()
+            self._file.write(first_lsn - self._segment, part.ending)
+            self._file.sync()
             self._file.close()
         except OSError as error:
             raise _failed(name, "begin", error) from error

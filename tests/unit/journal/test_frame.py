@@ -25,6 +25,7 @@ from semel.journal.frame import (
     BadFrame,
     Frame,
     Record,
+    SegmentEnded,
     SegmentStarted,
     UnknownVersion,
     WatermarkMoved,
@@ -115,6 +116,7 @@ CASES = (
     Case(events.ProducerRegistered("p", 8, False)),
     Case(events.ProducerForgotten(1, "p")),
     Case(events.ProducerExpired(1, "12")),
+    Case(SegmentEnded()),
 )
 
 

@@ -285,7 +285,9 @@ def through_the_codec(written: Written) -> Written:
         seed=7,
     )
     read = codec.decode(b"".join(encoded.buffers), 0, lsn=0, seed=7)
-    assert not isinstance(read.record, codec.SegmentStarted | codec.WatermarkMoved)
+    assert not isinstance(
+        read.record, codec.SegmentStarted | codec.SegmentEnded | codec.WatermarkMoved
+    )
     return Written(read.record, read.sections, read.time_ms)
 
 
