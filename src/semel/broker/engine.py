@@ -18,7 +18,7 @@ from semel.broker.clock import Clock, SystemClock
 from semel.broker.settings import Settings
 from semel.broker.worker import Worker
 from semel.journal.appender import Group
-from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut
+from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut, let_go
 from semel.journal.disk import Disk, RealDisk
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.lmdb_store import LmdbStore
@@ -210,10 +210,11 @@ class Engine:
             self._write_here(group)
 
     def _is_worth_a_thread(self, group: Group) -> bool:
-        """A lone frame on a quick disk is synced sooner than a thread wakes up."""
+        """A lone frame on a quick, idle disk is synced sooner than a thread wakes up."""
         if not group.is_synced:
             return False
-        return group.frames != 1 or self._sync_seconds > _INLINE_SYNC_SECONDS
+        is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
+        return is_slow or group.frames != 1
 
     def _write_here(self, group: Group) -> None:
         try:
@@ -281,9 +282,11 @@ class Engine:
             return
         self.broker.cut_done(dead)
         self.checkpoint_count += 1
-        self._checkpoint_worker.do(
-            partial(unlink_segments, self._directory.disk, dead), self._cut_over
-        )
+        self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
+
+    def _tidy(self, cut: Cut, dead: list[int]) -> None:
+        let_go(cut)
+        unlink_segments(self._directory.disk, dead)
 
     def _cut_over(self, _result: object) -> None:
         self._cut = None

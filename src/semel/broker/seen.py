@@ -7,6 +7,8 @@ GET, HEAD, lists and live reads look here and only here (EO-6).
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.limits import WAITERS_PER_STREAM_MAX
@@ -22,15 +24,12 @@ class Waiter:
         self.wake: Final = wake
 
 
-class View:
+class View(Struct, gc=False, eq=False):
     """One stream at the durable watermark; `tail` is None once it is gone."""
 
-    __slots__ = ("row", "tail", "waiters")
-
-    def __init__(self, row: StreamRow, tail: TailRow | None) -> None:
-        self.row: Final = row
-        self.tail = tail
-        self.waiters: list[Waiter] | None = None
+    row: StreamRow
+    tail: TailRow | None
+    waiters: list[Waiter] | None = None
 
 
 class Seen:

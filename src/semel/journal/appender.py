@@ -114,7 +114,7 @@ class Appender:
 
     def has_room(self, length: int) -> bool:
         """Tell whether a frame can be placed now: here, or in the spare."""
-        return self._fits(length) or self.has_spare
+        return self._spare_bytes > 0 or self._fits(length)
 
     def add(
         self, event: Event, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int

@@ -6,17 +6,18 @@ holds anything a crash could take back.
 """
 
 import struct
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk, split_key
-from semel.journal.seal import BadSeal, seal, unseal
+from semel.journal.seal import BadSeal, seal, seal_of, unseal
 from semel.journal.store import Reader, Store, StoreFull, Writer
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, Row, StreamRow, TailRow
 from semel.machine.state import Dirty, MachineLimits, State
-from semel.model.checksum import digest_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
@@ -29,6 +30,11 @@ _NUMBER: Final = struct.Struct(">Q")
 DIGEST_MODULUS: Final = 1 << 64
 DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
 _ALL: Final = 1 << 63
+
+# How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
+_SORT_MAX: Final = 4096
+
+K = TypeVar("K", int, str, tuple[int, str])
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -48,7 +54,7 @@ class Cut(Struct, frozen=True):
     previous_crc: int
     meta: MetaRow
     dirty: Dirty
-    chunks: dict[int, list[Chunk]]
+    chunks: dict[int, Chunk]
     floors: dict[int, int]
     segments: tuple[tuple[int, int], ...]
 
@@ -90,19 +96,19 @@ class _Tables:
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         sealed = seal(table, key, value)
-        self._account(table, key, self.writer.get(table, key), sealed)
+        self._account(table, self.writer.get(table, key), sealed)
         self.writer.put(table, key, sealed)
 
     def delete(self, table: str, key: bytes) -> None:
-        self._account(table, key, self.writer.get(table, key), None)
+        self._account(table, self.writer.get(table, key), None)
         self.writer.delete(table, key)
 
-    def _account(self, table: str, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    def _account(self, table: str, old: bytes | None, new: bytes | None) -> None:
         count, digest = self._digests[table]
         if old is not None:
-            count, digest = count - 1, digest - digest_of(key + old)
+            count, digest = count - 1, digest - seal_of(old)
         if new is not None:
-            count, digest = count + 1, digest + digest_of(key + new)
+            count, digest = count + 1, digest + seal_of(new)
         self._digests[table] = count, digest % DIGEST_MODULUS
 
     def finish(self) -> None:
@@ -162,22 +168,42 @@ def _put_meta(writer: Writer, key: bytes, row: Struct) -> None:
 
 
 def _put_rows(tables: _Tables, dirty: Dirty) -> None:
-    rows: list[tuple[str, bytes, Row | None]] = []
-    rows.extend(("streams", number_key(n), row) for n, row in dirty.streams.items())
-    rows.extend(("tails", number_key(n), row) for n, row in dirty.tails.items())
-    rows.extend(("producers", owned_key(*at), row) for at, row in dirty.producers.items())
-    rows.extend(("keys", owned_key(*at), row) for at, row in dirty.keys.items())
-    rows.extend(("registry", name.encode(), row) for name, row in dirty.registry.items())
-    rows.sort(key=_table_and_key)
-    for table, key, row in rows:
-        if row is None:
-            tables.delete(table, key)
-        else:
-            tables.put(table, key, _encode(row))
+    _put_table(tables, "streams", dirty.streams, number_key)
+    _put_table(tables, "tails", dirty.tails, number_key)
+    _put_table(tables, "producers", dirty.producers, _owned_key)
+    _put_table(tables, "keys", dirty.keys, _owned_key)
+    _put_table(tables, "registry", dirty.registry, str.encode)
 
 
-def _table_and_key(row: tuple[str, bytes, Row | None]) -> tuple[str, bytes]:
-    return row[:2]
+def _owned_key(owned: tuple[int, str]) -> bytes:
+    return owned_key(*owned)
+
+
+def _put_table(
+    tables: _Tables, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
+) -> None:
+    for some in _slices(rows):
+        for name in sorted(some):
+            row = rows[name]
+            if row is None:
+                tables.delete(table, key_of(name))
+            else:
+                tables.put(table, key_of(name), _encode(row))
+
+
+def _slices(names: Iterable[K]) -> Iterator[list[K]]:
+    """Cut a long list into pieces: sorting it whole would keep the loop waiting."""
+    names = iter(names)
+    while some := list(islice(names, _SORT_MAX)):
+        yield some
+
+
+def let_go(cut: Cut) -> None:
+    """Free a committed cut row by row: all at once would keep the loop waiting."""
+    dirty = cut.dirty
+    for table in (dirty.streams, dirty.tails, dirty.producers, dirty.keys, cut.chunks):
+        while table:
+            table.popitem()
 
 
 def _drop_streams(tables: _Tables, numbers: set[int]) -> None:
@@ -199,12 +225,13 @@ def _drop_streams(tables: _Tables, numbers: set[int]) -> None:
 
 
 def _put_chunks(writer: Writer, cut: Cut, counts: dict[int, int]) -> None:
-    for stream in sorted(cut.chunks):
-        if stream in cut.dirty.dropped:
-            continue
-        for chunk in cut.chunks[stream]:
-            writer.put("index", chunk_key(stream, chunk.first), encode_chunk(stream, chunk))
-            counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
+    for some in _slices(cut.chunks):
+        for stream in sorted(some):
+            chunk = None if stream in cut.dirty.dropped else cut.chunks[stream]
+            while chunk is not None:
+                writer.put("index", chunk_key(stream, chunk.first), encode_chunk(stream, chunk))
+                counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
+                chunk = chunk.older
 
 
 def _prune(writer: Writer, stream: int, floor: int, counts: dict[int, int]) -> None:
@@ -293,7 +320,7 @@ def _rows(view: Reader, table: str, row: Any) -> list[tuple[bytes, Any]]:
 
 def _check_digest(view: Reader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:
     total = 0
-    for key, value in sealed:
-        total += digest_of(key + value)
+    for _, value in sealed:
+        total += seal_of(value)
     if (len(sealed), total % DIGEST_MODULUS) != read_digest(view, table):
         raise CorruptData(f"table {table!r} lost, gained or changed a row", file=FILE_NAME)

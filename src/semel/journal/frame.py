@@ -141,33 +141,32 @@ def encode(  # noqa: PLR0913 - a header has that many fields
     seed: int,
 ) -> Encoded:
     """Make the bytes of a frame; `length` is what `frame_bytes` said."""
-    rest = _REST.pack(
-        VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
-    )
-    parts = [rest, meta]
-    size = HEADER_BYTES + len(meta)
+    parts = [
+        _REST.pack(
+            VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
+        ),
+        meta,
+    ]
     for section in sections:
         payload, lengths = section.payload, section.lengths
-        flags = _IS_JOINED if section.is_joined else 0
-        parts.append(
-            _SECTION.pack(
-                section.stream, section.base, section.count, len(payload), len(lengths), flags
-            )
+        head = _SECTION.pack(
+            section.stream,
+            section.base,
+            section.count,
+            len(payload),
+            len(lengths),
+            _IS_JOINED if section.is_joined else 0,
         )
-        if lengths:
-            parts.append(lengths)
-        parts.append(payload)
-        size += SECTION_BYTES + len(lengths) + len(payload)
-    if size < length:
-        parts.append(bytes(length - size))
+        parts += (head, lengths, payload)
     if length > _COPY_BYTES_MAX:
         return _encode_large(parts, length, seed)
-    body = b"".join(parts)
+    body = b"".join(parts).ljust(length - _CRC_FROM, b"\0")
     crc = crc32c(body, seed)
     return Encoded((_START.pack(MAGIC, crc) + body,), length, crc)
 
 
 def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
+    parts.append(bytes(length - _CRC_FROM - sum(map(len, parts))))
     crc = seed
     for part in parts:
         crc = crc32c(part, crc)

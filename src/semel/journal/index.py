@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from semel.journal.seal import BadSeal, seal, unseal
 from semel.journal.store import Store
 from semel.model.errors import CorruptRead
@@ -17,39 +19,43 @@ from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
 _KEY: Final = struct.Struct(">QQ")
 _HEAD: Final = struct.Struct("<QQI")
+_ENTRY: Final = struct.Struct("<II")
 _TABLE: Final = "index"
 
 
-class Chunk:
+class Chunk(Struct, gc=False, eq=False):
     """Neighbouring frames of one stream in one segment.
 
-    Offsets count from `first`, positions from the start of the segment.
+    `entries` holds two little-endian u32 for each: its first offset counted from `first`, and its
+    position counted from the start of the segment. `older`: the chunk before it, if that is in
+    memory too.
     """
 
-    __slots__ = ("first", "next", "offsets", "positions", "segment")
+    first: int
+    next: int
+    segment: int
+    entries: bytearray
+    older: "Chunk | None" = None
 
-    def __init__(self, first: int, segment: int) -> None:
-        self.first = first
-        self.next = first
-        self.segment = segment
-        self.offsets = array("I")
-        self.positions = array("I")
+    def is_full(self) -> bool:
+        """Tell whether the next frame needs another chunk."""
+        return len(self.entries) >= _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 
-    def add(self, base: int, count: int, lsn: int) -> None:
-        """Note one more frame."""
-        self.offsets.append(base - self.first)
-        self.positions.append(lsn - self.segment)
-        self.next = base + count
+    @property
+    def offsets(self) -> "array[int]":
+        """The frames' first offsets, counted from `first`."""
+        return array("I", self.entries)[::2]
+
+    @property
+    def positions(self) -> "array[int]":
+        """The frames' positions, counted from the start of the segment."""
+        return array("I", self.entries)[1::2]
 
     def frames(self, offset: int) -> Iterator[int]:
         """List the positions of the frames from the one that holds `offset` on."""
-        start = (
-            max(bisect_right(self.offsets, offset - self.first) - 1, 0)
-            if offset > self.first
-            else 0
-        )
-        for index in range(start, len(self.positions)):
-            yield self.segment + self.positions[index]
+        start = bisect_right(self.offsets, offset - self.first) - 1
+        for position in self.positions[start:]:
+            yield self.segment + position
 
 
 def chunk_key(stream: int, first: int) -> bytes:
@@ -67,23 +73,17 @@ def split_key(key: bytes) -> tuple[int, int]:
 
 def encode_chunk(stream: int, chunk: Chunk) -> bytes:
     """Make the value of a chunk's row."""
-    head = _HEAD.pack(chunk.next, chunk.segment, len(chunk.offsets))
-    value = head + chunk.offsets.tobytes() + chunk.positions.tobytes()
-    return seal(_TABLE, chunk_key(stream, chunk.first), value)
+    head = _HEAD.pack(chunk.next, chunk.segment, len(chunk.entries) // _ENTRY.size)
+    return seal(_TABLE, chunk_key(stream, chunk.first), head + chunk.entries)
 
 
 def decode_chunk(key: bytes, value: bytes) -> Chunk:
     """Read a chunk's row; raises BadSeal if it is not what was written."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
-    if len(body) != _HEAD.size + 8 * count:
+    if len(body) != _HEAD.size + _ENTRY.size * count:
         raise BadSeal(_TABLE, key)
-    chunk = Chunk(split_key(key)[1], segment)
-    chunk.next = next_offset
-    middle = _HEAD.size + 4 * count
-    chunk.offsets.frombytes(body[_HEAD.size : middle])
-    chunk.positions.frombytes(body[middle:])
-    return chunk
+    return Chunk(split_key(key)[1], next_offset, segment, bytearray(body[_HEAD.size :]))
 
 
 class Index:
@@ -91,27 +91,23 @@ class Index:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._fresh: dict[int, list[Chunk]] = {}
-        self._sealing: dict[int, list[Chunk]] = {}
+        self._fresh: dict[int, Chunk] = {}
+        self._sealing: dict[int, Chunk] = {}
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Note where a frame's section went."""
-        chunks = self._fresh.get(stream)
-        if chunks is None:
-            chunk = Chunk(base, segment)
-            self._fresh[stream] = [chunk]
-        else:
-            chunk = chunks[-1]
-            if chunk.segment != segment or len(chunk.offsets) >= INDEX_CHUNK_FRAMES_MAX:
-                chunk = Chunk(base, segment)
-                chunks.append(chunk)
-        chunk.add(base, count, lsn)
+        chunk = self._fresh.get(stream)
+        if chunk is None or chunk.segment != segment or chunk.is_full():
+            chunk = Chunk(base, base, segment, bytearray(), chunk)
+            self._fresh[stream] = chunk
+        chunk.entries += _ENTRY.pack(base - chunk.first, lsn - segment)
+        chunk.next = base + count
 
     def forget(self, stream: int) -> None:
         """Drop what is in memory of a removed stream."""
         self._fresh.pop(stream, None)
 
-    def cut(self) -> dict[int, list[Chunk]]:
+    def cut(self) -> dict[int, Chunk]:
         """Hand over all chunks in memory for a checkpoint; they stay readable until it is done."""
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
@@ -122,9 +118,12 @@ class Index:
 
     def undo_cut(self) -> None:
         """The checkpoint did not happen: take the chunks back."""
-        for stream, chunks in self._fresh.items():
-            self._sealing.setdefault(stream, []).extend(chunks)
-        self._fresh, self._sealing = self._sealing, {}
+        for stream, chunk in self._fresh.items():
+            oldest = chunk
+            while oldest.older is not None:
+                oldest = oldest.older
+            oldest.older = self._sealing.get(stream)
+        self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[int]:
         """List the positions of the frames that hold a stream's offsets from `offset` to `end`.
@@ -144,9 +143,11 @@ class Index:
 
     def _find(self, stream: int, offset: int) -> Chunk | None:
         for table in (self._fresh, self._sealing):
-            chunks = table.get(stream)
-            if chunks and offset >= chunks[0].first:
-                return chunks[bisect_right(chunks, offset, key=_first) - 1]
+            chunk = table.get(stream)
+            while chunk is not None:
+                if offset >= chunk.first:
+                    return chunk
+                chunk = chunk.older
         with self._store.read() as view:
             found = view.last_before(_TABLE, chunk_key(stream, offset))
         try:
@@ -155,7 +156,3 @@ class Index:
             return decode_chunk(*found)
         except BadSeal as error:
             raise CorruptRead(str(error), file="checkpoint", position=offset) from error
-
-
-def _first(chunk: Chunk) -> int:
-    return chunk.first

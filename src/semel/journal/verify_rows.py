@@ -21,12 +21,11 @@ from semel.journal.checkpoint import (
 )
 from semel.journal.findings import Known, Progress, Report
 from semel.journal.index import Chunk, chunk_key, decode_chunk, split_key
-from semel.journal.seal import BadSeal, unseal
+from semel.journal.seal import BadSeal, seal_of, unseal
 from semel.journal.segments import segment_name
 from semel.journal.store import Reader
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.machine.state import Stream, add_fork, kept_from
-from semel.model.checksum import digest_of
 
 _PROGRESS_ROWS: Final = 4_096
 KEY_BYTES: Final = len(chunk_key(0, 0))
@@ -104,7 +103,7 @@ class RowCheck:
         count = total = bad = 0
         for key, sealed in self._view.scan(table):
             count += 1
-            total += digest_of(key + sealed)
+            total += seal_of(sealed)
             if count % _PROGRESS_ROWS == 0:
                 self._tick(f"table {table}", count, 0)
             value = self._unsealed(table, key, sealed)

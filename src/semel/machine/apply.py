@@ -22,7 +22,6 @@ from semel.machine.events import (
     StreamTrimmed,
 )
 from semel.machine.keys import remember_key
-from semel.machine.receipts import Receipt
 from semel.machine.rows import KeyRow, ProducerRow, RegistryRow, TailRow
 from semel.machine.state import State, Stream, add_fork
 from semel.model.commands import DENSE
@@ -144,7 +143,7 @@ def _remember_producer(
         stream.producers = {}
     old = stream.producers.get(mark.id)
     receipt = receipts.pack(
-        Receipt(mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest)
+        mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest
     )
     if old is None:
         row = ProducerRow(

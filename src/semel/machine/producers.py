@@ -54,6 +54,8 @@ def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdic
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
+    if row is not None and _continues(tag, row, floor):
+        return Verdict(row.epoch)
     refusal = _identity(tag, row, floor)
     if refusal is not None:
         return Verdict(at_once=refusal)
@@ -67,6 +69,18 @@ def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdic
     if epoch == row.epoch and tag.first_seq <= row.last_seq:
         return _dense_repeat(stream, tag, row, digest=digest, restart=_next_epoch(row, floor))
     return _dense(tag, row, epoch)
+
+
+def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
+    """Tell the common case, to which no refusal applies: a producer's next append, epoch given."""
+    return (
+        tag.first_seq == row.last_seq + 1
+        and tag.epoch == row.epoch
+        and tag.session is None
+        and tag.mode == row.mode
+        and row.epoch >= floor
+        and not row.is_expired
+    )
 
 
 # ---- identity, check 7 ---------------------------------------------------------------------------

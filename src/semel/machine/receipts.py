@@ -24,15 +24,10 @@ class Receipt(Struct, frozen=True, gc=False):
     digest: int
 
 
-def pack(receipt: Receipt) -> bytes:
+def pack(first_seq: int, last_seq: int, first_offset: int, next_offset: int, digest: int) -> bytes:
     """Pack one receipt."""
-    return _LAYOUT.pack(
-        receipt.last_seq,
-        receipt.next_offset,
-        receipt.digest,
-        receipt.next_offset - receipt.first_offset,
-        receipt.last_seq - receipt.first_seq,
-    )
+    count, span = next_offset - first_offset, last_seq - first_seq
+    return _LAYOUT.pack(last_seq, next_offset, digest, count, span)
 
 
 def unpack(ring: bytes, index: int) -> Receipt:

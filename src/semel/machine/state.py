@@ -23,18 +23,18 @@ class MachineLimits(Struct, frozen=True):
             raise ValueError("every limit must be at least 1")
 
 
-class Stream:
-    """One stream: frozen rows behind a mutable holder."""
+class Stream(Struct, gc=False, eq=False):
+    """One stream: frozen rows behind a mutable holder.
 
-    __slots__ = ("forks", "keys", "next_key", "producers", "row", "tail")
+    There may be a million of these; the garbage collector has no business walking them.
+    """
 
-    def __init__(self, row: StreamRow, tail: TailRow) -> None:
-        self.row: Final = row
-        self.tail = tail
-        self.producers: dict[str, ProducerRow] | None = None
-        self.keys: dict[str, KeyRow] | None = None
-        self.next_key = 0
-        self.forks: set[int] | None = None
+    row: StreamRow
+    tail: TailRow
+    producers: dict[str, ProducerRow] | None = None
+    keys: dict[str, KeyRow] | None = None
+    next_key: int = 0
+    forks: set[int] | None = None
 
 
 class Dirty:

@@ -1,5 +1,6 @@
 """Verification finds every kind of damage, says where it is, and finds none where there is none."""
 
+import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from semel.journal.frame import (
     frame_bytes,
     seed_of,
 )
-from semel.journal.index import chunk_key, decode_chunk, encode_chunk
+from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk
 from semel.journal.recovery import recover
 from semel.journal.seal import seal, unseal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
@@ -498,9 +499,13 @@ def _edit_chunk(directory: Directory, change: Callable[[Any], None]) -> bytes:
     return key
 
 
+def _point(chunk: Chunk, index: int, position: int) -> None:
+    struct.pack_into("<I", chunk.entries, 8 * index + 4, position)
+
+
 def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> None:
-    def swap(chunk: Any) -> None:
-        chunk.positions[2] += 8
+    def swap(chunk: Chunk) -> None:
+        _point(chunk, 2, chunk.positions[2] + 8)
 
     _edit_chunk(directory, swap)
     (finding,) = damage(directory.verify())
@@ -512,8 +517,8 @@ def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> No
 def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: Directory) -> None:
     other = decode_chunk(*next(row for row in directory.rows("index") if row[0][7] == 2))
 
-    def swap(chunk: Any) -> None:
-        chunk.positions[3] = other.positions[3]
+    def swap(chunk: Chunk) -> None:
+        _point(chunk, 3, other.positions[3])
 
     _edit_chunk(directory, swap)
     (finding,) = damage(directory.verify())
@@ -554,8 +559,8 @@ def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None
 
 
 def test_an_index_row_out_of_order_is_found(directory: Directory) -> None:
-    def swap(chunk: Any) -> None:
-        chunk.offsets[1] = 0
+    def swap(chunk: Chunk) -> None:
+        struct.pack_into("<I", chunk.entries, 8, 0)
 
     key = _edit_chunk(directory, swap)
     messages = [finding.message for finding in damage(directory.verify())]

@@ -174,7 +174,8 @@ def unchanged(machine: Machine, command: Command) -> Outcome:
 def snapshot(thing: object) -> object:
     """Copy a state, or a part of one, into values that can be compared; order counts."""
     if isinstance(thing, State | Stream | Dirty):
-        return [(name, snapshot(getattr(thing, name))) for name in thing.__slots__]
+        names = thing.__struct_fields__ if isinstance(thing, Stream) else thing.__slots__
+        return [(name, snapshot(getattr(thing, name))) for name in names]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]
     if isinstance(thing, set):

@@ -9,7 +9,7 @@ from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
 
 
 def of(*spans: tuple[int, int]) -> bytes:
-    return b"".join(receipts.pack(Receipt(a, b, a, a + 1, 7)) for a, b in spans)
+    return b"".join(receipts.pack(a, b, a, a + 1, 7) for a, b in spans)
 
 
 @given(
@@ -23,7 +23,7 @@ def test_a_receipt_unpacks_as_it_was_packed(
     seq: int, span: int, offset: int, count: int, digest: int
 ) -> None:
     receipt = Receipt(seq, seq + span, offset, offset + count, digest)
-    packed = receipts.pack(receipt)
+    packed = receipts.pack(seq, seq + span, offset, offset + count, digest)
     assert len(packed) == receipts.RECEIPT_BYTES
     assert receipts.unpack(packed, 0) == receipt
 
