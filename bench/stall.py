@@ -1,10 +1,10 @@
 """Does a checkpoint hold the loop up? A ticker beside a steady load, with and without checkpoints.
 
 Every stream is written to before each checkpoint, so every tail and an index chunk of every stream
-is dirty. A gap is how much later than its period a tick came; the load's own bursts are in it. The
-During every second checkpoint appends come one by one, which the engine may write on the loop. The
-net gap leaves out what any thread of this process spent waiting for a core: on a busy machine the
-truth lies between the two.
+is dirty. During every second checkpoint appends come one by one, which the engine may write on the
+loop. A gap is how much later than its period a tick came; the load's own bursts are in it. The net
+gap leaves out what any thread of this process spent waiting for a core: on a busy machine the truth
+lies between the two.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
     return {
         "cut()": (engine.broker, "cut"),
         "cut_done()": (engine.broker, "cut_done"),
-        "letting the cut go": (engine, "_cut_over"),
+        "end of a cut": (engine, "_cut_over"),
         "write on the loop": (engine, "_write_here"),
         "answers of a group": (engine.broker, "written"),
     }
@@ -123,7 +123,7 @@ def _collections(parts: Times) -> Iterator[None]:
 
 
 class Pump:
-    """A steady load, and a checkpoint now and then."""
+    """A steady load, or a trickle of lone appends."""
 
     def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
         self._engine = engine

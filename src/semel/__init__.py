@@ -1,4 +1,4 @@
-"""semel: a durable log with exactly-once writes over plain HTTP.
+"""semel: a durable log with exactly-once writes.
 
 Importing this package is cheap on purpose: it loads neither the server nor the broker nor Spark.
 """

@@ -1,8 +1,9 @@
 """The pages are executed and compared with the source, so that they cannot grow old unnoticed.
 
-A fence has one of these info strings: `python`, `sh` and `console` are run, `output` is what the
-Python block before it prints, `text` is only looked at. Every checker takes text and returns
-complaints, so each is also tried on text that is bad.
+A fence has one of these info strings: `python` is run, `output` is what the Python block before it
+prints, `text` is only looked at. Of `sh` and `console` the commands of semel are run; of `make` and
+`python -m`, which would run for minutes, everything they name must exist. Every checker takes text
+and returns complaints, so each is also tried on text that is bad.
 """
 
 import importlib
@@ -381,7 +382,15 @@ def test_the_exit_codes_are_those_of_the_source(page: Path) -> None:
     assert exit_codes(page.read_text(encoding="utf-8")) == {0, 130} | engine | commands_
 
 
-UNITS = {"": 1, "bytes": 1, "KiB": 1024, "MiB": 1024**2, "s": 1_000, "h": 3_600_000}
+UNITS = {
+    "": 1,
+    "bytes": 1,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "s": 1_000,
+    "h": 3_600_000,
+}
 
 
 def value_of(cell: str) -> int | None:
@@ -403,7 +412,7 @@ def printed_limits(text: str) -> dict[str, int | None]:
 
 
 def test_the_readme_prints_every_limit_as_it_is() -> None:
-    units = {"KIB", "MIB"}
+    units = {"KIB", "MIB", "GIB"}
     real = {k: v for k, v in vars(limits).items() if k.isupper() and k not in units}
     assert printed_limits(README.read_text(encoding="utf-8")) == real
 
@@ -566,8 +575,8 @@ def test_a_missing_or_wrong_code_is_noticed() -> None:
 
 
 def test_limits_are_read_with_their_units() -> None:
-    texts = ["4 MiB", "10,000", "24 h", "2^53 - 1", "120 s", "1 KiB", "255 bytes"]
-    values = [4 * 1024**2, 10_000, 86_400_000, 2**53 - 1, 120_000, 1024, 255]
+    texts = ["4 MiB", "64 GiB", "10,000", "24 h", "2^53 - 1", "120 s", "1 KiB", "255 bytes"]
+    values = [4 * 1024**2, 64 * 1024**3, 10_000, 86_400_000, 2**53 - 1, 120_000, 1024, 255]
     assert [value_of(text) for text in texts] == values
     assert value_of("many") is None
     assert value_of("5 apples") is None

@@ -157,13 +157,12 @@ def lose_an_abandoned_checkpoint() -> Any:
 def go_on_after_a_short_write() -> Any:
     """A short write is taken for a whole one."""
 
-    real = Writer._write_part
+    real = Writer._write_at
 
-    def write(self: Writer, part: Any) -> None:
-        with patch.object(part, "size", _Any()):
-            real(self, part)
+    def write(self: Writer, lsn: int, buffers: Any, _size: int) -> None:
+        real(self, lsn, buffers, _Any())  # type: ignore[arg-type]
 
-    return patch.object(Writer, "_write_part", write)
+    return patch.object(Writer, "_write_at", write)
 
 
 def expire_too_early() -> Any:

@@ -59,12 +59,13 @@ def _run(seed: int, steps: int) -> Result:
 
 
 def _step(world: World, name: str) -> None:
-    actions: dict[str, Callable[[], None]] = {
+    deaths: dict[str, Callable[[], None]] = {
         "kill": lambda: world.crash(is_power=False),
         "lose_power": lambda: world.crash(is_power=True),
     }
+    action: Callable[[], None] = deaths[name] if name in deaths else getattr(world, name)
     try:
-        actions.get(name, getattr(world, name, lambda: None))()
+        action()
     except Death as death:
         world.crash(is_power=isinstance(death, PowerLost))
     except DiskFailed:

@@ -7,7 +7,21 @@ from tests.sim.hunt import seeds_until_caught
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.run import run_seed
 
-CORPUS = (23, 24, 34, 38, 50, 74, 81, 96, 109, 131, 192)  # seeds that found a bug once
+CORPUS = (
+    23,
+    24,
+    34,
+    38,
+    50,
+    74,
+    81,
+    96,
+    109,
+    131,
+    192,
+    799,
+    100_700,
+)  # seeds that found a bug once
 
 
 @pytest.mark.sim

@@ -208,10 +208,13 @@ class World:
             self.promised_end = max(self.promised_end, facts_end)
 
     def _check_expiry(self, command: Command, event: StreamExpired) -> None:
-        """A sliding window may end late, never early."""
+        """A sliding window may end late, never early, unless the clock itself jumped (P14)."""
         assert isinstance(command, Expire)
         view = self.broker.seen.by_number.get(event.stream)
-        if view is not None and view.row.ttl_ms is not None and view.row.expires_at_ms is None:
+        is_sliding = view is not None and view.row.expires_at_ms is None
+        if is_sliding and not self.swarm.jumps:
+            assert view is not None
+            assert view.row.ttl_ms is not None
             used_ms = self.last_use.get(event.stream, 0)
             now_ms = self.broker.state.time_ms
             demand(now_ms >= used_ms + view.row.ttl_ms, f"{command.path} expired while in use")

@@ -85,6 +85,7 @@ class Broker:
             capacity=recovered.capacity,
             time_ms=recovered.state.time_ms,
         )
+        # Half a segment, so that a fresh one always holds it.
         self._frame_bytes_max = segment_bytes // 2
         self._open = _Pending()
         self._flying: _Pending | None = None
@@ -219,8 +220,9 @@ class Broker:
             return command
         number = source.row.number
         piece = self.reader.read(self.seen.by_number[number], offset, source.tail.tail, 1)[0]
-        units = piece.count if is_json(source.row.content_type) else len(next(piece.messages()))
-        stored = StoredAppend(number, offset, units, next(piece.messages()))
+        message = next(piece.messages())
+        units = piece.count if is_json(source.row.content_type) else len(message)
+        stored = StoredAppend(number, offset, units, message)
         return replace(command, fork=replace(fork, stored=stored))
 
     # ---- work orders ---------------------------------------------------------------------------
@@ -327,7 +329,7 @@ class Broker:
         offset: int | None,
         *,
         now_ms: int,
-        reply: Callable[[ReadDone | Outcome], None],
+        reply: Reply,
         bytes_max: int = READ_BYTES_DEFAULT,
     ) -> None:
         """Read a stream as it is durable, from `offset` (None: its head). A read is a use."""

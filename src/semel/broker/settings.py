@@ -12,7 +12,7 @@ class Settings(Struct, frozen=True):
     segment_bytes: int = default.SEGMENT_BYTES_DEFAULT
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
-    sweep_interval_ms: int = 1_000
+    sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
@@ -20,7 +20,7 @@ class Settings(Struct, frozen=True):
             raise ValueError(
                 f"segment_bytes must be a multiple of 8 of at least {default.SEGMENT_BYTES_MIN}"
             )
-        if self.segment_bytes >= 2**32:
+        if self.segment_bytes > default.SEGMENT_BYTES_MAX:
             raise ValueError("segment_bytes must be below 4 GiB")
         if self.reserve_bytes < 0:
             raise ValueError("reserve_bytes must not be negative")

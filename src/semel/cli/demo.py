@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+from typing import Final
 
 import click
 from rich.console import Console
@@ -11,23 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.demo_plan import Plan
-from semel.cli.demo_run import DemoRun, Lane, Result, Totals, Watcher
+from semel.cli.demo_run import DemoRun, Lane, Result, Totals
 from semel.cli.exits import EXIT_BROKEN_PROMISE, Refused
 from semel.cli.read_only import is_in_use
 from semel.cli.text import printable
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import LOCK_NAME
-from semel.journal.identity import IDENTITY_NAME
+from semel.journal.identity import IDENTITY_NAME, IDENTITY_TEMPORARY_NAME
 from semel.journal.segments import SPARE_NAME, segment_lsn
 from semel.journal.writer import RESERVE_NAME
 
-_MARKER_NAME = "DEMO"
-_MARKER_TEXT = "Made by `semel demo`; `semel demo --force` may replace it.\n"
-_OWN_NAMES = frozenset(
+_MARKER_NAME: Final = "DEMO"
+_MARKER_TEXT: Final = "Made by `semel demo`; `semel demo --force` may replace it.\n"
+_OWN_NAMES: Final = frozenset(
     {
         _MARKER_NAME,
         IDENTITY_NAME,
-        f"{IDENTITY_NAME}.tmp",
+        IDENTITY_TEMPORARY_NAME,
         FILE_NAME,
         f"{FILE_NAME}-lock",
         LOCK_NAME,
@@ -35,7 +36,7 @@ _OWN_NAMES = frozenset(
         RESERVE_NAME,
     }
 )
-_PLAIN_STEPS = 10
+_PLAIN_STEPS: Final = 10
 
 
 @click.command("demo")
@@ -105,7 +106,7 @@ def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
 # ---- what is shown -------------------------------------------------------------------------------
 
 
-class _Screen(Watcher):
+class _Screen:
     """Bars on a terminal, lines anywhere else; every fault as it happens."""
 
     def __init__(self, console: Console, orders: int, lanes: tuple[Lane, ...]) -> None:

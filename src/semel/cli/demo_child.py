@@ -26,12 +26,12 @@ from semel.cli.demo_protocol import (
     pack,
     read_request,
 )
+from semel.machine.media import JSON_MEDIA_TYPE
 from semel.model.commands import Append, Batch, Create, ProducerTag
 from semel.model.errors import EngineError
 from semel.model.limits import KIB, MIB
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome
 
-_JSON: Final = "application/json"
 _INCARNATION_BYTES: Final = 8
 # Small segments, so that a short demo sees them roll and checkpoints being made.
 _SETTINGS: Final = Settings(
@@ -66,13 +66,13 @@ class _Service:
             return
         if isinstance(request, Open):
             incarnation = engine.clock.random_bytes(_INCARNATION_BYTES).hex()
-            command: Create | Append = Create(request.path, now_ms, incarnation, content_type=_JSON)
+            command: Create | Append = Create(request.path, now_ms, incarnation, JSON_MEDIA_TYPE)
         else:
             tag = None
             if request.producer is not None:
                 tag = ProducerTag(request.producer, request.seq, request.seq, epoch=0)
             batch = _batch(request.messages)
-            command = Append(request.path, now_ms, _JSON, batch, producer=tag)
+            command = Append(request.path, now_ms, JSON_MEDIA_TYPE, batch, producer=tag)
         engine.submit(command, partial(self._done, request.id))
 
     def _done(self, request: int, outcome: Outcome) -> None:

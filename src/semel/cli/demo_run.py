@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -9,7 +10,7 @@ from semel.cli.demo_plan import Plan, Verdict, draw, is_at, judge
 from semel.cli.demo_protocol import Done, Found, Get, Open, Put, Stop
 from semel.cli.demo_server import DemoServer, Lost
 
-_KILL_DELAY_SECONDS_MAX = 0.004
+_KILL_DELAY_SECONDS_MAX: Final = 0.004
 
 
 class Lane(Struct):
@@ -42,8 +43,8 @@ class Totals(Struct, frozen=True):
     seconds: float
 
 
-class Watcher:
-    """Told of everything as it happens. This one does not care."""
+class Watcher(Protocol):
+    """Told of everything as it happens."""
 
     def fault(self, message: str) -> None:
         """Something was broken on purpose."""

@@ -15,9 +15,10 @@ from semel.cli.demo_protocol import (
     read_answer,
 )
 from semel.model.errors import EngineError
+from semel.model.limits import MIB
 
 _START_SECONDS_MAX: Final = 60
-_PIPE_BYTES_MAX: Final = 16 * 1024 * 1024
+_PIPE_BYTES_MAX: Final = 16 * MIB
 
 
 class Lost(Exception):

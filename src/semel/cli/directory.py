@@ -6,10 +6,10 @@ from msgspec import Struct
 from semel.cli.environment import Check
 from semel.cli.read_only import ReadOnlyDisk, is_in_use, open_store
 from semel.cli.text import size_text
+from semel.journal.checkpoint import read_position
 from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.seal import BadSeal
 from semel.journal.segments import segment_lsn
-from semel.journal.verify_rows import read_position
 from semel.model.errors import CorruptData
 
 

@@ -1,7 +1,7 @@
 """`semel doctor`: is this machine fit, and is this directory sound?"""
 
 import os
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -20,7 +20,7 @@ from semel.journal.identity import IDENTITY_NAME
 from semel.journal.verify import Finding, Report, verify
 from semel.model.errors import CorruptData
 
-_STYLES = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold red"}
+_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold red"}
 
 
 @click.command("doctor")
@@ -81,7 +81,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)
         except CorruptData as error:
-            return _verify_without_store(path, error, steps)
+            # Say so, and judge the journal alone.
+            return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
     if not os.path.exists(os.path.join(path, FILE_NAME)):
@@ -89,11 +90,6 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
     if is_shared:
         report.note(path, None, "a process is using it: what is said about the tail may be old")
     return report
-
-
-def _verify_without_store(path: str, error: CorruptData, steps: Steps) -> Report:
-    """The checkpoint cannot be opened: say so, and judge the journal alone."""
-    return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
 
 
 # ---- printing ------------------------------------------------------------------------------------

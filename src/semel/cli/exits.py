@@ -4,11 +4,15 @@ from typing import Final
 
 import click
 
+from semel.model.errors import CorruptData, DiskFailed
+
 EXIT_USAGE: Final = 64
-EXIT_CORRUPT: Final = 65
+EXIT_CORRUPT: Final = CorruptData.exit_code
 EXIT_NO_INPUT: Final = 66
 EXIT_UNAVAILABLE: Final = 69
 EXIT_BROKEN_PROMISE: Final = 70
+EXIT_DISK: Final = DiskFailed.exit_code
+EXIT_INTERRUPTED: Final = 130
 
 
 class Refused(click.ClickException):

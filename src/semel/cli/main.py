@@ -1,17 +1,19 @@
 """The `semel` command."""
 
+import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, Final, NoReturn
 
 import click
 
 import semel
-from semel.cli.exits import EXIT_USAGE, Refused
+from semel.cli.exits import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
 from semel.cli.text import printable
 from semel.model.errors import EngineError
 
-_COMMANDS = ("demo", "doctor")
+_COMMANDS: Final = ("demo", "doctor")
 
 
 class _Commands(click.Group):
@@ -27,17 +29,13 @@ class _Commands(click.Group):
         del ctx
         if cmd_name not in _COMMANDS:
             return None
-        module = __import__(f"semel.cli.{cmd_name}", fromlist=["command"])
-        command: click.Command = module.command
+        command: click.Command = importlib.import_module(f"semel.cli.{cmd_name}").command
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run, and end the process; nobody gets a traceback for what the world did."""
-        sys.exit(_guarded(lambda: super(_Commands, self).main(*args, **_embedded(extra))))
-
-
-def _embedded(extra: dict[str, Any]) -> dict[str, Any]:
-    return {**extra, "standalone_mode": False}
+        extra["standalone_mode"] = False  # click raises, and we choose the exit code
+        sys.exit(_guarded(partial(super().main, *args, **extra)))
 
 
 def _guarded(run: Callable[[], Any]) -> int:
@@ -51,11 +49,11 @@ def _guarded(run: Callable[[], Any]) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 130)
+        return _complain("interrupted", EXIT_INTERRUPTED)
     except EngineError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:
-        return _complain(str(error), 74)
+        return _complain(str(error), EXIT_DISK)
     return code if isinstance(code, int) else 0
 
 

@@ -23,7 +23,7 @@ _WATERMARK_META: Final = encode_meta(WatermarkMoved())
 _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
 _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
-_SEGMENT_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
+_STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
 class Part:
@@ -92,11 +92,6 @@ class Appender:
         return self._spare_bytes > 0
 
     @property
-    def frame_bytes_max(self) -> int:
-        """The largest frame: half a segment, so that a fresh one always holds it."""
-        return self._capacity // 2
-
-    @property
     def pending_bytes(self) -> int:
         """Tell how much waits to be taken."""
         return self._group.size
@@ -108,7 +103,7 @@ class Appender:
 
     def _fits(self, length: int) -> bool:
         """Tell whether a frame fits here, a watermark that proves it durable, and the ending."""
-        first = _SEGMENT_BYTES_MAX if self.position == self.segment else 0
+        first = _STARTED_BYTES_MAX if self.position == self.segment else 0
         end = self.position + first + length + _WATERMARK_BYTES + _ENDED_BYTES
         return end <= self.segment + self._capacity
 

@@ -29,7 +29,7 @@ CHUNK_COUNT: Final = struct.Struct("<Q")
 _NUMBER: Final = struct.Struct(">Q")
 DIGEST_MODULUS: Final = 1 << 64
 DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
-_ALL: Final = 1 << 63
+_ALL: Final = 1 << 63  # above every offset
 
 # How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
 _SORT_MAX: Final = 4096
@@ -273,16 +273,23 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
     state = State(limits)
     try:
         with store.read() as view:
-            sealed = view.get("meta", POSITION_KEY)
-            if sealed is None:
+            position = read_position(view)
+            if position is None:
                 _check_empty(view)
                 return None
-            position: Position = _decode(sealed, "meta", POSITION_KEY, Position)
             _load_rows(view, state)
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
     state.load_links()
     return Loaded(state, position)
+
+
+def read_position(view: Reader) -> Position | None:
+    """Read where a checkpoint stands; raises BadSeal or DecodeError."""
+    sealed = view.get("meta", POSITION_KEY)
+    if sealed is None:
+        return None
+    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=Position)
 
 
 def _check_empty(view: Reader) -> None:

@@ -1,14 +1,12 @@
 """What verification finds, and what it carries from the checkpoint to the journal."""
 
 from collections.abc import Callable
-from typing import Final
 
 from msgspec import Struct
 
 from semel.journal.checkpoint import Position
 from semel.machine.state import State
-
-FINDINGS_MAX: Final = 1_000
+from semel.model.limits import FINDINGS_MAX
 
 # (what is read, how much of it is done, how much there is; 0 if that is not known)
 Progress = Callable[[str, int, int], None]

@@ -27,6 +27,7 @@ from msgspec import Struct
 from semel.machine import events
 from semel.machine.events import Section
 from semel.model.checksum import crc32c
+from semel.model.limits import KIB
 
 MAGIC: Final = b"SML1"
 VERSION: Final = 1
@@ -40,7 +41,7 @@ HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
 # Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
-_COPY_BYTES_MAX: Final = 16 * 1024
+_COPY_BYTES_MAX: Final = 16 * KIB
 
 assert HEADER_BYTES == 48
 assert SECTION_BYTES == 32

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 from semel.journal.disk import Disk, File
 from semel.model.checksum import crc32c
-from semel.model.errors import CorruptData
+from semel.model.errors import CorruptData, DiskFailed
 
 IDENTITY_NAME: Final = "identity"
 IDENTITY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
-_TEMPORARY: Final = "identity.tmp"
+IDENTITY_TEMPORARY_NAME: Final = "identity.tmp"
 _MAGIC: Final = b"semel data\n"
 _FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
 
@@ -23,12 +23,16 @@ def write_identity(disk: Disk, identity: bytes) -> None:
     assert len(identity) == IDENTITY_BYTES
     body = _MAGIC + bytes([FORMAT_VERSION]) + identity
     with contextlib.suppress(FileNotFoundError):
-        disk.unlink(_TEMPORARY)
-    file = disk.create(_TEMPORARY, _FILE_BYTES)
-    file.write(0, [body + crc32c(body).to_bytes(4, "little")])
+        disk.unlink(IDENTITY_TEMPORARY_NAME)
+    file = disk.create(IDENTITY_TEMPORARY_NAME, _FILE_BYTES)
+    written = file.write(0, [body + crc32c(body).to_bytes(4, "little")])
+    if written != _FILE_BYTES:
+        raise DiskFailed(
+            f"{IDENTITY_TEMPORARY_NAME}: short write, {written} of {_FILE_BYTES} bytes"
+        )
     file.sync()
     file.close()
-    disk.rename(_TEMPORARY, IDENTITY_NAME)
+    disk.rename(IDENTITY_TEMPORARY_NAME, IDENTITY_NAME)
     disk.sync_names()
 
 

@@ -18,6 +18,7 @@ from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
 _KEY: Final = struct.Struct(">QQ")
+KEY_BYTES: Final = _KEY.size
 _HEAD: Final = struct.Struct("<QQI")
 _ENTRY: Final = struct.Struct("<II")
 _TABLE: Final = "index"
@@ -65,7 +66,7 @@ def chunk_key(stream: int, first: int) -> bytes:
 
 def split_key(key: bytes) -> tuple[int, int]:
     """Read stream and first offset from a key; raises BadSeal if it is no key of the index."""
-    if len(key) != _KEY.size:
+    if len(key) != KEY_BYTES:
         raise BadSeal(_TABLE, key)
     stream, first = _KEY.unpack(key)
     return stream, first

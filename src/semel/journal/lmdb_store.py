@@ -7,10 +7,11 @@ from typing import Final, cast
 
 import lmdb
 
+from semel.journal.checkpoint import FILE_NAME
 from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
+from semel.model.limits import CHECKPOINT_BYTES_MAX
 
-_MAP_BYTES: Final = 64 * 1024**3
 # What damaged pages lead to.
 _DAMAGED: Final = (
     lmdb.BadDbiError,
@@ -85,10 +86,10 @@ def _translated() -> Iterator[None]:
     except (lmdb.MapFullError, lmdb.DiskError) as error:
         raise StoreFull(str(error)) from error
     except _DAMAGED as error:
-        raise CorruptData(str(error), file="checkpoint.mdb") from error
+        raise CorruptData(str(error), file=FILE_NAME) from error
     except lmdb.Error as error:
         code = error.args[0] if error.args else error
-        raise DiskFailed(f"checkpoint.mdb: {code}") from error
+        raise DiskFailed(f"{FILE_NAME}: {code}") from error
 
 
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
@@ -98,7 +99,7 @@ def fill_to_length(env: lmdb.Environment, path: str) -> None:
     nobody, and where a page is missing that holds something LMDB refuses them.
     """
     needed = counted_bytes(env)
-    if os.path.getsize(path) < needed <= _MAP_BYTES:
+    if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
         os.truncate(path, needed)
 
 
@@ -114,7 +115,7 @@ class LmdbStore:
         try:
             self._env = lmdb.open(
                 path,
-                map_size=_MAP_BYTES,
+                map_size=CHECKPOINT_BYTES_MAX,
                 subdir=False,
                 max_dbs=len(TABLES),
                 readahead=False,
@@ -123,9 +124,9 @@ class LmdbStore:
             fill_to_length(self._env, path)
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         except (lmdb.DiskError, OSError) as error:
-            raise DiskFailed(f"checkpoint.mdb: cannot be opened: {error}") from error
+            raise DiskFailed(f"{FILE_NAME}: cannot be opened: {error}") from error
         except lmdb.Error as error:
-            raise CorruptData(f"cannot be opened: {error}", file=os.path.basename(path)) from error
+            raise CorruptData(f"cannot be opened: {error}", file=FILE_NAME) from error
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:

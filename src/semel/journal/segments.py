@@ -1,7 +1,7 @@
 """The segment files of a journal: their names, their order, reading from them.
 
 An LSN is a byte position in the whole journal. A segment is named by its first LSN and ends exactly
-where the next one begins.
+where the next one begins. All over the journal that first LSN stands for the segment.
 """
 
 from bisect import bisect_right
@@ -10,15 +10,15 @@ from typing import Final
 from semel.journal.disk import Disk, File
 from semel.journal.frame import HEADER_BYTES, BadFrame, Frame, UnknownVersion, decode, peek_length
 from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
+from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
 # The end of the last segment: not known yet.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
-_OPEN_FILES_MAX: Final = 256
 # One read brings a small frame whole; only a larger one needs a second read.
-_FIRST_READ_BYTES: Final = 8 * 1024
+_FIRST_READ_BYTES: Final = 8 * KIB
 
 
 def segment_name(first_lsn: int) -> str:
@@ -75,7 +75,7 @@ class Segments:
         """Open a segment for reading, or find it open."""
         file = self._files.pop(first_lsn, None)
         if file is None:
-            if len(self._files) >= _OPEN_FILES_MAX:
+            if len(self._files) >= OPEN_SEGMENTS_MAX:
                 self._files.pop(next(iter(self._files))).close()
             file = self._disk.open(segment_name(first_lsn))
         self._files[first_lsn] = file

@@ -20,7 +20,7 @@ from semel.journal.checkpoint import (
     split_owned,
 )
 from semel.journal.findings import Known, Progress, Report
-from semel.journal.index import Chunk, chunk_key, decode_chunk, split_key
+from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
 from semel.journal.seal import BadSeal, seal_of, unseal
 from semel.journal.segments import segment_name
 from semel.journal.store import Reader
@@ -28,16 +28,7 @@ from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, Stream
 from semel.machine.state import Stream, add_fork, kept_from
 
 _PROGRESS_ROWS: Final = 4_096
-KEY_BYTES: Final = len(chunk_key(0, 0))
 _OWNED: Final[dict[str, type]] = {"producers": ProducerRow, "keys": KeyRow}
-
-
-def read_position(view: Reader) -> Position | None:
-    """Read where a checkpoint stands; raises BadSeal or DecodeError."""
-    sealed = view.get("meta", POSITION_KEY)
-    if sealed is None:
-        return None
-    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=Position)
 
 
 class RowCheck:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from semel.journal.checkpoint import FILE_NAME
+from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import File
 from semel.journal.findings import Known, Progress, Report
 from semel.journal.frame import (
@@ -17,12 +17,11 @@ from semel.journal.frame import (
     UnknownVersion,
     decode,
 )
-from semel.journal.index import Chunk, decode_chunk, split_key
+from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
 from semel.journal.scan import Tear, check_torn, frames_of
 from semel.journal.seal import BadSeal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import Reader
-from semel.journal.verify_rows import KEY_BYTES, read_position
 from semel.machine.events import StreamCreated
 from semel.model.errors import CorruptData
 

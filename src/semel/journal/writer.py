@@ -5,6 +5,7 @@ has moved on already, and after a failed sync nobody knows what the disk holds (
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -101,19 +102,18 @@ class Writer:
         for part in parts:
             if part.segment != self._segment:
                 self._roll(part)
-            self._write_part(part)
+            self._write_at(part.start, part.buffers, part.size)
         if group.is_synced:
             self._sync()
 
-    def _write_part(self, part: Part) -> None:
+    def _write_at(self, lsn: int, buffers: Sequence[bytes], size: int) -> None:
+        name = segment_name(self._segment)
         try:
-            written = self._file.write(part.start - part.segment, part.buffers)
+            written = self._file.write(lsn - self._segment, buffers)
         except OSError as error:
-            raise _failed(segment_name(self._segment), "write", error) from error
-        if written != part.size:
-            raise DiskFailed(
-                f"{segment_name(self._segment)}: short write, {written} of {part.size} bytes"
-            )
+            raise _failed(name, "write", error) from error
+        if written != size:
+            raise DiskFailed(f"{name}: short write, {written} of {size} bytes")
 
     def _sync(self) -> None:
         try:
@@ -133,11 +133,11 @@ class Writer:
         try:
             self._disk.rename(SPARE_NAME, name)
             self._disk.sync_names()
-            self._file.write(first_lsn - self._segment, part.ending)
-            self._file.sync()
-            self._file.close()
         except OSError as error:
             raise _failed(name, "begin", error) from error
+        self._write_at(first_lsn, part.ending, sum(map(len, part.ending)))
+        self._sync()
+        self._file.close()
         self._file, self._spare = self._spare, None
         self._segment = first_lsn
 

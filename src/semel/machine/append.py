@@ -1,4 +1,7 @@
-"""The decision on an append: the one order of checks (design, section 4), numbered as there."""
+"""The decision on an append: the one order of checks.
+
+The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+"""
 
 from typing import Final
 

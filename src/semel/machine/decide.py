@@ -38,5 +38,5 @@ def decide(state: State, command: Command) -> Decision:
     """Answer a command on this state."""
     fault = fault_in(command)
     if fault is not None:
-        return Decision(InvalidRequest(fault))  # 1
+        return Decision(InvalidRequest(fault))
     return _DECIDERS[type(command)](state, command)

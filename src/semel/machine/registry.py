@@ -4,13 +4,12 @@ from semel.machine.events import Decision, ProducerExpired, ProducerForgotten, P
 from semel.machine.producers import is_assigned_id
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
+from semel.machine.streams import find_stream
 from semel.model.commands import ExpireProducer, ForgetProducer, Register
 from semel.model.limits import NUMBER_MAX
 from semel.model.outcomes import (
     EpochExhausted,
     Forgotten,
-    Gone,
-    NotFound,
     Outcome,
     Registered,
     StillAlive,
@@ -62,10 +61,8 @@ def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
 
 
 def _find(state: State, path: str, producer_id: str) -> tuple[Stream, ProducerRow] | Outcome:
-    stream = state.by_path.get(path)
-    if stream is None:
-        return NotFound()
-    if stream.tail.is_deleted:
-        return Gone()
+    stream = find_stream(state, path)
+    if not isinstance(stream, Stream):
+        return stream
     row = stream.producers.get(producer_id) if stream.producers else None
     return UnknownProducer() if row is None else (stream, row)

@@ -1,4 +1,7 @@
-"""Decisions on a stream's life: create, fork, delete, trim, expire."""
+"""Decisions on a stream's life: create, fork, delete, trim, expire.
+
+The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+"""
 
 from semel.machine.append import section_of
 from semel.machine.events import (
@@ -195,7 +198,8 @@ def _accept(
 # ---- the end -------------------------------------------------------------------------------------
 
 
-def _find(state: State, path: str) -> Stream | Outcome:
+def find_stream(state: State, path: str) -> Stream | Outcome:
+    """Find the stream at a path, or what to answer if there is none any more."""
     stream = state.by_path.get(path)
     if stream is None:
         return NotFound()
@@ -204,7 +208,7 @@ def _find(state: State, path: str) -> Stream | Outcome:
 
 def decide_delete(state: State, command: Delete) -> Decision:
     """Delete; softly while forks need the data."""
-    stream = _find(state, command.path)
+    stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
@@ -212,7 +216,7 @@ def decide_delete(state: State, command: Delete) -> Decision:
 
 def decide_trim(state: State, command: Trim) -> Decision:
     """Move the head, never back and never past the tail."""
-    stream = _find(state, command.path)
+    stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
     tail = stream.tail
@@ -225,7 +229,7 @@ def decide_trim(state: State, command: Trim) -> Decision:
 
 def decide_expire(state: State, command: Expire) -> Decision:
     """End a stream, if its time is really over."""
-    stream = _find(state, command.path)
+    stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
     deadline_ms = expiry_ms(stream.row, stream.tail, command.touched_ms)

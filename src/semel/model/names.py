@@ -66,15 +66,11 @@ def fault_in(command: Command) -> str | None:
 
 
 def _fault_in_append(command: Append) -> str | None:
-    batch = command.batch
-    if batch is not None and (batch.count != 1 or batch.lengths) and not _is_batch(batch):
+    if command.batch is not None and not _is_batch(command.batch):
         return "batch"
-    if command.producer is not None:
-        return _fault_in_tag(command.producer) or _fault_in_rest(command)
-    return _fault_in_rest(command)
-
-
-def _fault_in_rest(command: Append) -> str | None:
+    fault = None if command.producer is None else _fault_in_tag(command.producer)
+    if fault is not None:
+        return fault
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:

@@ -69,12 +69,12 @@ def test_a_read_sees_only_what_is_durable(bed: Bed) -> None:
     assert bodies(read(bed)) == [b"a", b"b"]
 
 
-def test_a_stream_is_readable_until_its_deletion_is_durable(bed: Bed) -> None:
+def test_a_read_of_a_deleted_stream_waits_for_the_deletion(bed: Bed) -> None:
     bed.execute(bed.append(b"a"))
     bed.submit(Delete("s", 0))
     answers: list[Outcome] = []
     bed.broker.read("s", None, now_ms=bed.now_ms, reply=answers.append)
-    assert not answers, "the answer waits for the deletion"
+    assert not answers
     bed.flush()
     assert answers == [out.NotFound()]
 
@@ -162,6 +162,7 @@ def test_an_expired_stream_is_gone_for_writers_and_readers() -> None:
     assert isinstance(bed.execute(bed.append()), out.Appended)
     bed.now_ms += 50
     assert bed.execute(bed.append()) == out.NotFound()
+    assert read(bed) == out.NotFound()
 
 
 def test_a_read_prolongs_a_sliding_window_and_a_restart_begins_it_anew() -> None:

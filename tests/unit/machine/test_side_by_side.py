@@ -6,12 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.journal import frame as codec
-from semel.machine import MachineLimits, State, Stream, apply, decide, receipts
-from semel.machine.receipts import Receipt
-from semel.machine.rows import ProducerRow
+from semel.machine import MachineLimits, State, apply, decide
 from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
 from semel.model.limits import NUMBER_MAX
+from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
 from tests.unit.machine.builders import (
@@ -25,75 +24,6 @@ from tests.unit.machine.builders import (
 
 STEPS = 50
 LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_window_ms=30)
-
-
-# ---- the machine's memory in the words of the model ----------------------------------------------
-
-
-def view(state: State) -> dict[str, object]:
-    return {
-        "time_ms": state.time_ms,
-        "next_stream": state.next_stream,
-        "next_producer": state.next_producer,
-        "registry": {name: row.epoch for name, row in state.registry.items()},
-        "streams": {path: _stream_view(state, s) for path, s in sorted(state.by_path.items())},
-    }
-
-
-def _stream_view(state: State, stream: Stream) -> dict[str, object]:
-    row, tail = stream.row, stream.tail
-    origin = row.fork and {
-        "path": row.fork.source_path,
-        "number": row.fork.source,
-        "offset": row.fork.anchor,
-        "sub_offset": row.fork.sub_offset,
-    }
-    keys = (stream.keys or {}).items()
-    alive_ms = state.time_ms - state.limits.key_window_ms
-    return {
-        "number": row.number,
-        "incarnation": row.incarnation,
-        "content_type": row.content_type,
-        "ttl_ms": row.ttl_ms,
-        "expires_at_ms": row.expires_at_ms,
-        "written_ms": tail.written_ms,
-        "inherits_expiry": row.inherits_expiry,
-        "fork": origin,
-        "head": tail.head,
-        "is_closed": tail.is_closed,
-        "is_deleted": tail.is_deleted,
-        "stream_seq": tail.stream_seq,
-        "producers": {p: _producer_view(r) for p, r in sorted((stream.producers or {}).items())},
-        "keys": [
-            (key, use.digest, use.first_offset, use.next_offset, use.time_ms)
-            for key, use in keys
-            if use.time_ms > alive_ms
-        ],
-        "tail": tail.tail,
-    }
-
-
-def _producer_view(row: ProducerRow) -> dict[str, object]:
-    held = [receipts.unpack(row.receipts, i) for i in range(receipts.held(row.receipts))]
-    if row.zero and (not held or held[0].first_seq > 0):
-        held.insert(0, receipts.unpack(row.zero, 0))
-    plain = {
-        "mode": row.mode,
-        "epoch": row.epoch,
-        "last": row.last_seq,
-        "session": row.session,
-        "older_sessions": row.older,
-        "receipts": tuple(map(_receipt_view, held)),
-        "cursor": row.cursor,
-        "updated_ms": row.updated_ms,
-        "is_tombstone": row.is_expired,
-    }
-    return plain if row.mode == DENSE else plain | {"forgotten": row.forgotten_seq}
-
-
-def _receipt_view(receipt: Receipt) -> tuple[int, ...]:
-    offsets = (receipt.first_offset, receipt.next_offset)
-    return (receipt.first_seq, receipt.last_seq, *offsets, receipt.digest)
 
 
 # ---- random steps, resolved against what the model knows -----------------------------------------
@@ -319,11 +249,11 @@ def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
         decide(machine.state, command)
         assert snapshot(machine.state) == before, "decide changed the state"
         assert machine.execute(command) == model.execute(command), command
-        assert view(machine.state) == model.view(), command
+        assert state_view(machine.state) == model.view(), command
         command = command_of(step, model)
     twin = State(LIMITS)
     for written in machine.journal:
         apply(twin, *through_the_codec(written))
     twin.touched.clear()
     assert snapshot(twin) == snapshot(machine.state), "the journal tells another story"
-    assert view(reloaded(machine.state)) == view(machine.state)
+    assert state_view(reloaded(machine.state)) == state_view(machine.state)
