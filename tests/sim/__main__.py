@@ -56,6 +56,7 @@ FLOORS = {
     "Registered": 500,
     "UnknownProducer": 500,
     "BadBody": 500,
+    "InvalidRequest": 1_000,
     "ContentTypeConflict": 300,
     "PreconditionFailed": 300,
     "StreamSeqConflict": 100,

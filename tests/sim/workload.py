@@ -36,11 +36,18 @@ class Workload:
     def draw(self, model: Model, now_ms: int) -> Command:
         """Choose the next command: sometimes one that was asked before, as a retry would."""
         self._count += 1
+        if self._rng.random() < 0.005:
+            return self._broken(now_ms)
         if self._recent and self._rng.random() < 0.2:
             return replace(self._rng.choice(self._recent), now_ms=now_ms)
         command = self._fresh(model, now_ms)
         self._recent.append(command)
         return command
+
+    def _broken(self, now_ms: int) -> Command:
+        if self._rng.random() < 0.5:
+            return ask.Delete("", now_ms)
+        return ask.Register(now_ms, "p" * 257)
 
     def path(self) -> str:
         """Choose a stream's path."""
@@ -190,3 +197,10 @@ def _is_json(model: Model, fork: ask.ForkRequest | None, content_type: str | Non
     if content_type is None and fork is not None and fork.source in model.streams:
         return model.streams[fork.source].is_json
     return content_type == JSON
+
+
+def is_broken(command: Command) -> bool:
+    """Tell a command that must be refused before anything else looks at it."""
+    if isinstance(command, ask.Register):
+        return command.producer_id is not None and len(command.producer_id) > 256
+    return not command.path

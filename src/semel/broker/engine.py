@@ -6,6 +6,7 @@ timer between an append and its sync: while one group is on its way to the disk 
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Self
 
-from semel.broker.broker import Broker, Reply
+from semel.broker.broker import Broker, ReadDone, Reply
 from semel.broker.clock import Clock, SystemClock
 from semel.broker.settings import Settings
 from semel.broker.worker import Worker
@@ -27,8 +28,11 @@ from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
 from semel.model.commands import Command
-from semel.model.errors import EngineError, EngineStopped, InvariantBroken
+from semel.model.errors import EngineError, EngineStopped
+from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
+
+log = logging.getLogger("semel")
 
 _SWITCH_SECONDS: Final = 0.0005
 _ROOM_RETRY_SECONDS: Final = 1.0
@@ -101,6 +105,7 @@ class Engine:
         self._is_committing = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
+        self._calls: set[asyncio.Future[Any]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
     @classmethod
@@ -150,7 +155,7 @@ class Engine:
         def run() -> None:
             if not self._is_stopped:
                 self._timers[slot] = self._loop.call_later(seconds, run)
-                action()
+                self._guard(action)
 
         self._timers.append(self._loop.call_later(seconds, run))
 
@@ -158,32 +163,67 @@ class Engine:
 
     def submit(self, command: Command, reply: Reply) -> None:
         """Take a command; `reply` is called on the loop when its outcome is durable."""
+        self._do(partial(self.broker.submit, command, reply))
+
+    def read(
+        self,
+        path: str,
+        offset: int | None,
+        reply: Callable[[Any], None],
+        *,
+        bytes_max: int = READ_BYTES_DEFAULT,
+    ) -> None:
+        """Read what is durable from `offset` (None: the head); `reply` gets a ReadDone or a no."""
+        now_ms = self.clock.now_ms()
+        self._do(
+            partial(self.broker.read, path, offset, now_ms=now_ms, reply=reply, bytes_max=bytes_max)
+        )
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Let a caller act on the broker; whatever that leaves to write is written soon."""
         if self._is_stopped:
             raise EngineStopped("the engine has stopped")
-        try:
-            self.broker.submit(command, reply)
-        except InvariantBroken as error:
-            # State and journal may no longer agree: nothing more may be answered from it.
-            self._fail(error)
-            raise
+        self._guard(action)
+        if self._is_stopped:
+            raise EngineStopped("the engine has failed")
         self._flush_soon()
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """Stop at any surprise: state and journal may no longer agree, so nothing may be answered.
+
+        What the world can cause has its own outcomes; an exception in here is a bug.
+        """
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - the boundary of every call into the broker
+            self._fail(error)
 
     async def execute(self, command: Command) -> Outcome:
         """Take a command and wait for its outcome."""
-        outcome: Outcome = await self.call(partial(self.submit, command))
+        outcome: Outcome = await self._call(partial(self.submit, command))
         return outcome
 
-    async def call(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        """Wait for any broker call that takes a reply as its last argument."""
+    async def fetch(
+        self, path: str, offset: int | None = None, *, bytes_max: int = READ_BYTES_DEFAULT
+    ) -> ReadDone | Outcome:
+        """Read and wait for the answer."""
+        start = partial(self.read, path, offset, bytes_max=bytes_max)
+        found: ReadDone | Outcome = await self._call(start)
+        return found
+
+    async def _call(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def reply(outcome: Any) -> None:
             if not answer.done():
                 answer.set_result(outcome)
 
-        start(reply)
-        self._flush_soon()
-        return await answer
+        self._calls.add(answer)
+        try:
+            start(reply)
+            return await answer
+        finally:
+            self._calls.discard(answer)
 
     def _sweep(self) -> None:
         if self.broker.sweep(self.clock.now_ms(), _SWEEP_COUNT_MAX):
@@ -198,8 +238,10 @@ class Engine:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._is_writing or self._is_stopped:
-            return
+        if not (self._is_writing or self._is_stopped):
+            self._guard(self._write_next)
+
+    def _write_next(self) -> None:
         group = self.broker.next_group()
         if group is None:
             self._settle_idle()
@@ -209,19 +251,15 @@ class Engine:
         else:
             self._write_here(group)
 
+    def _write_here(self, group: Group) -> None:
+        self._written(group, self._write(group))
+
     def _is_worth_a_thread(self, group: Group) -> bool:
         """A lone frame on a quick, idle disk is synced sooner than a thread wakes up."""
         if not group.is_synced:
             return False
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
         return is_slow or group.frames != 1
-
-    def _write_here(self, group: Group) -> None:
-        try:
-            room = self._write(group)
-            self._written(group, room)
-        except (EngineError, InvariantBroken) as error:
-            self._fail(error)
 
     def _write(self, group: Group) -> Room | None:
         started = monotonic()
@@ -277,6 +315,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
+            log.warning("no room for a checkpoint; nothing is lost, it is tried again later")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             return
@@ -298,10 +337,15 @@ class Engine:
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True
         self._on_fatal(error)
+        # Only an embedding program that chose to live on gets here: nobody may wait for ever.
+        self._settle_idle()
+        for answer in self._calls:
+            if not answer.done():
+                answer.set_exception(EngineStopped(f"the engine has failed: {error}"))
 
     async def settle(self) -> None:
         """Wait until nothing is on its way to the disk."""
-        while True:
+        while not self._is_stopped:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(idle)
             self._flush_soon()

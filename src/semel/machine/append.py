@@ -13,11 +13,13 @@ from semel.machine.state import State, Stream
 from semel.model.checksum import digest_of
 from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import SEQUENCE_SPAN_MAX
+from semel.model.names import adds_up
 from semel.model.outcomes import (
     Appended,
     BadBody,
     ContentTypeConflict,
     Gone,
+    InvalidRequest,
     LimitReached,
     NotFound,
     Outcome,
@@ -118,8 +120,15 @@ def _refuse_for_content(stream: Stream, command: Append) -> Outcome | None:
         return StreamSeqConflict(last)  # 12
     if command.if_match is not None and command.if_match != tail.tail:
         return PreconditionFailed(tail.tail)  # 13
-    if command.body_error is not None:
-        return BadBody(command.body_error)  # 14
+    return refuse_body(command.batch, command.body_error, stream.row.content_type)
+
+
+def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
+    """Refuse a body that is not what the stream's media type wants."""
+    if error is not None:
+        return BadBody(error)  # 14
+    if batch is not None and not adds_up(batch, is_joined=is_json(content_type)):
+        return InvalidRequest("batch")
     return None
 
 

@@ -3,7 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.append import section_of
+from semel.machine.append import refuse_body, section_of
 from semel.machine.events import (
     Decision,
     Section,
@@ -18,7 +18,6 @@ from semel.machine.state import State, Stream, expiry_ms
 from semel.model.commands import Batch, Create, Delete, Expire, ForkRequest, StoredAppend, Trim
 from semel.model.limits import FORK_DEPTH_MAX
 from semel.model.outcomes import (
-    BadBody,
     ConfigConflict,
     ContentTypeConflict,
     Created,
@@ -44,14 +43,15 @@ def decide_create(state: State, command: Create) -> Decision:
         return Decision(_compare(stream, command))  # 1, 2
     if command.fork is not None:
         return _decide_fork(state, command, command.fork)
-    refusal = _refuse_body_and_room(state, command)
+    content_type = command.content_type or DEFAULT_MEDIA_TYPE
+    refusal = _refuse_body_and_room(state, command, content_type)
     if refusal is not None:
         return Decision(refusal)
     row = StreamRow(
         state.next_stream,
         command.path,
         command.incarnation,
-        command.content_type or DEFAULT_MEDIA_TYPE,
+        content_type,
         state.frame_time(command.now_ms),
         command.ttl_ms,
         command.expires_at_ms,
@@ -108,11 +108,12 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
     if source is None:
         return Decision(NotFound())  # 3
     anchor = source.tail.tail if fork.offset is None else fork.offset
+    content_type = command.content_type or source.row.content_type
     refusal = (
         _refuse_source(source, command)
         or _refuse_anchor(source, fork, anchor)
         or _refuse_depth(state, source)
-        or _refuse_body_and_room(state, command)
+        or _refuse_body_and_room(state, command, content_type)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -127,7 +128,7 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         state.next_stream,
         command.path,
         command.incarnation,
-        command.content_type or source.row.content_type,
+        content_type,
         state.frame_time(command.now_ms),
         source.row.ttl_ms if inherits else command.ttl_ms,
         source.row.expires_at_ms if inherits else command.expires_at_ms,
@@ -173,9 +174,10 @@ def _refuse_depth(state: State, source: Stream) -> Outcome | None:
     return LimitReached("fork_depth", FORK_DEPTH_MAX) if depth > FORK_DEPTH_MAX else None  # 9
 
 
-def _refuse_body_and_room(state: State, command: Create) -> Outcome | None:
-    if command.body_error is not None:
-        return BadBody(command.body_error)  # 10
+def _refuse_body_and_room(state: State, command: Create, content_type: str) -> Outcome | None:
+    refusal = refuse_body(command.batch, command.body_error, content_type)
+    if refusal is not None:
+        return refusal  # 10
     if len(state.by_number) >= state.limits.streams:
         return LimitReached("streams", state.limits.streams)  # 11
     return None

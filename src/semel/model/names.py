@@ -5,6 +5,8 @@ stored, indexed and read back, so one bad value can never end the engine.
 """
 
 from semel.model.commands import (
+    DENSE,
+    SPARSE,
     Append,
     Batch,
     Command,
@@ -19,6 +21,7 @@ from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     CURSOR_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
+    INCARNATION_BYTES_MAX,
     MEDIA_TYPE_BYTES_MAX,
     NUMBER_MAX,
     PATH_BYTES_MAX,
@@ -85,6 +88,8 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
         return "producer_id"
     if not 0 <= tag.first_seq <= tag.last_seq <= NUMBER_MAX:
         return "producer_seq"
+    if tag.mode != SPARSE and (tag.mode != DENSE or tag.first_seq != tag.last_seq):
+        return "producer_mode"
     if tag.epoch is not None and not _is_number(tag.epoch):
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
@@ -96,6 +101,8 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
 
 def _fault_in_create(command: Create) -> str | None:
     media_type, fork, batch = command.content_type, command.fork, command.batch
+    if not is_name(command.incarnation, INCARNATION_BYTES_MAX):
+        return "incarnation"
     if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
         return "content_type"
     if command.ttl_ms is not None and not _is_number(command.ttl_ms):
@@ -108,6 +115,17 @@ def _fault_in_create(command: Create) -> str | None:
         return None
     numbers = (fork.sub_offset, 0 if fork.offset is None else fork.offset)
     return None if all(map(_is_number, numbers)) else "fork"
+
+
+def adds_up(batch: Batch, *, is_joined: bool) -> bool:
+    """Tell whether a batch's lengths divide its payload without a rest.
+
+    Only whoever knows the stream's media type can ask: JSON messages have a comma between them.
+    """
+    if batch.count == 1:
+        return True
+    commas = batch.count - 1 if is_joined else 0
+    return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
 
 
 def _is_batch(batch: Batch) -> bool:

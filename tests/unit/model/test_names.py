@@ -1,9 +1,11 @@
 """The last door: nothing out of bounds reaches the journal."""
 
+import struct
+
 import pytest
 from msgspec.structs import replace
 
-from semel.machine import State, decide
+from semel.machine import State, apply, decide
 from semel.model.commands import (
     Append,
     Batch,
@@ -18,7 +20,7 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.limits import NUMBER_MAX
-from semel.model.names import fault_in, is_name
+from semel.model.names import adds_up, fault_in, is_name
 from semel.model.outcomes import InvalidRequest
 
 TAG = ProducerTag("p", 0, 0)
@@ -58,7 +60,10 @@ def tagged(**fields: object) -> Append:
         (tagged(first_seq=-1), "producer_seq"),
         (tagged(first_seq=2, last_seq=1), "producer_seq"),
         (tagged(last_seq=NUMBER_MAX + 1), "producer_seq"),
+        (tagged(last_seq=5), "producer_mode"),
+        (tagged(mode="bogus"), "producer_mode"),
         (tagged(epoch=-1), "producer_epoch"),
+        (replace(CREATE, incarnation="\ud800"), "incarnation"),
         (tagged(session=""), "producer_session"),
         (tagged(cursor=bytes(1025)), "producer_cursor"),
     ],
@@ -80,11 +85,36 @@ def test_a_field_out_of_bounds_is_named_and_refused(command: Command, field: str
         replace(CREATE, fork=ForkRequest("t", 3, 1), expires_at_ms=-1, ttl_ms=0, batch=Batch(b"")),
         APPEND,
         replace(APPEND, key="k", stream_seq="1", batch=Batch(b"x,y", 2, bytes(8))),
-        tagged(epoch=NUMBER_MAX, session="s", cursor=bytes(1024), last_seq=NUMBER_MAX),
+        tagged(epoch=NUMBER_MAX, session="s", cursor=bytes(1024)),
+        tagged(mode="sparse", last_seq=NUMBER_MAX),
     ],
 )
 def test_a_field_at_its_bound_passes(command: Command) -> None:
     assert fault_in(command) is None
+
+
+@pytest.mark.parametrize(
+    ("content_type", "payload"), [("text/plain", b"ab,cd"), ("application/json", b"abcd")]
+)
+def test_lengths_that_do_not_divide_the_payload_are_refused(
+    content_type: str, payload: bytes
+) -> None:
+    """Else what was acknowledged would read back as other messages."""
+    batch = Batch(payload, 2, struct.pack("<II", 2, 2))
+    state = State()
+    made = decide(state, replace(CREATE, content_type=content_type))
+    assert made.event is not None
+    refused = decide(state, replace(CREATE, content_type=content_type, batch=batch))
+    assert refused.outcome == InvalidRequest("batch")
+    apply(state, made.event, made.sections, 0)
+    appended = decide(state, replace(APPEND, content_type=content_type, batch=batch))
+    assert appended.outcome == InvalidRequest("batch")
+
+
+def test_messages_end_to_end_divide_a_payload_outside_json() -> None:
+    batch = Batch(b"abcd", 2, struct.pack("<II", 2, 2))
+    assert adds_up(batch, is_joined=False)
+    assert not adds_up(batch, is_joined=True)
 
 
 def test_a_name_is_measured_in_bytes() -> None:

@@ -1,0 +1,108 @@
+"""The engine on a real directory: threads, timers, and how it stops."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from semel.broker.broker import Broker, ReadDone
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.journal.writer import Writer
+from semel.model import outcomes as out
+from semel.model.commands import Append, Batch, Create, Delete
+from semel.model.errors import DirectoryLocked, DiskFailed, EngineStopped, InvariantBroken
+
+SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=16 * 1024)
+Story = Callable[[Engine, list[BaseException]], Awaitable[None]]
+
+
+def play(path: Path, story: Story) -> list[BaseException]:
+    """Open an engine that lives on after it failed, and tell it a story."""
+    fatal: list[BaseException] = []
+
+    async def main() -> None:
+        engine = await Engine.open(str(path / "data"), SETTINGS, on_fatal=fatal.append)
+        try:
+            await engine.execute(Create("s", engine.clock.now_ms(), "i", "text/plain"))
+            await story(engine, fatal)
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    return fatal
+
+
+def append(engine: Engine, body: bytes = b"x") -> Append:
+    return Append("s", engine.clock.now_ms(), "text/plain", Batch(body))
+
+
+def test_many_appends_at_once_share_groups_and_keep_their_order(tmp_path: Path) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        answers = await asyncio.gather(*[engine.execute(append(engine)) for _ in range(500)])
+        assert [a.first_offset for a in answers if isinstance(a, out.Appended)] == [*range(500)]
+        found = await engine.fetch("s", 499)
+        assert isinstance(found, ReadDone)
+        assert found.next_offset == 500
+
+    assert play(tmp_path, story) == []
+
+
+def test_a_closed_engine_takes_nothing_and_its_directory_is_free(tmp_path: Path) -> None:
+    kept: list[Engine] = []
+
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        kept.append(engine)
+        with pytest.raises(DirectoryLocked):
+            await Engine.open(str(tmp_path / "data"), SETTINGS)
+
+    play(tmp_path, story)
+    with pytest.raises(EngineStopped):
+        kept[0].submit(Delete("s", 0), lambda _: None)
+
+    async def again() -> None:
+        engine = await Engine.open(str(tmp_path / "data"), SETTINGS)
+        assert engine.replayed_frames == 0
+        await engine.close()
+
+    asyncio.run(again())
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["on the loop", "on the thread"])
+def test_a_failed_write_stops_the_engine_and_answers_nobody(tmp_path: Path, count: int) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        with patch.object(Writer, "_sync", side_effect=DiskFailed("no disk")):
+            calls = [engine.execute(append(engine)) for _ in range(count)]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(answer, EngineStopped) for answer in answers)
+
+    (error,) = play(tmp_path, story)
+    assert isinstance(error, DiskFailed)
+
+
+@pytest.mark.parametrize("place", ["submit", "sweep", "next_group", "written"])
+def test_a_bug_anywhere_in_the_broker_stops_the_engine(tmp_path: Path, place: str) -> None:
+    async def story(engine: Engine, fatal: list[BaseException]) -> None:
+        with patch.object(Broker, place, side_effect=InvariantBroken("planted")):
+            engine._guard(engine._sweep)
+            if not fatal:
+                with pytest.raises(EngineStopped):
+                    await engine.execute(append(engine))
+
+    (error,) = play(tmp_path, story)
+    assert isinstance(error, InvariantBroken)
+
+
+def test_checkpoints_follow_the_rolls_and_dead_segments_go(tmp_path: Path) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        for _ in range(200):
+            await engine.execute(append(engine, bytes(1000)))
+        await engine.execute(Delete("s", engine.clock.now_ms()))
+        engine.checkpoint()
+        await engine.settle()
+        assert engine.checkpoint_count > 1
+        assert len(list((tmp_path / "data").glob("*.seg"))) < 4
+
+    assert play(tmp_path, story) == []
