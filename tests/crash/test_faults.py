@@ -1,5 +1,6 @@
 """Faults of the running system: the right exit code, and nothing acked is lost."""
 
+import asyncio
 import errno
 import os
 import shutil
@@ -11,6 +12,8 @@ from random import Random
 
 import pytest
 
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
 from semel.model.commands import Append, Batch, Create, Delete, ProducerTag, Trim
 from semel.model.outcomes import (
     Appended,
@@ -336,6 +339,64 @@ def test_a_checkpoint_without_room_is_dropped_and_made_later(
         assert process.ready().replayed_frames <= 2
         assert process.link.ask("dump") == expected
         process.close()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("left_bytes", [4 * KIB, 12 * KIB, 40 * KIB, 100 * KIB])
+def test_a_checkpoint_on_a_nearly_full_disk_never_ends_the_process(
+    zygote: Zygote, tmp_path: Path, left_bytes: int
+) -> None:
+    """A short write inside LMDB reads as an I/O error there; it is still only a full disk."""
+    with small_disk(tmp_path / "disk", 4096 * KIB) as disk:
+        path = disk / "data"
+        job = Job("serve", str(path), segment_bytes=256 * KIB)
+        process = zygote.serve(job)
+        with (disk / "filler").open("wb", buffering=0) as filler:
+            _fill_disk(filler.fileno())
+            os.ftruncate(filler.fileno(), os.fstat(filler.fileno()).st_size - left_bytes)
+        for n in range(400):
+            create(process, f"t-{n}")
+        process.link.ask("checkpoint")
+        expected = process.link.ask("dump")
+        process.close()
+        process = zygote.serve(job)
+        assert process.link.ask("dump") == expected
+        (disk / "filler").unlink()
+        before = checkpoints(path)
+        create(process, "after")
+        process.link.ask("checkpoint")
+        assert checkpoints(path) == before + 1
+        process.close()
+
+
+@pytest.mark.root
+def test_a_checkpoint_without_room_is_given_the_reserve(tmp_path: Path) -> None:
+    async def story(disk: Path) -> None:
+        settings = Settings(
+            segment_bytes=1024 * KIB, reserve_bytes=2048 * KIB, checkpoint_interval_ms=100
+        )
+        engine = await Engine.open(str(disk / "data"), settings)
+        with (disk / "filler").open("wb", buffering=0) as filler:
+            _fill_disk(filler.fileno())
+        for n in range(500):
+            await engine.execute(Create(f"s-{n}", engine.clock.now_ms(), "i"))
+        before = engine.checkpoint_count
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            if engine.checkpoint_count > before:
+                break
+        assert engine.checkpoint_count > before
+        (disk / "filler").unlink()
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            if not engine.broker.is_full:
+                break
+        made = await engine.execute(Create("after", engine.clock.now_ms(), "i"))
+        assert isinstance(made, Created)
+        await engine.close()
+
+    with small_disk(tmp_path / "disk", 16 * 1024 * KIB) as disk:
+        asyncio.run(story(disk))
 
 
 def _fill_disk(descriptor: int) -> None:

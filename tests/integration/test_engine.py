@@ -1,6 +1,7 @@
 """The engine on a real directory: threads, timers, and how it stops."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -106,3 +107,43 @@ def test_checkpoints_follow_the_rolls_and_dead_segments_go(tmp_path: Path) -> No
         assert len(list((tmp_path / "data").glob("*.seg"))) < 4
 
     assert play(tmp_path, story) == []
+
+
+def test_closing_takes_nothing_new_and_may_be_asked_twice(tmp_path: Path) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        async def write_on() -> None:
+            while True:
+                await engine.execute(append(engine))
+
+        writer = asyncio.create_task(write_on())
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(engine.close(), 5)
+        with pytest.raises(EngineStopped):
+            await writer
+        await engine.close()
+
+    assert play(tmp_path, story) == []
+
+
+def test_open_and_close_leave_no_file_open(tmp_path: Path) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        await engine.execute(append(engine))
+        await engine.fetch("s")
+
+    counts = []
+    for _ in range(4):
+        play(tmp_path, story)
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[-1] == counts[1]
+
+
+def test_a_reply_that_raises_stops_the_engine(tmp_path: Path) -> None:
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        def reply(_outcome: out.Outcome) -> None:
+            raise RuntimeError("planted")
+
+        engine.submit(append(engine), reply)
+        await engine.settle()
+
+    (error,) = play(tmp_path, story)
+    assert isinstance(error, RuntimeError)

@@ -20,6 +20,7 @@ from semel.journal.writer import Writer
 from semel.machine import keys, receipts
 from semel.machine.events import StreamAppended
 from semel.machine.rows import ProducerRow
+from semel.machine.state import EVERYTHING, State, Stream
 from tests.sim import world
 
 Mutant = Callable[[], Any]
@@ -172,7 +173,11 @@ def expire_too_early() -> Any:
 
 def forget_the_pruned_floor() -> Any:
     """Trimming a source takes the data its forks still read."""
-    return patch.object(broker_module, "kept_from", lambda state, stream: stream.tail.tail)
+
+    def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
+        return stream.tail.tail, EVERYTHING
+
+    return patch.object(broker_module, "kept_range", kept)
 
 
 def keys_never_age() -> Any:

@@ -33,9 +33,11 @@ class Model:
         producers_max: int = limits.PRODUCERS_PER_STREAM_MAX,
         keys_max: int = limits.IDEMPOTENCY_KEYS_MAX,
         key_window_ms: int = limits.IDEMPOTENCY_WINDOW_MS,
+        registry_max: int = limits.REGISTRY_MAX,
     ) -> None:
         self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
         self.keys_max, self.key_window_ms = keys_max, key_window_ms
+        self.registry_max = registry_max
         self.time_ms = 0  # of the last thing written
         self.next_stream = 1
         self.next_producer = 1
@@ -45,7 +47,7 @@ class Model:
     def copy(self) -> "Model":
         """Make a model that lives on by itself; what is never changed in place is shared."""
         bounds = (self.receipts, self.streams_max, self.producers_max)
-        twin = Model(*bounds, self.keys_max, self.key_window_ms)
+        twin = Model(*bounds, self.keys_max, self.key_window_ms, self.registry_max)
         twin.time_ms = self.time_ms
         twin.next_stream, twin.next_producer = self.next_stream, self.next_producer
         twin.registry = dict(self.registry)
@@ -152,6 +154,9 @@ class Model:
             return out.SubOffsetInvalid()
         if 1 + self._sources_of(source) > limits.FORK_DEPTH_MAX:
             return out.LimitReached("fork_depth", limits.FORK_DEPTH_MAX)
+        forks = [s for s in self.streams.values() if s.fork and s.fork.number == source.number]
+        if len(forks) >= limits.FORKS_PER_STREAM_MAX:
+            return out.LimitReached("forks_per_stream", limits.FORKS_PER_STREAM_MAX)
         return None
 
     def _units_left(self, stream: Stream, offset: int) -> int:
@@ -264,6 +269,9 @@ class Model:
 
     def _register(self, c: ask.Register) -> Outcome:
         name = c.producer_id
+        is_new = name is None or not (rules.is_issued_name(name) or name in self.registry)
+        if is_new and len(self.registry) >= self.registry_max:
+            return out.LimitReached("registry", self.registry_max)
         if name is None:
             while str(self.next_producer) in self.registry:
                 self.next_producer += 1
@@ -319,7 +327,7 @@ class Model:
 
     def _expire(self, stream: Stream, c: ask.Expire) -> Outcome:
         now, used = self._now(c), max(stream.written_ms, c.touched_ms)
-        is_dated = stream.expires_at_ms is not None and now >= stream.expires_at_ms
+        is_dated = stream.expires_at_ms is not None and c.now_ms >= stream.expires_at_ms
         is_idle = stream.ttl_ms is not None and now >= used + stream.ttl_ms
         if not is_dated and not is_idle:
             return out.StillAlive()

@@ -38,6 +38,8 @@ from tests.sim.tap import Entry, TappedBroker
 from tests.sim.workload import Workload, is_broken
 
 START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
 BOOTS_MAX = 50
 
 
@@ -49,18 +51,20 @@ class World:
         rng = self.rng = Random(seed)
         self.swarm = Swarm.draw(rng)
         self.injector = Injector(Random(rng.random()), self.swarm)
-        self.segment_bytes = rng.choice([4096, 8192, 16384, 65536])
+        self.segment_sizes = rng.choice([[4096], [8192], [16384], [65536], [4096, 16384, 65536]])
+        self.segment_bytes = rng.choice(self.segment_sizes)
         self.reserve_bytes = rng.choice([0, 8192])
         self.limits = MachineLimits(
             receipts=rng.choice([5, 8, 64]),
             streams=rng.choice([6, 1000]),
             producers_per_stream=rng.choice([3, 1000]),
+            registry=rng.choice([4, 1000]),
             keys=rng.choice([4, 1000]),
             key_window_ms=rng.choice([200, 100_000]),
         )
         self.disk = VirtualDisk(faults=self.injector)
         self.store = VirtualStore(faults=self.injector)
-        self.workload = Workload(rng, payload_bytes_max=self.segment_bytes // 8)
+        self.workload = Workload(rng, payload_bytes_max=min(self.segment_sizes) // 8)
         self.now_ms = START_MS
         self.counts: Counter[str] = Counter()
         self.trace = hashlib.sha256()
@@ -82,6 +86,7 @@ class World:
             limits.producers_per_stream,
             limits.keys,
             limits.key_window_ms,
+            limits.registry,
         )
 
     # ---- the process: birth ----------------------------------------------------------------------
@@ -106,6 +111,7 @@ class World:
 
     def _recover(self) -> None:
         self.disk.lock()
+        self.segment_bytes = self.rng.choice(self.segment_sizes)  # a setting may change
         recovered = self.recover(self.disk, self.store)
         self.writer = Writer(
             self.disk,
@@ -129,6 +135,10 @@ class World:
         self.cut: Cut | None = None
         self.dead: list[int] | None = None
         self.waiters = []
+        # Reads leave no trace on disk: after a restart every window begins anew.
+        self.last_use = dict.fromkeys(
+            self.broker.state.by_number, self.broker.state.frame_time(self.now_ms)
+        )
         demand_readable(self.broker, self.model)
 
     def recover(self, disk: VirtualDisk, store: VirtualStore) -> Recovered:
@@ -306,7 +316,7 @@ class World:
         demand(not (got and isinstance(got[0], Unreadable)), f"{path} cannot be read: {got}")
         if got and isinstance(got[0], ReadDone):
             number = got[0].row.number
-            self.last_use[number] = max(self.now_ms, self.last_use.get(number, 0))
+            self.last_use[number] = self.broker.state.frame_time(self.now_ms)
             self.counts["reads"] += 1
 
     def wait(self) -> None:
@@ -323,8 +333,7 @@ class World:
         """Let time pass, or jump."""
         self.now_ms += self.rng.choice([1, 5, 30])
         if self.swarm.jumps and self.rng.random() < 0.05:
-            self.now_ms += self.rng.choice([-3_600_000, 3_600_000, -1])
-            self.last_use.clear()  # what was the future may be over now, and is allowed to (P14)
+            self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
         self.broker.sweep(self.now_ms, 10)
 
     def change_capacity(self) -> None:

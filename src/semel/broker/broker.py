@@ -25,7 +25,7 @@ from semel.journal.writer import Room
 from semel.machine import Decision, State, apply, decide
 from semel.machine.media import is_json
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import kept_from
+from semel.machine.state import kept_range
 from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
 from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
@@ -195,7 +195,7 @@ class Broker:
         stream = self.state.by_path.get(path)
         if stream is None or not is_mortal(stream.row) or stream.tail.is_deleted:
             return True
-        if self.state.frame_time(now_ms) < self._expiry.deadline(stream):
+        if not self._expiry.is_over(stream, now_ms):
             return True
         expire = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
         return self._commit(decide(self.state, expire), now_ms, _nobody)
@@ -219,7 +219,9 @@ class Broker:
         if not source.tail.head <= offset < source.tail.tail:
             return command
         number = source.row.number
-        piece = self.reader.read(self.seen.by_number[number], offset, source.tail.tail, 1)[0]
+        view = self.seen.by_number[number]
+        assert view.tail is not None
+        piece = self.reader.read(view, offset, view.tail.tail, 1)[0]
         message = next(piece.messages())
         units = piece.count if is_json(source.row.content_type) else len(message)
         stored = StoredAppend(number, offset, units, message)
@@ -240,6 +242,7 @@ class Broker:
         if group is not None:
             self._flying, self._open = self._open, _Pending()
             self._flying.is_synced = group.is_synced
+            self._unpark()  # the next group forms while this one is on its way
         return group
 
     def written(self, group: Group) -> None:
@@ -265,6 +268,10 @@ class Broker:
         self.is_full = room.is_full
         self._appender.offer_spare(room.segment, room.spare_bytes)
         self._unpark()
+
+    def close(self) -> None:
+        """Let the files go that reads have opened."""
+        self._segments.close()
 
     def _unpark(self) -> None:
         while self._parked and self._execute(*self._parked[0]):
@@ -300,13 +307,14 @@ class Broker:
         self._needs_sync = self._appender.durable < self._cut_lsn
         dirty = self.state.take_dirty()
         alive = self.state.by_number
+        known: dict[int, int] = {}
         return Cut(
             self._cut_lsn,
             self._appender.previous_crc,
             self.state.meta_row(),
             dirty,
             self._index.cut(),
-            {n: kept_from(self.state, alive[n]) for n in dirty.pruned if n in alive},
+            {n: kept_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
             self._segments.spans(),
         )
 

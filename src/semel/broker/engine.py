@@ -94,15 +94,16 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             reserve_bytes=settings.reserve_bytes,
         )
-        self._write_worker = Worker("semel-journal", self._fail)
-        self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         self._is_flush_due = False
         self._is_writing = False
         self._sync_seconds = 0.0
+        self._is_draining = False
         self._is_stopped = False
+        self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
         self._is_committing = False
+        self._needs_reserve = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
         self._calls: set[asyncio.Future[Any]] = set()
@@ -133,13 +134,15 @@ class Engine:
             )
             engine = cls(directory, recovered, settings, clock=clock, on_fatal=on_fatal)
             engine.broker.set_room(engine._writer.prepare())
-        except EngineError:
+        except BaseException:
             directory.close()
             raise
         engine._start()
         return engine
 
     def _start(self) -> None:
+        self._write_worker = Worker("semel-journal", self._fail)
+        self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
         # What recovery built lives as long as the process: no use in walking it again and again.
         gc.collect()
@@ -181,7 +184,7 @@ class Engine:
 
     def _do(self, action: Callable[[], None]) -> None:
         """Let a caller act on the broker; whatever that leaves to write is written soon."""
-        if self._is_stopped:
+        if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         self._guard(action)
         if self._is_stopped:
@@ -281,20 +284,25 @@ class Engine:
         self._flush_soon()
 
     def _look_for_room(self) -> None:
-        """Ask again for a spare and the reserve, while they are missing."""
-        if self.broker.needs_room and not self._is_writing:
-            self._is_writing = True
-            self._write_worker.do(self._writer.make_room, self._found_room)
+        """Ask again for a spare and the reserve; or let a checkpoint that found no room have it."""
+        if self._is_writing or not (self.broker.needs_room or self._needs_reserve):
+            return
+        self._is_writing = True
+        look = self._writer.give_up_reserve if self._needs_reserve else self._writer.make_room
+        self._write_worker.do(look, self._found_room)
 
     def _found_room(self, room: Room) -> None:
         self._is_writing = False
         self.broker.set_room(room)
+        if self._needs_reserve:
+            self.checkpoint()
         self._flush_soon()
 
     def _settle_idle(self) -> None:
         waiting, self._idle = self._idle, []
         for future in waiting:
-            future.set_result(None)
+            if not future.done():
+                future.set_result(None)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
@@ -318,7 +326,9 @@ class Engine:
             log.warning("no room for a checkpoint; nothing is lost, it is tried again later")
             self.broker.cut_failed(cut)
             self._cut_over(None)
+            self._needs_reserve = True
             return
+        self._needs_reserve = False
         self.broker.cut_done(dead)
         self.checkpoint_count += 1
         self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
@@ -355,17 +365,21 @@ class Engine:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Finish what is under way, checkpoint, and let the directory go."""
+        """Take nothing new, finish what is under way, checkpoint, and let the directory go."""
+        if self._is_closed:
+            return
+        self._is_draining = True
         if not self._is_stopped:
             await self.settle()
             self.checkpoint()
             await self.settle()
-        self._is_stopped = True
+        self._is_stopped = self._is_closed = True
         for timer in self._timers:
             timer.cancel()
         self._write_worker.stop()
         self._checkpoint_worker.stop()
         self._writer.close()
+        self.broker.close()
         self._directory.close()
 
 

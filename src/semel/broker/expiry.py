@@ -4,10 +4,13 @@ Reads prolong a sliding window without leaving a trace in the journal, so their 
 not in the state. After a restart every window starts anew: late, never early.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from semel.machine.rows import StreamRow
-from semel.machine.state import State, Stream, expiry_ms
+from semel.machine.state import State, Stream, is_over, window_end_ms
+
+_QUEUE_SLACK: Final = 1_024
 
 
 def is_mortal(row: StreamRow) -> bool:
@@ -20,7 +23,7 @@ class Expiry:
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
-        self._started_ms = now_ms
+        self._started_ms = state.frame_time(now_ms)
         self._touched: dict[int, int] = {}
         self._watched: set[int] = set()
         self._queue: list[tuple[int, int]] = []
@@ -41,23 +44,35 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching; the queue's entry is dropped when its time comes."""
+        """Stop watching; the queue's entry goes with its time, or when half of them are dead."""
         self._touched.pop(number, None)
         self._watched.discard(number)
+        if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
+            self._queue = [entry for entry in self._queue if entry[1] in self._watched]
+            heapify(self._queue)
 
     def touch(self, number: int, now_ms: int) -> None:
         """Note a read."""
-        self._touched[number] = max(now_ms, self._touched.get(number, 0))
+        time_ms = self._state.frame_time(now_ms)
+        self._touched[number] = max(time_ms, self._touched.get(number, 0))
 
     def touched_ms(self, number: int) -> int:
         """Tell a stream's last use other than by a write."""
         return max(self._started_ms, self._touched.get(number, 0))
 
     def deadline(self, stream: Stream) -> int:
-        """Tell when a mortal stream ends."""
-        deadline_ms = expiry_ms(stream.row, stream.tail, self.touched_ms(stream.row.number))
-        assert deadline_ms is not None
-        return deadline_ms
+        """Tell when to look at a mortal stream again, at the latest."""
+        row = stream.row
+        ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
+        if row.ttl_ms is not None:
+            ends.append(window_end_ms(stream, self.touched_ms(row.number)))
+        return min(ends)
+
+    def is_over(self, stream: Stream, now_ms: int) -> bool:
+        """Tell whether a mortal stream's time is over."""
+        touched_ms = self.touched_ms(stream.row.number)
+        time_ms = self._state.frame_time(now_ms)
+        return is_over(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)
 
     def due(self, now_ms: int, count_max: int) -> list[Stream]:
         """List streams whose time is over, at most `count_max`."""
@@ -67,8 +82,7 @@ class Expiry:
             if number not in self._watched:
                 continue
             stream = self._state.by_number[number]
-            deadline_ms = self.deadline(stream)
-            heappush(self._queue, (max(deadline_ms, now_ms + 1), number))
-            if deadline_ms <= now_ms:
+            heappush(self._queue, (max(self.deadline(stream), now_ms + 1), number))
+            if self.is_over(stream, now_ms):
                 found.append(stream)
         return found

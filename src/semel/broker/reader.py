@@ -10,6 +10,7 @@ from semel.journal.index import Index
 from semel.journal.segments import Segments
 from semel.machine.events import Section
 from semel.model.errors import CorruptRead
+from semel.model.limits import READ_FRAMES_MAX
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -54,7 +55,7 @@ class Reader:
             for piece in self._read_own(number, start, stop):
                 slices.append(piece)
                 size += len(piece.payload)
-                if size >= bytes_max:
+                if size >= bytes_max or len(slices) >= READ_FRAMES_MAX:
                     return slices
         return slices
 

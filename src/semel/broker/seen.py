@@ -29,7 +29,7 @@ class View(Struct, gc=False, eq=False):
 
     row: StreamRow
     tail: TailRow | None
-    waiters: list[Waiter] | None = None
+    waiters: dict[Waiter, None] | None = None
 
 
 class Seen:
@@ -69,25 +69,25 @@ class Seen:
 def add_waiter(view: View, waiter: Waiter) -> bool:
     """Let a reader wait; False if too many do already."""
     if view.waiters is None:
-        view.waiters = []
+        view.waiters = {}
     if len(view.waiters) >= WAITERS_PER_STREAM_MAX:
         return False
-    view.waiters.append(waiter)
+    view.waiters[waiter] = None
     return True
 
 
 def drop_waiter(view: View, waiter: Waiter) -> None:
     """Stop waiting; harmless if the reader was woken already."""
-    if view.waiters is not None and waiter in view.waiters:
-        view.waiters.remove(waiter)
+    if view.waiters is not None:
+        view.waiters.pop(waiter, None)
 
 
-def _take_due(view: View, waiters: list[Waiter]) -> list[Waiter]:
+def _take_due(view: View, waiters: dict[Waiter, None]) -> list[Waiter]:
     tail = view.tail
     if tail is None or tail.is_closed or tail.is_deleted:
         view.waiters = None
-        return waiters
+        return list(waiters)
     due = [waiter for waiter in waiters if waiter.offset < tail.tail]
-    if due:
-        view.waiters = [waiter for waiter in waiters if waiter.offset >= tail.tail] or None
+    for waiter in due:
+        del waiters[waiter]
     return due

@@ -125,6 +125,7 @@ class Appender:
 
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was placed without room")
+        invariant(self.position > self.segment, "an empty segment cannot be rolled")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
         ).buffers

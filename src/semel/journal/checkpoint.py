@@ -17,7 +17,7 @@ from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk, sp
 from semel.journal.seal import BadSeal, seal, seal_of, unseal
 from semel.journal.store import Reader, Store, StoreFull, Writer
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, Row, StreamRow, TailRow
-from semel.machine.state import Dirty, MachineLimits, State
+from semel.machine.state import EVERYTHING, Dirty, MachineLimits, State
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
@@ -29,7 +29,7 @@ CHUNK_COUNT: Final = struct.Struct("<Q")
 _NUMBER: Final = struct.Struct(">Q")
 DIGEST_MODULUS: Final = 1 << 64
 DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
-_ALL: Final = 1 << 63  # above every offset
+
 
 # How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
 _SORT_MAX: Final = 4096
@@ -55,7 +55,7 @@ class Cut(Struct, frozen=True):
     meta: MetaRow
     dirty: Dirty
     chunks: dict[int, Chunk]
-    floors: dict[int, int]
+    kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
 
 
@@ -152,9 +152,9 @@ def _fill(writer: Writer, cut: Cut) -> list[int]:
     counts: dict[int, int] = {}
     _put_chunks(writer, cut, counts)
     for number in sorted(cut.dirty.dropped):
-        _prune(writer, number, _ALL, counts)
-    for number, floor in sorted(cut.floors.items()):
-        _prune(writer, number, floor, counts)
+        _prune(writer, number, (0, 0), counts)
+    for number, kept in sorted(cut.kept.items()):
+        _prune(writer, number, kept, counts)
     dead = _settle_segments(tables, cut, counts)
     live = tuple(span for span in cut.segments if span[0] not in dead)
     _put_meta(writer, POSITION_KEY, Position(cut.lsn, cut.previous_crc, live))
@@ -234,17 +234,19 @@ def _put_chunks(writer: Writer, cut: Cut, counts: dict[int, int]) -> None:
                 chunk = chunk.older
 
 
-def _prune(writer: Writer, stream: int, floor: int, counts: dict[int, int]) -> None:
-    """Remove the chunks of a stream that lie wholly below `floor`."""
+def _prune(writer: Writer, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
+    """Remove the chunks of a stream that hold nothing of the offsets still kept."""
+    start, end = kept
     gone = []
     for key, value in writer.scan("index", chunk_key(stream, 0)):
         if split_key(key)[0] != stream:
             break
         chunk = decode_chunk(key, value)
-        if chunk.next > floor:
+        if chunk.next <= start or chunk.first >= end:
+            gone.append(key)
+            counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
+        elif end == EVERYTHING:
             break
-        gone.append(key)
-        counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
     for key in gone:
         writer.delete("index", key)
 

@@ -10,8 +10,10 @@ import lmdb
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
-from semel.model.limits import CHECKPOINT_BYTES_MAX
+from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
+_PAGE_BYTES_MAX: Final = 64 * KIB
+_PAGES_BESIDE: Final = 64
 # What damaged pages lead to.
 _DAMAGED: Final = (
     lmdb.BadDbiError,
@@ -37,59 +39,88 @@ class LmdbReader:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """Look a key up."""
-        return cast("bytes | None", self._transaction.get(key, db=self._tables[table]))
+        try:
+            return cast("bytes | None", self._transaction.get(key, db=self._tables[table]))
+        except lmdb.Error as error:
+            raise translated(error) from error
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Walk the keys upwards."""
-        with self._transaction.cursor(db=self._tables[table]) as cursor:
-            if cursor.set_range(start):
-                yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())
+        try:
+            with self._transaction.cursor(db=self._tables[table]) as cursor:
+                if cursor.set_range(start):
+                    yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())
+        except lmdb.Error as error:
+            raise translated(error) from error
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Find the greatest key that is <= `key`."""
-        with self._transaction.cursor(db=self._tables[table]) as cursor:
-            if cursor.set_range(key):
-                is_found = cursor.key() == key or cursor.prev()
-            else:
-                is_found = cursor.last()
-            return cast("tuple[bytes, bytes]", cursor.item()) if is_found else None
+        try:
+            with self._transaction.cursor(db=self._tables[table]) as cursor:
+                if cursor.set_range(key):
+                    is_found = cursor.key() == key or cursor.prev()
+                else:
+                    is_found = cursor.last()
+                return cast("tuple[bytes, bytes]", cursor.item()) if is_found else None
+        except lmdb.Error as error:
+            raise translated(error) from error
 
 
 class LmdbWriter(LmdbReader):
     """The one writing transaction."""
 
+    def __init__(
+        self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database], path: str
+    ) -> None:
+        super().__init__(transaction, tables)
+        self._path = path
+        self._change_count = 0
+
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a key."""
-        with _translated():
+        self._change_count += 1
+        try:
             self._transaction.put(key, value, db=self._tables[table])
+        except lmdb.Error as error:
+            raise self._full_or(translated(error)) from error
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key."""
-        with _translated():
+        self._change_count += 1
+        try:
             self._transaction.delete(key, db=self._tables[table])
+        except lmdb.Error as error:
+            raise self._full_or(translated(error)) from error
 
     def commit(self) -> None:
         """Commit and sync."""
-        with _translated():
+        try:
             self._transaction.commit()
+        except lmdb.Error as error:
+            raise self._full_or(translated(error)) from error
 
     def abort(self) -> None:
         """Drop the transaction."""
         self._transaction.abort()
 
+    def _full_or(self, error: Exception) -> Exception:
+        """Tell a nearly full disk: it writes short, and LMDB calls that an I/O error.
 
-@contextmanager
-def _translated() -> Iterator[None]:
+        The transaction before stays whole either way: its pages are never written over.
+        """
+        disk = os.statvfs(self._path)
+        needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX
+        is_full = isinstance(error, DiskFailed) and disk.f_bavail * disk.f_frsize < needed
+        return StoreFull(str(error)) if is_full else error
+
+
+def translated(error: lmdb.Error) -> Exception:
     """Tell a full disk from a damaged file, and both from a failed disk."""
-    try:
-        yield
-    except (lmdb.MapFullError, lmdb.DiskError) as error:
-        raise StoreFull(str(error)) from error
-    except _DAMAGED as error:
-        raise CorruptData(str(error), file=FILE_NAME) from error
-    except lmdb.Error as error:
-        code = error.args[0] if error.args else error
-        raise DiskFailed(f"{FILE_NAME}: {code}") from error
+    if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
+        return StoreFull(str(error))
+    if isinstance(error, _DAMAGED):
+        return CorruptData(str(error), file=FILE_NAME)
+    return DiskFailed(f"{FILE_NAME}: {error.args[0] if error.args else error}")
 
 
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
@@ -112,6 +143,7 @@ class LmdbStore:
     """The tables in one LMDB file."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         try:
             self._env = lmdb.open(
                 path,
@@ -131,13 +163,19 @@ class LmdbStore:
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
         """Open a view."""
-        with _translated(), self._env.begin() as transaction:
+        try:
+            transaction = self._env.begin()
+        except lmdb.Error as error:
+            raise translated(error) from error
+        with transaction:
             yield LmdbReader(transaction, self._tables)
 
     def write(self) -> LmdbWriter:
         """Begin the writing transaction."""
-        with _translated():
-            return LmdbWriter(self._env.begin(write=True), self._tables)
+        try:
+            return LmdbWriter(self._env.begin(write=True), self._tables, self._path)
+        except lmdb.Error as error:
+            raise translated(error) from error
 
     def close(self) -> None:
         """Close the file."""

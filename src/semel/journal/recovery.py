@@ -88,7 +88,9 @@ def recover(
     """Open a data directory whose lock is held; `fresh_identity` is for a new one."""
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
-        return _recover(disk, store, seed_of(identity), limits or MachineLimits(), progress)
+        return _recover(
+            disk, store, seed_of(identity), limits or MachineLimits(), segment_bytes, progress
+        )
     except OSError as error:
         raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
 
@@ -122,6 +124,7 @@ def _recover(
     store: Store,
     seed: int,
     limits: MachineLimits,
+    segment_bytes: int,
     progress: Callable[[int, int], None] | None,
 ) -> Recovered:
     loaded = load(store, limits)
@@ -135,6 +138,12 @@ def _recover(
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
     _make_durable(disk, segments, tail, replay, data)
+    capacity = len(data)
+    if replay.lsn == tail[-1] and capacity != segment_bytes:
+        # Nothing is in it yet, so it cannot be rolled: the next would have the same name.
+        segments.release(tail[-1])
+        _replace_segment(disk, tail[-1], b"", segment_bytes)
+        capacity = segment_bytes
     unlink_segments(disk, dead)
     return Recovered(
         state,
@@ -143,7 +152,7 @@ def _recover(
         seed,
         replay.lsn,
         replay.previous_crc,
-        len(data),
+        capacity,
         replay.frames,
         replay.lsn - position.lsn,
     )

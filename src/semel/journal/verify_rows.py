@@ -25,7 +25,7 @@ from semel.journal.seal import BadSeal, seal_of, unseal
 from semel.journal.segments import segment_name
 from semel.journal.store import Reader
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
-from semel.machine.state import Stream, add_fork, kept_from
+from semel.machine.state import Stream, add_fork, kept_range
 
 _PROGRESS_ROWS: Final = 4_096
 _OWNED: Final[dict[str, type]] = {"producers": ProducerRow, "keys": KeyRow}
@@ -39,6 +39,7 @@ class RowCheck:
         self._known = known
         self._report = report
         self._tick = tick
+        self._kept_from: dict[int, int] = {}
 
     def check(self) -> None:
         """Check all of it; `known` holds what can be believed afterwards."""
@@ -157,18 +158,19 @@ class RowCheck:
             else:
                 self._check_rows_of(stream, own)
         for number, stream in state.by_number.items():
-            floor, tail = self._floor(stream), stream.tail.tail
-            if number not in indexed and floor < tail:
-                self._hole(stream, floor, tail)
+            start, end = self._kept(stream)
+            if number not in indexed and start < end:
+                self._hole(stream, start, end)
 
-    def _floor(self, stream: Stream) -> int:
-        """Find the first offset a stream must still have of its own."""
+    def _kept(self, stream: Stream) -> tuple[int, int]:
+        """Find the offsets a stream must still have of its own."""
         own = 0 if stream.row.fork is None else stream.row.fork.start
-        return max(own, kept_from(self._known.state, stream))
+        start, end = kept_range(self._known.state, stream, self._kept_from)
+        return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Check that a stream's chunks join, from what it keeps up to its tail."""
-        floor, tail = self._floor(stream), stream.tail.tail
+        floor, end = self._kept(stream)
         expected: int | None = None
         is_first = True
         for key, sealed in rows:
@@ -184,8 +186,10 @@ class RowCheck:
                 self._hole(stream, wanted, chunk.first)
             expected, is_first = chunk.next, False
             self._known.keys.setdefault(chunk.segment, bytearray()).extend(key)
-        if expected is not None and expected != tail:
-            self._hole(stream, expected, tail)
+        is_short = expected is not None and expected < end
+        is_long = expected is not None and expected > stream.tail.tail
+        if expected is not None and (is_short or is_long):
+            self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
         what = "the index has nothing for" if start < stop else "the index goes back over"

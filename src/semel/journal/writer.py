@@ -13,7 +13,7 @@ from msgspec import Struct
 from semel.journal.appender import Group, Part
 from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.segments import SPARE_NAME, segment_name
-from semel.model.errors import DiskFailed
+from semel.model.errors import DiskFailed, invariant
 
 RESERVE_NAME: Final = "reserve.tmp"
 
@@ -75,6 +75,12 @@ class Writer:
         spare_bytes = 0 if self._spare is None else self._segment_bytes
         return Room(self._segment, spare_bytes, is_full)
 
+    def give_up_reserve(self) -> Room:
+        """Let something else have the reserve's room, and stop growth until it is back."""
+        if self._has_reserve and self._reserve_bytes:
+            self._release_reserve()
+        return Room(self._segment, self._segment_bytes if self._spare else 0, is_full=True)
+
     def _release_reserve(self) -> None:
         try:
             self._disk.unlink(RESERVE_NAME)
@@ -129,6 +135,7 @@ class Writer:
         self._sync()
         first_lsn = part.segment
         name = segment_name(first_lsn)
+        invariant(self._spare is not None, "a segment begins without a spare file")
         assert self._spare is not None
         try:
             self._disk.rename(SPARE_NAME, name)

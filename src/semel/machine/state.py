@@ -8,6 +8,8 @@ from msgspec import Struct
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.model import limits as default
 
+EVERYTHING: Final = 1 << 63
+
 
 class MachineLimits(Struct, frozen=True):
     """The limits a deployment may set; part of the machine's behaviour, so keep them stable."""
@@ -17,6 +19,7 @@ class MachineLimits(Struct, frozen=True):
     producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
     keys: int = default.IDEMPOTENCY_KEYS_MAX
     key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
+    registry: int = default.REGISTRY_MAX
 
     def __post_init__(self) -> None:
         if min(msgspec.structs.astuple(self)) < 1:
@@ -152,22 +155,50 @@ def add_fork(source: Stream, number: int) -> None:
     source.forks.add(number)
 
 
-def kept_from(state: State, stream: Stream) -> int:
+def kept_range(state: State, stream: Stream, known: dict[int, int]) -> tuple[int, int]:
+    """Find the offsets of a stream that it or any fork of it still reads: from, up to.
+
+    `known` remembers what was found for others on the way.
+    """
+    if not stream.tail.is_deleted:
+        return kept_from(state, stream, known), EVERYTHING
+    starts = [fork_start(state.by_number[number]) for number in stream.forks or ()]
+    return kept_from(state, stream, known), max(starts, default=0)
+
+
+def fork_start(fork: Stream) -> int:
+    """Tell where a fork stops reading its source."""
+    assert fork.row.fork is not None
+    return fork.row.fork.start
+
+
+def kept_from(state: State, stream: Stream, known: dict[int, int]) -> int:
     """Find the first offset of a stream that it or any fork of it still reads."""
+    if stream.row.number in known:
+        return known[stream.row.number]
     floor = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
     for number in stream.forks or ():
         child = state.by_number[number]
-        fork = child.row.fork
-        assert fork is not None
-        needed = kept_from(state, child)
-        if needed < fork.start:
+        needed = kept_from(state, child, known)
+        if needed < fork_start(child):
             floor = min(floor, needed)
+    known[stream.row.number] = floor
     return floor
 
 
-def expiry_ms(row: StreamRow, tail: TailRow, touched_ms: int) -> int | None:
-    """Tell when a stream's time is over, given its latest use; None: never."""
-    if row.ttl_ms is None:
-        return row.expires_at_ms
-    sliding_ms = max(tail.written_ms, touched_ms) + row.ttl_ms
-    return sliding_ms if row.expires_at_ms is None else min(sliding_ms, row.expires_at_ms)
+def is_over(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
+    """Tell whether a stream's time is over, given its latest use.
+
+    A date is compared with the clock, a window with the journal's time, which never goes back: a
+    clock that jumped far ahead once must not end every date to come.
+    """
+    row = stream.row
+    if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
+        return True
+    return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)
+
+
+def window_end_ms(stream: Stream, touched_ms: int) -> int:
+    """Tell when a stream's sliding window ends."""
+    assert stream.row.ttl_ms is not None
+    return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

@@ -14,9 +14,9 @@ from semel.machine.events import (
 )
 from semel.machine.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.state import State, Stream, expiry_ms
+from semel.machine.state import State, Stream, is_over
 from semel.model.commands import Batch, Create, Delete, Expire, ForkRequest, StoredAppend, Trim
-from semel.model.limits import FORK_DEPTH_MAX
+from semel.model.limits import FORK_DEPTH_MAX, FORKS_PER_STREAM_MAX
 from semel.model.outcomes import (
     ConfigConflict,
     ContentTypeConflict,
@@ -171,7 +171,11 @@ def _refuse_depth(state: State, source: Stream) -> Outcome | None:
     while row.fork is not None:
         depth += 1
         row = state.by_number[row.fork.source].row
-    return LimitReached("fork_depth", FORK_DEPTH_MAX) if depth > FORK_DEPTH_MAX else None  # 9
+    if depth > FORK_DEPTH_MAX:
+        return LimitReached("fork_depth", FORK_DEPTH_MAX)  # 9
+    if len(source.forks or ()) >= FORKS_PER_STREAM_MAX:
+        return LimitReached("forks_per_stream", FORKS_PER_STREAM_MAX)  # 9
+    return None
 
 
 def _refuse_body_and_room(state: State, command: Create, content_type: str) -> Outcome | None:
@@ -234,7 +238,7 @@ def decide_expire(state: State, command: Expire) -> Decision:
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
-    deadline_ms = expiry_ms(stream.row, stream.tail, command.touched_ms)
-    if deadline_ms is None or state.frame_time(command.now_ms) < deadline_ms:
+    time_ms = state.frame_time(command.now_ms)
+    if not is_over(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())
     return Decision(Expired(), StreamExpired(stream.row.number))

@@ -26,6 +26,8 @@ SEQUENCE_SPAN_MAX: Final = 2**32 - 1
 STREAMS_MAX: Final = 1_000_000
 PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
+FORKS_PER_STREAM_MAX: Final = 10_000
+REGISTRY_MAX: Final = 1_000_000
 
 # Receipts: how many answers per producer are remembered word for word.
 RECEIPTS_DEFAULT: Final = 64
@@ -52,6 +54,7 @@ FINDINGS_MAX: Final = 1_000
 GROUP_BYTES_MAX: Final = 16 * MIB
 PARKED_COMMANDS_MAX: Final = 65_536
 WAITERS_PER_STREAM_MAX: Final = 16_384
+READ_FRAMES_MAX: Final = 1_000
 READ_BYTES_DEFAULT: Final = 1 * MIB
 SWEEP_INTERVAL_MS: Final = 1_000
 

@@ -15,9 +15,10 @@ SEGMENT_BYTES = 4096
 class Bed:
     """Everything an engine has but threads."""
 
-    def __init__(self, *, reserve_bytes: int = 0) -> None:
+    def __init__(self, *, reserve_bytes: int = 0, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.disk, self.store = VirtualDisk(), VirtualStore()
         self._reserve_bytes = reserve_bytes
+        self._segment_bytes = segment_bytes
         self.now_ms = 1_000
         self.start()
 
@@ -25,19 +26,20 @@ class Bed:
         """Start, or start again after `disk.kill()`."""
         self.disk.lock()
         recovered = recover(
-            self.disk, self.store, fresh_identity=bytes(16), segment_bytes=SEGMENT_BYTES
+            self.disk, self.store, fresh_identity=bytes(16), segment_bytes=self._segment_bytes
         )
         self.writer = Writer(
             self.disk,
             segment=recovered.segments.firsts[-1],
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=self._segment_bytes,
             reserve_bytes=self._reserve_bytes,
         )
-        self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=SEGMENT_BYTES)
+        self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=self._segment_bytes)
         self.broker.set_room(self.writer.prepare())
 
-    def restart(self) -> None:
-        """Kill the process and start it again."""
+    def restart(self, *, segment_bytes: int | None = None) -> None:
+        """Kill the process and start it again, perhaps with another setting."""
+        self._segment_bytes = segment_bytes or self._segment_bytes
         self.disk.kill()
         self.store.kill()
         self.start()

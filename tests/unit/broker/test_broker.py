@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker.broker import ReadDone
 from semel.model import outcomes as out
-from semel.model.commands import Delete, ProducerTag, Trim
+from semel.model.commands import Delete, ForkRequest, ProducerTag, Trim
+from semel.model.limits import READ_FRAMES_MAX
 from semel.model.outcomes import Outcome
 from tests.unit.broker.bed import SEGMENT_BYTES, Bed
 
@@ -206,3 +207,71 @@ def test_a_segment_sealed_right_at_a_checkpoint_is_given_up_when_it_is_dead(bed:
         bed.execute(bed.append(bytes(250)))
     bed.execute(Delete("s", 0))
     assert 0 in bed.checkpoint()
+
+
+def test_a_clock_that_is_behind_after_a_restart_ends_no_stream_early() -> None:
+    bed = Bed()
+    bed.execute(bed.create(ttl_ms=1_000))
+    bed.now_ms += 900
+    assert bodies(read(bed)) == []
+    bed.now_ms -= 5_000
+    bed.restart()
+    bed.now_ms += 999
+    assert isinstance(bed.execute(bed.append()), out.Appended)
+
+
+def test_streams_that_came_and_went_leave_nothing_in_the_queue_of_ends() -> None:
+    bed = Bed()
+    for _ in range(3_000):
+        bed.execute(bed.create(ttl_ms=10**9))
+        bed.execute(Delete("s", bed.now_ms))
+    assert len(bed.broker._expiry._queue) < 2_000
+
+
+def test_a_deleted_source_gives_up_what_no_fork_reads(bed: Bed) -> None:
+    for _ in range(12):
+        bed.execute(bed.append(bytes(1500)))
+    bed.execute(replace(bed.create("f"), fork=ForkRequest("s", 1)))
+    bed.execute(Delete("s", 0))
+    before = len(bed.broker._segments.firsts)
+    bed.checkpoint()
+    assert len(bed.broker._segments.firsts) < before - 3
+    assert bodies(read(bed, "f")) == [bytes(1500)]
+
+
+def test_a_fork_inside_an_empty_message_is_refused_while_others_write(bed: Bed) -> None:
+    bed.execute(bed.append(b""))
+    bed.submit(bed.append(b"b"))
+    answers = bed.submit(replace(bed.create("f"), fork=ForkRequest("s", 0, 1)))
+    bed.flush()
+    assert answers == [out.SubOffsetInvalid()]
+
+
+def test_a_read_of_many_small_appends_ends_early_and_goes_on(bed: Bed) -> None:
+    for _ in range(READ_FRAMES_MAX + 5):
+        bed.execute(bed.append())
+    first = read(bed)
+    assert isinstance(first, ReadDone)
+    assert first.next_offset == READ_FRAMES_MAX
+    assert len(bodies(read(bed, offset=first.next_offset))) == 5
+
+
+def test_a_new_segment_size_takes_over_an_empty_segment() -> None:
+    bed = Bed(segment_bytes=4096)
+    bed.restart(segment_bytes=65_536)
+    bed.execute(bed.create())
+    bed.execute(bed.append(bytes(20_000)))
+    bed.restart(segment_bytes=65_536)
+    assert bodies(read(bed)) == [bytes(20_000)]
+
+
+def test_the_next_group_forms_while_one_is_written(bed: Bed) -> None:
+    with patch.object(broker_module, "GROUP_BYTES_MAX", 100):
+        answers = [bed.submit(bed.append()) for _ in range(3)]
+        group = bed.broker.next_group()
+        assert group is not None
+        assert not bed.broker.is_congested, "what waited is in the next group already"
+        bed.writer.write(group)
+        bed.broker.written(group)
+        bed.flush()
+    assert all(answers)

@@ -104,6 +104,12 @@ def test_a_stream_with_a_date_and_a_time_expires_at_the_first_of_both() -> None:
     assert machine.execute(ask.Expire("s", 10, 0)) == out.Expired()
 
 
+def test_a_clock_that_was_far_ahead_once_does_not_end_a_date_to_come() -> None:
+    machine = machine_of(create(expires_at=50), append(now=1_000))
+    assert unchanged(machine, ask.Expire("s", 49, 0)) == out.StillAlive()
+    assert machine.execute(ask.Expire("s", 50, 0)) == out.Expired()
+
+
 def test_a_stream_without_expiry_never_expires() -> None:
     assert unchanged(machine_of(create()), ask.Expire("s", 98, 0)) == out.StillAlive()
 

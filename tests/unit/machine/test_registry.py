@@ -1,5 +1,6 @@
 """Producer identities given out, forgotten and expired."""
 
+from semel.machine import MachineLimits
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model.limits import NUMBER_MAX
@@ -46,3 +47,11 @@ def test_only_an_idle_producer_becomes_a_tombstone_and_only_once() -> None:
     assert unchanged(machine, ask.ExpireProducer("s", 14, "p", 10)) == out.StillAlive()
     assert machine.execute(ask.ExpireProducer("s", 15, "p", 10)) == out.Forgotten()
     assert unchanged(machine, ask.ExpireProducer("s", 99, "p", 10)) == out.UnknownProducer()
+
+
+def test_a_full_registry_refuses_new_ids_and_still_raises_known_ones() -> None:
+    machine = machine_of(ask.Register(0), ask.Register(0, "p"), limits=MachineLimits(registry=2))
+    full = out.LimitReached("registry", 2)
+    assert unchanged(machine, ask.Register(0)) == full
+    assert unchanged(machine, ask.Register(0, "q")) == full
+    assert machine.execute(ask.Register(0, "p")) == out.Registered("p", 1)
