@@ -10,7 +10,7 @@ The numbers EO-1 to EO-7 are the steps of an append's life (`docs/explanation/ex
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +41,9 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
+
+# An offset to read from: the end, wherever it is.
+TAIL: Final = -1
 
 Reply = Callable[[Outcome], None]
 T = TypeVar("T")
@@ -341,22 +344,45 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
     ) -> None:
         """Read a stream as it is durable, from `offset` (None: its head). A read is a use."""
-        if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
-            reply(Overloaded())
-        elif path not in self.state.by_path:
-            # EO-4. Whoever is told that it is gone may not meet it again after a crash.
-            self._release(reply, NotFound())
-        else:
+        if self._is_there(path, now_ms, reply):
             reply(self._read(path, offset, now_ms, bytes_max))
 
-    def _read(self, path: str, offset: int | None, now_ms: int, bytes_max: int) -> Outcome:
+    def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
+        """Tell a stream's durable state. Looking is no use of it."""
+        if self._is_there(path, now_ms, reply):
+            found = self._view(path)
+            if isinstance(found, Outcome):
+                reply(found)
+            else:
+                view, tail = found
+                reply(ReadDone(view.row, tail, tail.tail, []))
+
+    def _is_there(self, path: str, now_ms: int, reply: Reply) -> bool:
+        """Answer for a stream that is not there, or not any more; else leave that to the caller."""
+        if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
+            reply(Overloaded())
+            return False
+        if path not in self.state.by_path:
+            # EO-4. Whoever is told that it is gone may not meet it again after a crash.
+            self._release(reply, NotFound())
+            return False
+        return True
+
+    def _view(self, path: str) -> tuple[View, TailRow] | Outcome:
         view = self.seen.by_path.get(path)
         if view is None or view.tail is None:
             return NotFound()
-        tail = view.tail
-        if tail.is_deleted:
-            return Gone()
-        offset = tail.head if offset is None else offset
+        return Gone() if view.tail.is_deleted else (view, view.tail)
+
+    def _read(self, path: str, offset: int | None, now_ms: int, bytes_max: int) -> Outcome:
+        found = self._view(path)
+        if isinstance(found, Outcome):
+            return found
+        view, tail = found
+        if offset is None:
+            offset = tail.head
+        elif offset == TAIL:
+            offset = tail.tail
         if offset > tail.tail:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:

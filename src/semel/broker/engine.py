@@ -182,6 +182,11 @@ class Engine:
             partial(self.broker.read, path, offset, now_ms=now_ms, reply=reply, bytes_max=bytes_max)
         )
 
+    def head(self, path: str, reply: Callable[[Any], None]) -> None:
+        """Tell a stream's durable state, as a ReadDone without messages, or why not."""
+        now_ms = self.clock.now_ms()
+        self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
+
     def _do(self, action: Callable[[], None]) -> None:
         """Let a caller act on the broker; whatever that leaves to write is written soon."""
         if self._is_stopped or self._is_draining:

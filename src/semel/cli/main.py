@@ -13,7 +13,7 @@ from semel.cli.exits import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
 from semel.cli.text import printable
 from semel.model.errors import EngineError
 
-_COMMANDS: Final = ("demo", "doctor")
+_COMMANDS: Final = ("demo", "doctor", "serve")
 
 
 class _Commands(click.Group):

@@ -1,0 +1,1 @@
+"""The HTTP server: strict connections below, routes above."""

@@ -1,0 +1,204 @@
+"""The routes: what each address answers, from the engine's outcomes through `wire`."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from semel.broker.broker import TAIL, ReadDone
+from semel.broker.engine import Engine
+from semel.model.commands import Append, Create, Delete, Trim
+from semel.model.outcomes import Outcome
+from semel.server.http import Request, Responder, Response
+from semel.server.live import Live
+from semel.server.metrics import render_metrics
+from semel.server.pages import list_streams
+from semel.wire import paths, queries, requests, responses
+from semel.wire.problems import Problem
+from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
+from semel.wire.rendering import CONSTANT_HEADERS, compress
+from semel.wire.rendering import Response as WireResponse
+from semel.wire.responses import StreamFacts
+
+STREAM_PREFIX: Final = "/v1/stream/"
+_INCARNATION_BYTES: Final = 8
+
+
+def facts_of(done: ReadDone) -> StreamFacts:
+    """Tell what answers say about a stream."""
+    row, tail = done.row, done.tail
+    return StreamFacts(
+        row.incarnation,
+        row.content_type,
+        tail.tail,
+        tail.is_closed,
+        row.ttl_ms,
+        row.expires_at_ms,
+    )
+
+
+def send(responder: Responder, response: WireResponse) -> None:
+    """Send an answer of `wire`."""
+    if response.is_to_gzip:
+        response = compress(response)
+    headers = [*response.headers, *CONSTANT_HEADERS]
+    responder.send(Response(response.status, headers, response.body))
+
+
+class App:
+    """Handles requests on one engine. All of it runs on the loop's thread."""
+
+    def __init__(self, engine: Engine, *, long_poll_seconds: float, sse_seconds: float) -> None:
+        self._engine = engine
+        self.outcomes: Counter[str] = Counter()
+        self._live = Live(engine, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds)
+        self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
+            "PUT": self._put,
+            "POST": self._post,
+            "GET": self._get,
+            "HEAD": self._head,
+            "DELETE": self._delete,
+        }
+        self._pages: dict[str, Callable[[Request], WireResponse]] = {
+            "/health": self._health,
+            "/metrics": self._metrics,
+            "/v1/streams": self._list,
+        }
+
+    def handle(self, request: Request, responder: Responder) -> None:
+        """Answer one request, now or when the engine is ready to."""
+        if request.method == "OPTIONS":
+            send(responder, responses.options_response())
+        elif request.path.startswith(STREAM_PREFIX):
+            self._handle_stream(request, responder)
+        elif request.path in self._pages:
+            self._handle_page(request, responder)
+        else:
+            problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
+            send(responder, responses.problem_response(problem))
+
+    def _handle_stream(self, request: Request, responder: Responder) -> None:
+        path = paths.stream_path(request.path)
+        method = self._methods.get(request.method)
+        if isinstance(path, Problem):
+            send(responder, responses.problem_response(path))
+        elif method is None:
+            send(responder, responses.method_response())
+        else:
+            method(request, responder, path)
+
+    def _handle_page(self, request: Request, responder: Responder) -> None:
+        if request.method in {"GET", "HEAD"}:
+            send(responder, self._pages[request.path](request))
+        else:
+            send(responder, responses.method_response("GET, HEAD, OPTIONS"))
+
+    # ---- writes ----------------------------------------------------------------------------------
+
+    def _put(self, request: Request, responder: Responder, path: str) -> None:
+        clock = self._engine.clock
+        command = requests.parse_put(
+            path,
+            request.headers,
+            request.repeated,
+            request.body,
+            now_ms=clock.now_ms(),
+            incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
+            source_type=self._source_type,
+        )
+        origin = paths.origin_of(request.headers.get("host")) or "http://localhost"
+        location = paths.stream_url(origin, path)
+        self._submit(command, responder, partial(responses.put_response, location=location))
+
+    def _source_type(self, path: str) -> str | None:
+        stream = self._engine.broker.state.by_path.get(path)
+        return None if stream is None else stream.row.content_type
+
+    def _post(self, request: Request, responder: Responder, path: str) -> None:
+        headers = request.headers
+        command = requests.parse_post(
+            path, headers, request.repeated, request.body, now_ms=self._engine.clock.now_ms()
+        )
+        if isinstance(command, Problem):
+            send(responder, responses.problem_response(command))
+            return
+        is_x = command.producer is not None and requests.speaks_x(headers)
+        answer = partial(responses.post_response, command=command, is_x=is_x)
+        self._submit(command, responder, answer)
+
+    def _delete(self, request: Request, responder: Responder, path: str) -> None:
+        now_ms = self._engine.clock.now_ms()
+        command = queries.parse_delete(path, request.query, now_ms=now_ms)
+        self._submit(command, responder, responses.delete_response)
+
+    def _submit(
+        self,
+        command: Append | Create | Delete | Trim | Problem,
+        responder: Responder,
+        answer: Callable[[Outcome], WireResponse],
+    ) -> None:
+        if isinstance(command, Problem):
+            send(responder, responses.problem_response(command))
+            return
+
+        def reply(outcome: Outcome) -> None:
+            self.outcomes[type(outcome).__name__] += 1
+            send(responder, answer(outcome))
+
+        self._engine.submit(command, reply)
+
+    # ---- reads -----------------------------------------------------------------------------------
+
+    def _head(self, _request: Request, responder: Responder, path: str) -> None:
+        def reply(found: Any) -> None:
+            if isinstance(found, ReadDone):
+                send(responder, responses.head_response(facts_of(found)))
+            else:
+                send(responder, responses.outcome_response(found))
+
+        self._engine.head(path, reply)
+
+    def _get(self, request: Request, responder: Responder, path: str) -> None:
+        wanted = queries.parse_get(request.query, request.headers)
+        if isinstance(wanted, Problem):
+            send(responder, responses.problem_response(wanted))
+        elif wanted.live == CATCH_UP:
+            self._catch_up(path, wanted, responder)
+        elif wanted.live == LONG_POLL:
+            self._live.long_poll(path, wanted, responder)
+        else:
+            self._live.events(path, wanted, responder)
+
+    def _catch_up(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
+        def reply(found: Any) -> None:
+            if not isinstance(found, ReadDone):
+                send(responder, responses.outcome_response(found))
+                return
+            slices = found.slices
+            start = slices[0].offset if slices else found.next_offset
+            send(
+                responder,
+                responses.read_response(
+                    facts_of(found), wanted, slices, start=start, next_offset=found.next_offset
+                ),
+            )
+
+        self._engine.read(path, TAIL if wanted.is_now else wanted.offset, reply)
+
+    # ---- pages -----------------------------------------------------------------------------------
+
+    def _health(self, _request: Request) -> WireResponse:
+        broker = self._engine.broker
+        status = "full" if broker.is_full else "ok"
+        return responses.json_response(200, {"status": status, "durable": broker.durable})
+
+    def _metrics(self, _request: Request) -> WireResponse:
+        text = render_metrics(self._engine, self.outcomes, self._live.waiting_count)
+        headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
+        return WireResponse(200, headers, text.encode())
+
+    def _list(self, request: Request) -> WireResponse:
+        found = list_streams(self._engine.broker.seen, request.query)
+        if isinstance(found, Problem):
+            return responses.problem_response(found)
+        return responses.json_response(200, found)

@@ -1,0 +1,495 @@
+"""One HTTP/1.1 connection: strict in what it reads, in order in what it answers, bounded in both.
+
+Reading stops while too many requests wait for their answers or the client does not read them.
+There is no timer per connection: a sweep looks at each from time to time. One clock serves every
+deadline, because a connection waits for one thing at a time; it restarts when that thing changes.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+from semel.server.chunked import ChunkedBody
+from semel.server.connections import Connections
+from semel.server.exchange import CONTINUE, Exchange
+from semel.server.http import Handler, Refused, Request, problem
+from semel.server.limits_http import HttpLimits
+from semel.server.request_head import (
+    CHUNKED,
+    body_length,
+    check_partial_head,
+    expects_continue,
+    head_too_large,
+    keeps_alive,
+    parse_head,
+)
+
+_log: Final = logging.getLogger("semel.server")
+
+_OUT_BYTES_MAX: Final = 64 * 1024
+_UNSET: Final = -1.0
+
+
+class Connection(asyncio.Protocol):
+    """One client. All methods belong to the loop's thread."""
+
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_chunked",
+        "_clock",
+        "_delivered_bytes",
+        "_handler",
+        "_held_bytes",
+        "_is_begun",
+        "_is_continue_due",
+        "_is_deaf",
+        "_is_fresh",
+        "_is_half_closed",
+        "_is_modern",
+        "_is_paused",
+        "_is_reading",
+        "_is_resume_due",
+        "_is_shut",
+        "_limits",
+        "_loop",
+        "_missing_bytes",
+        "_out",
+        "_out_bytes",
+        "_progress_at",
+        "_received_bytes",
+        "_registry",
+        "_request",
+        "_sent_bytes",
+        "_transport",
+        "_waiting",
+        "_will_shut",
+        "is_write_blocked",
+    )
+
+    def __init__(self, handler: Handler, limits: HttpLimits, registry: Connections) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        # What is being read.
+        self._buffer = b""  # arrived, not consumed
+        self._is_begun = False  # a head has begun and is not whole
+        self._is_fresh = True  # no request was ever whole
+        self._request: Request | None = None  # its body is not whole
+        self._is_modern = True
+        self._body: list[bytes] = []
+        self._chunked: ChunkedBody | None = None
+        self._missing_bytes = 0
+        self._received_bytes = 0
+        self._is_continue_due = False
+        self._is_reading = False
+        self._is_paused = False
+        self._is_resume_due = False
+        self._is_deaf = False  # what arrives no longer matters
+        # What is owed and sent.
+        self._waiting: deque[Exchange] = deque()
+        self._held_bytes = 0
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._sent_bytes = 0
+        self.is_write_blocked = False
+        # How it ends.
+        self._will_shut = False
+        self._is_shut = False
+        self._is_half_closed = False
+        self._clock = _UNSET
+        self._progress_at = _UNSET
+        self._delivered_bytes = 0
+
+    # ---- the transport's calls -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._registry.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self._is_deaf:
+            return
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        if self._is_paused:
+            self._buffer = data
+        else:
+            self._read(data)
+
+    def eof_received(self) -> bool:
+        """The client says no more. It may still read: what it asked for is answered first."""
+        is_streaming = bool(self._waiting) and self._waiting[0].is_started
+        if self._is_shut or not self._waiting or is_streaming:
+            return False
+        self._go_deaf()
+        self._is_half_closed = True
+        self._clock = _UNSET
+        self._waiting[-1].closes = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        del exc
+        self._go_deaf()
+        self._drop_waiting()
+        self._registry.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self._registry.leave(self)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self.is_write_blocked = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.is_write_blocked = False
+        if self._waiting:
+            self._waiting[0].drained()
+        self._resume_soon()
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> None:
+        self._is_reading = True
+        try:
+            position = self._consume(data)
+            if position < len(data) and not self._is_deaf:
+                self._buffer = data[position:]
+        except Refused as refused:
+            self.refuse(refused)
+        except Exception:  # noqa: BLE001 - the boundary of a connection
+            _log.exception("a connection failed")
+            self.refuse(Refused(500, "internal_error", "the server has a bug; see its log"))
+        self._is_reading = False
+        self._flush()
+
+    def _consume(self, data: bytes) -> int:
+        """Take every whole request; where the rest begins."""
+        position = 0
+        while position < len(data) and not self._is_deaf:
+            if (self._waiting or self.is_write_blocked) and self._is_crowded():
+                self._pause()
+                break
+            before = position
+            if self._request is None:
+                position = self._take_head(data, position)
+            else:
+                position = self._take_body(data, position, self._request)
+            if position == before:
+                break
+        return position
+
+    def _take_head(self, data: bytes, position: int) -> int:
+        # Some clients end a body with one line end too many.
+        start = position + 2 if data.startswith(b"\r\n", position) else position
+        end = data.find(b"\r\n\r\n", start)
+        if end < 0:
+            self._begin_head(data[start:], is_new=position > 0)
+            return position
+        self._is_begun = False
+        if end + 4 - start > self._limits.head_bytes_max:
+            raise head_too_large(data[start:end], self._limits)
+        request, is_modern = parse_head(data[start:end], self._limits)
+        headers = request.headers
+        length = 0
+        if "content-length" in headers or "transfer-encoding" in headers:
+            length = body_length(request, is_modern, self._limits)
+        is_continue_due = "expect" in headers and expects_continue(request, is_modern)
+        self._is_modern = is_modern
+        position = end + 4
+        if 0 <= length <= len(data) - position:
+            if length:
+                request.body = data[position : position + length]
+                self._hold(length)
+            self._dispatch(request)
+            return position + length
+        self._begin_body(request, length, is_continue_due and position == len(data))
+        return position
+
+    def _begin_head(self, partial: bytes, *, is_new: bool) -> None:
+        if partial:
+            check_partial_head(partial, self._limits)
+            if is_new or not self._is_begun:
+                self._is_begun = True
+                self._clock = _UNSET
+
+    def _begin_body(self, request: Request, length: int, is_continue_due: bool) -> None:
+        self._request = request
+        self._clock = _UNSET
+        self._received_bytes = 0
+        if length == CHUNKED:
+            self._chunked = ChunkedBody(self._limits)
+        else:
+            self._missing_bytes = length
+        self._is_continue_due = is_continue_due
+        self._continue_if_due()
+
+    def _continue_if_due(self) -> None:
+        if self._is_continue_due and not self._waiting:
+            self._is_continue_due = False
+            self.emit(CONTINUE)
+
+    def _take_body(self, data: bytes, position: int, request: Request) -> int:
+        self._is_continue_due = False
+        chunked = self._chunked
+        if chunked is not None:
+            position = self._take_chunks(chunked, data, position)
+            if not chunked.is_complete:
+                return position
+            request.body = bytes(chunked.body)
+            self._chunked = None
+        else:
+            piece = data[position : position + self._missing_bytes]
+            self._hold(len(piece))
+            self._body.append(piece)
+            self._received_bytes += len(piece)
+            self._missing_bytes -= len(piece)
+            position += len(piece)
+            if self._missing_bytes:
+                return position
+            request.body = b"".join(self._body)
+            self._body = []
+        self._request = None
+        self._dispatch(request)
+        return position
+
+    def _take_chunks(self, chunked: ChunkedBody, data: bytes, position: int) -> int:
+        body_bytes = len(chunked.body)
+        end = chunked.feed(data, position)
+        self._hold(len(chunked.body) - body_bytes)
+        self._received_bytes += end - position
+        return end
+
+    def _dispatch(self, request: Request) -> None:
+        self._is_fresh = False
+        is_modern = self._is_modern
+        closes = self._registry.is_draining or not is_modern or "connection" in request.headers
+        if closes and not self._registry.is_draining:
+            closes = not keeps_alive(request, is_modern)
+        if closes:
+            self._go_deaf()
+        exchange = Exchange(self, request.is_head, is_modern, closes, len(request.body))
+        self._waiting.append(exchange)
+        try:
+            self._handler(request, exchange)
+        except Exception:  # noqa: BLE001 - the boundary of a request
+            _log.exception("the handler of %s %s failed", request.method, request.path)
+            self._go_deaf()
+            exchange.fail()
+
+    # ---- back-pressure -------------------------------------------------------------------------
+
+    def _hold(self, count: int) -> None:
+        self._held_bytes += count
+        self._registry.held_bytes += count
+        if self._registry.held_bytes > self._limits.held_bytes_max:
+            raise Refused(503, "overloaded", "too many bodies wait to be stored")
+
+    def _is_crowded(self) -> bool:
+        """Whether to take nothing more for now. A body that has begun may end."""
+        if self._request is not None:
+            return False
+        return (
+            self.is_write_blocked
+            or len(self._waiting) >= self._limits.pipelined_max
+            or (self._held_bytes >= self._limits.pipelined_bytes_max and bool(self._waiting))
+        )
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def _resume_soon(self) -> None:
+        # From the loop: an answer may come from deep inside the engine, a request must not.
+        if self._is_paused and not self._is_resume_due and not self._is_deaf:
+            self._is_resume_due = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resume_due = False
+        if self._is_deaf or self._is_crowded():
+            return
+        self._is_paused = False
+        data, self._buffer = self._buffer, b""
+        self._read(data)
+        if not self._is_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ---- answering -----------------------------------------------------------------------------
+
+    def is_turn(self, exchange: Exchange) -> bool:
+        """Nothing is owed to the client before this exchange's answer."""
+        waiting = self._waiting
+        return bool(waiting) and waiting[0] is exchange
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back from the loop."""
+        self._loop.call_soon(callback)
+
+    def emit(self, data: bytes) -> None:
+        """Send bytes; those of one read go out together."""
+        self._sent_bytes += len(data)
+        if not self._is_reading:
+            self._transport.write(data)
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > _OUT_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if out:
+            self._out = []
+            self._out_bytes = 0
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
+        if self._will_shut and not self._is_reading:
+            self._shut()
+
+    def advance(self) -> None:
+        """Pass the turn on while answers are complete."""
+        waiting = self._waiting
+        while waiting and waiting[0].is_complete:
+            exchange = waiting.popleft()
+            self._held_bytes -= exchange.body_bytes
+            self._registry.held_bytes -= exchange.body_bytes
+            if exchange.closes:
+                self._shut_soon()
+                return
+            if waiting:
+                waiting[0].take_turn()
+        if not self._is_begun and self._request is None:
+            self._clock = _UNSET
+        if self._is_continue_due:
+            self._continue_if_due()
+        if self._is_paused:
+            self._resume_soon()
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer what cannot be served, after all that is owed, and end."""
+        self._go_deaf()
+        exchange = Exchange(self, closes=True)
+        self._waiting.append(exchange)
+        exchange.send(problem(refused))
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _go_deaf(self) -> None:
+        self._is_deaf = True
+        self._is_begun = self._is_continue_due = False
+        self._buffer = b""
+        self._request = self._chunked = None
+        self._body = []
+
+    def _drop_waiting(self) -> None:
+        """Nothing more can be said: whatever is still owed has lost its client."""
+        waiting = tuple(self._waiting)
+        self._waiting.clear()
+        for exchange in waiting:
+            exchange.lose()
+
+    def _shut_soon(self) -> None:
+        self._go_deaf()
+        self._drop_waiting()
+        self._will_shut = True
+        if not self._is_reading:
+            self._shut()
+
+    def _shut(self) -> None:
+        """Say no more, and wait for the client to see it: an early end could cost it the answer."""
+        if self._is_shut or self._transport.is_closing():
+            return
+        self._is_shut = True
+        self._clock = _UNSET
+        if self._is_half_closed or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._transport.write_eof()
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Cut the line: what was sent cannot be completed."""
+        self._go_deaf()
+        self._out = []
+        self._drop_waiting()
+        self._transport.abort()
+
+    def drain(self) -> None:
+        """End once nothing is owed."""
+        if self._is_shut:
+            return
+        if self._waiting:
+            if not self._is_begun and self._request is None:
+                self._go_deaf()
+                self._waiting[-1].closes = True
+        elif not self._is_begun and self._request is None:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End a connection that owes nothing."""
+        self._go_deaf()
+        self._transport.close()
+
+    # ---- deadlines -----------------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Look whether the client lets us wait too long."""
+        if self._sent_bytes != self._delivered_bytes and self._is_stalled(now):
+            self.abort()
+        elif self._clock == _UNSET or self._is_paused:
+            self._clock = now
+        else:
+            self._check_elapsed(now - self._clock)
+
+    def _is_stalled(self, now: float) -> bool:
+        unread = self._transport.get_write_buffer_size()
+        delivered = self._sent_bytes - unread
+        if delivered != self._delivered_bytes or self._progress_at == _UNSET:
+            self._delivered_bytes = delivered
+            self._progress_at = now
+        if not unread:
+            self._progress_at = _UNSET
+            return False
+        if self._is_shut:
+            self._clock = now
+        return now - self._progress_at > self._limits.stall_seconds
+
+    def _check_elapsed(self, elapsed: float) -> None:
+        limits = self._limits
+        if self._is_shut or self._is_half_closed:
+            rest = limits.linger_seconds if self._is_shut else limits.half_closed_seconds
+            if elapsed > rest:
+                self.abort()
+        elif self._request is not None:
+            if self._is_body_late(elapsed):
+                self.refuse(Refused(408, "request_timeout", "the body comes too slowly"))
+        elif self._is_begun:
+            if elapsed > limits.header_seconds:
+                self.refuse(Refused(408, "request_timeout", "the headers come too slowly"))
+        elif not self._waiting:
+            idle = limits.header_seconds if self._is_fresh else limits.keep_alive_seconds
+            if elapsed > idle:
+                self._hang_up()
+
+    def _is_body_late(self, elapsed: float) -> bool:
+        limits = self._limits
+        if elapsed > limits.body_seconds:
+            return True
+        wanted = elapsed * limits.body_bytes_per_second_min
+        return elapsed > limits.body_grace_seconds and self._received_bytes < wanted

@@ -1,0 +1,240 @@
+"""One request's answer: encoded here, sent in its turn by the connection."""
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from semel.server.http import Headers, Refused, Response, Stream, problem
+
+_log: Final = logging.getLogger("semel.server")
+
+# Below this, one copy is cheaper than a second buffer on its way to the kernel.
+_JOIN_BYTES_MAX: Final = 16 * 1024
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
+_BARE: Final = frozenset({204, 304})  # never with a body, nor with its length
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class Line(Protocol):
+    """What an exchange needs of its connection."""
+
+    @property
+    def is_write_blocked(self) -> bool:
+        """The client reads too slowly."""
+
+    def is_turn(self, exchange: "Exchange") -> bool:
+        """Nothing is owed to the client before this exchange's answer."""
+
+    def emit(self, data: bytes) -> None:
+        """Send bytes of the exchange whose turn it is."""
+
+    def advance(self) -> None:
+        """Look whether the next exchange's turn has come."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back from the loop."""
+
+    def abort(self) -> None:
+        """Cut the line: what was sent cannot be completed."""
+
+
+class Exchange(Struct, eq=False, gc=False):
+    """A request that waits for its answer: its Responder, and its Stream if it has one.
+
+    A Struct because one is made per request. It is in no cycle once it is complete or lost.
+    """
+
+    _line: Line
+    _is_head: bool = False
+    _is_modern: bool = True
+    closes: bool = False
+    body_bytes: int = 0
+    is_started: bool = False
+    is_complete: bool = False
+    _is_chunked: bool = False
+    _is_mute: bool = False
+    _is_gone: bool = False
+    _held: list[bytes] | None = None
+    _gone: list[Callable[[], None]] | None = None
+    _drained: list[Callable[[], None]] | None = None
+
+    # ---- a whole answer ------------------------------------------------------------------------
+
+    def send(self, response: Response) -> None:
+        """Answer, once."""
+        if self.is_started:
+            _log.error("a request was answered twice, with %d last", response.status)
+            return
+        status, body = response.status, response.body
+        framing = "" if status in _BARE else f"Content-Length: {len(body)}\r\n"
+        try:
+            data = self._encode_head(status, response.headers, framing)
+        except (ValueError, TypeError):
+            _log.exception("an answer could not be encoded")
+            self.fail()
+            return
+        self.is_started = self.is_complete = True
+        self._gone = None
+        if body and framing and not self._is_head:
+            if len(body) <= _JOIN_BYTES_MAX:
+                data += body
+            else:
+                self._put(data)
+                data = body
+        self._put(data)
+        self._line.advance()
+
+    def _encode_head(self, status: int, headers: Headers, framing: str) -> bytes:
+        if self.closes:
+            framing += "Connection: close\r\n"
+        elif not self._is_modern:
+            framing += "Connection: keep-alive\r\n"
+        if not 200 <= status <= 599:
+            raise ValueError(f"{status} is not the status of an answer")
+        start = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        # A value may quote what a client sent: it must not become a line of its own.
+        if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
+            raise ValueError("an answer's header holds a line end")
+        return f"{start}{fields}{framing}\r\n".encode("latin-1")
+
+    def fail(self) -> None:
+        """The handler broke: say so if nothing was said yet, and end the connection."""
+        self.closes = True
+        if not self.is_started:
+            self.send(problem(Refused(500, "internal_error", "the server has a bug; see its log")))
+        elif not self.is_complete:
+            self._line.abort()
+
+    # ---- an answer in pieces -------------------------------------------------------------------
+
+    def start(self, status: int, headers: Headers) -> Stream:
+        """Begin an answer of unknown length."""
+        if self.is_started:
+            _log.error("a request was answered twice, with %d last", status)
+            return _Nowhere()
+        self._is_mute = self._is_head or status in _BARE
+        self._is_chunked = self._is_modern and status not in _BARE
+        if not self._is_modern and not self._is_mute:
+            self.closes = True  # its end is the end of the connection
+        framing = "Transfer-Encoding: chunked\r\n" if self._is_chunked else ""
+        try:
+            head = self._encode_head(status, headers, framing)
+        except (ValueError, TypeError):
+            _log.exception("an answer could not be encoded")
+            self.fail()
+            return _Nowhere()
+        self.is_started = True
+        self._put(head)
+        self._line.advance()
+        return self
+
+    def write(self, data: bytes) -> None:
+        """Send a piece; to a client that is gone, nothing."""
+        if self._is_mute or self._is_gone or not data:
+            return
+        if self.is_complete:
+            _log.error("a piece was written after the end of its answer")
+        elif self._is_chunked:
+            self._put(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._put(data)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self._is_gone or self.is_complete:
+            return
+        if self._is_chunked and not self._is_mute:
+            self._put(LAST_CHUNK)
+        self.is_complete = True
+        self._gone = self._drained = None
+        self._line.advance()
+
+    @property
+    def is_blocked(self) -> bool:
+        """The client reads too slowly, or an earlier answer is not out yet: better wait."""
+        if self._is_gone:
+            return False
+        return not self._line.is_turn(self) or self._line.is_write_blocked
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the stream is not, or no longer, blocked."""
+        if not self.is_blocked:
+            self._line.call_soon(lambda: _guarded(callback))
+        elif self._drained is None:
+            self._drained = [callback]
+        else:
+            self._drained.append(callback)
+
+    # ---- the connection's side -----------------------------------------------------------------
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call back if the client goes away before the answer is complete."""
+        if self._is_gone:
+            _guarded(callback)
+        elif self._gone is None:
+            self._gone = [callback]
+        else:
+            self._gone.append(callback)
+
+    def lose(self) -> None:
+        """The client is gone."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        callbacks, self._gone, self._drained, self._held = self._gone, None, None, None
+        for callback in callbacks or ():
+            _guarded(callback)
+
+    def _put(self, data: bytes) -> None:
+        if self._is_gone:
+            return
+        if self._line.is_turn(self):
+            self._line.emit(data)
+        elif self._held is None:
+            self._held = [data]
+        else:
+            self._held.append(data)
+
+    def take_turn(self) -> None:
+        """Every earlier answer is out: send what was held back."""
+        held, self._held = self._held, None
+        for data in held or ():
+            self._line.emit(data)
+        if self._drained is not None:
+            self.drained()
+
+    def drained(self) -> None:
+        """The client has caught up."""
+        callbacks, self._drained = self._drained, None
+        for callback in callbacks or ():
+            _guarded(callback)
+
+
+class _Nowhere:
+    """The stream of an answer that was refused: everything written is dropped."""
+
+    is_blocked: Final = False
+
+    def write(self, data: bytes) -> None:
+        """Drop it."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """It will never drain."""
+
+
+def _guarded(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - the boundary of a callback
+        _log.exception("a callback of an answer failed")

@@ -1,0 +1,61 @@
+"""`GET /v1/streams`: the durable streams, in order of their paths, a page at a time."""
+
+from heapq import nsmallest
+from typing import Final
+
+from semel.broker.seen import Seen, View
+from semel.model.offsets import print_offset
+from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.queries import parse_query
+
+_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1_000
+
+
+def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
+    """List streams after a path and under a prefix; `next` is where the next page begins."""
+    try:
+        given = parse_query(query, _PARAMETERS) if query else {}
+        limit = _read_limit(given.get("limit"))
+    except BadRequest as refusal:
+        return refusal.problem
+    prefix, after = given.get("prefix", ""), given.get("after", "")
+    fitting = (
+        path
+        for path, view in seen.by_path.items()
+        if path > after and path.startswith(prefix) and not _is_deleted(view)
+    )
+    page = nsmallest(limit + 1, fitting)
+    more = len(page) > limit
+    return {
+        "streams": [_describe(path, seen.by_path[path]) for path in page[:limit]],
+        "next": page[limit - 1] if more else None,
+    }
+
+
+def _read_limit(text: str | None) -> int:
+    if text is None:
+        return LIMIT_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
+        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
+    return int(text)
+
+
+def _is_deleted(view: View) -> bool:
+    return view.tail is None or view.tail.is_deleted
+
+
+def _describe(path: str, view: View) -> dict[str, object]:
+    row, tail = view.row, view.tail
+    assert tail is not None
+    return {
+        "path": path,
+        "content_type": row.content_type,
+        "incarnation": row.incarnation,
+        "first_offset": print_offset(tail.head),
+        "next_offset": print_offset(tail.tail),
+        "closed": tail.is_closed,
+        "created_at_ms": row.created_ms,
+        "written_at_ms": tail.written_ms,
+    }

@@ -1,0 +1,213 @@
+"""Reading header values, strictly: what is not exactly right is refused, never guessed."""
+
+import re
+from collections.abc import Mapping, Set
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from semel.model.limits import MEDIA_TYPE_BYTES_MAX, NUMBER_MAX
+from semel.model.offsets import parse_offset
+from semel.wire.problems import BadRequest, Problem, bad_header
+
+# Lower-case names; a value that came twice is joined with ", "; bytes above ASCII are Latin-1.
+Headers = Mapping[str, str]
+
+# Headers whose second value would have to be dropped in silence.
+SINGLE: Final = frozenset(
+    {
+        "content-type",
+        "content-encoding",
+        "stream-ttl",
+        "stream-expires-at",
+        "stream-closed",
+        "stream-seq",
+        "stream-forked-from",
+        "stream-fork-offset",
+        "stream-fork-sub-offset",
+        "producer-id",
+        "producer-epoch",
+        "producer-seq",
+        "producer-session",
+        "producer-mode",
+        "producer-cursor",
+        "x-producer-id",
+        "x-producer-epoch",
+        "x-producer-seq",
+        "idempotency-key",
+        "if-match",
+    }
+)
+
+_NUMBER_DIGITS: Final = len(str(NUMBER_MAX))
+_CANONICAL: Final = re.compile(r"0|[1-9][0-9]*")
+_WORD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_MEDIA_TYPE: Final = re.compile(_WORD + r"/" + _WORD + r"[ \t]*(?:;[\t\x20-\x7e]*)?")
+_COMMON_TYPES: Final = frozenset({"application/json", "application/octet-stream", "text/plain"})
+_RFC_3339: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])(?:\.([0-9]+))?"
+    r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+
+
+def refuse_repeated(repeated: Set[str]) -> None:
+    """Refuse a request that gives a single-valued header twice."""
+    for name in sorted(SINGLE.intersection(repeated)):
+        raise bad_header(name, "was given more than once")
+
+
+def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
+    """Read a text of printable ASCII, neither empty nor too long; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not 0 < len(value) <= bytes_max:
+        raise bad_header(name, f"must have 1 to {bytes_max} characters")
+    if not (value.isascii() and value.isprintable()):
+        raise bad_header(name, "must be printable ASCII")
+    return value
+
+
+def to_number(value: str) -> int | None:
+    """Read digits, leading zeros allowed, up to 2^53-1; None if it is anything else."""
+    if len(value) > _NUMBER_DIGITS:
+        value = value.lstrip("0")
+    if len(value) > _NUMBER_DIGITS or not (value.isascii() and value.isdigit()):
+        return None
+    number = int(value)
+    return number if number <= NUMBER_MAX else None
+
+
+def read_number(headers: Headers, name: str) -> int | None:
+    """Read an integer of digits only; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    number = to_number(value)
+    if number is None:
+        raise bad_header(name, f"must be an integer from 0 to {NUMBER_MAX}")
+    return number
+
+
+def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> int | None:
+    """Read an integer without leading zeros; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    number = to_number(value) if _CANONICAL.fullmatch(value) else None
+    if number is None or number > maximum:
+        raise bad_header(name, f"must be an integer from 0 to {maximum}, without leading zeros")
+    return number
+
+
+def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
+    """Read `n` or `first-last`; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    left, dash, right = value.partition("-")
+    first = to_number(left)
+    last = to_number(right) if dash else first
+    if first is None or last is None or first > last:
+        raise bad_header(name, "must be an integer, or two in order joined by '-'")
+    return first, last
+
+
+def read_flag(headers: Headers, name: str) -> bool:
+    """Read `true`, in any case; everything else counts as absent (protocol 1.1)."""
+    value = headers.get(name)
+    return value is not None and value.lower() == "true"
+
+
+def read_instant(headers: Headers, name: str) -> int | None:
+    """Read an RFC 3339 date and time as milliseconds since 1970; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    found = _RFC_3339.fullmatch(value)
+    if found is None:
+        raise bad_header(name, "must be an RFC 3339 date and time, such as 2030-01-31T12:00:00Z")
+    date, clock, fraction, sign, hours, minutes = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{clock}+00:00")
+        if sign is not None:
+            shift = timedelta(hours=int(hours), minutes=int(minutes))
+            moment = moment - shift if sign == "+" else moment + shift
+    except (ValueError, OverflowError):
+        raise bad_header(name, "is not a day of the calendar") from None
+    return (moment - _EPOCH) // _MILLISECOND + int(((fraction or "") + "000")[:3])
+
+
+def print_instant(instant_ms: int) -> str:
+    """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
+    moment = _EPOCH + instant_ms * _MILLISECOND
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def read_content_type(headers: Headers) -> str | None:
+    """Read `type/subtype` with any parameters, exactly as given; None if absent or empty."""
+    value = headers.get("content-type")
+    if not value:
+        return None
+    if value in _COMMON_TYPES:
+        return value
+    if len(value) > MEDIA_TYPE_BYTES_MAX or _MEDIA_TYPE.fullmatch(value) is None:
+        raise bad_header("content-type", "must be a media type such as application/json")
+    return value
+
+
+def refuse_encoding(headers: Headers) -> None:
+    """Refuse a compressed body: nothing here unpacks what a stranger packed."""
+    value = headers.get("content-encoding")
+    if value is not None and value.lower() != "identity":
+        message = "the body must be sent without Content-Encoding"
+        raise BadRequest(Problem(415, "unsupported_encoding", message))
+
+
+def to_position(text: str) -> int | None:
+    """Read a printed offset, or a plain integer without leading zeros; None if it is neither."""
+    return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
+
+
+def read_if_match(headers: Headers) -> int | None:
+    """Read the offset that If-Match names, quoted or bare; None if absent."""
+    value = headers.get("if-match")
+    if value is None:
+        return None
+    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+    offset = to_position(value[1:-1] if is_quoted else value)
+    if offset is None:
+        raise bad_header("if-match", "must be an offset of the stream's end, or its integer")
+    return offset
+
+
+def _qualities(value: str) -> dict[str, float]:
+    """Read a list with q-values; a broken entry counts as not acceptable."""
+    found: dict[str, float] = {}
+    for entry in value.lower().split(","):
+        name, _, parameters = entry.partition(";")
+        quality = "1"
+        for parameter in parameters.split(";"):
+            key, _, given = parameter.partition("=")
+            if key.strip() == "q":
+                quality = given.strip()
+        found[name.strip()] = float(quality) if _QUALITY.fullmatch(quality) else 0.0
+    return found
+
+
+def accepts_gzip(headers: Headers) -> bool:
+    """Tell whether Accept-Encoding wants gzip at least as much as plain bytes."""
+    value = headers.get("accept-encoding")
+    if value is None or "gzip" not in value.lower():
+        return False
+    wanted = _qualities(value)
+    quality = wanted.get("gzip", wanted.get("x-gzip", 0.0))
+    return quality > 0 and quality >= wanted.get("identity", 0.0)
+
+
+def accepts_type(headers: Headers, media_type: str) -> bool:
+    """Tell whether Accept names a media type itself; a wildcard does not."""
+    value = headers.get("accept")
+    return value is not None and _qualities(value).get(media_type, 0.0) > 0

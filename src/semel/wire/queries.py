@@ -1,0 +1,109 @@
+"""GET and DELETE: what the query asks for."""
+
+from collections.abc import Set
+from typing import Final
+
+from msgspec import Struct
+
+from semel.model.commands import Delete, Trim
+from semel.model.offsets import parse_offset
+from semel.wire.cursors import parse_cursor
+from semel.wire.headers import Headers, accepts_gzip, accepts_type, to_position
+from semel.wire.media import FRAMES
+from semel.wire.paths import percent_decode
+from semel.wire.problems import BadRequest, Problem, bad_request
+
+CATCH_UP: Final = "catch-up"
+LONG_POLL: Final = "long-poll"
+SSE: Final = "sse"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+READ_COMMITTED: Final = "read_committed"
+
+_READ: Final = frozenset({"offset", "live", "cursor", "isolation"})
+_TRIM: Final = frozenset({"before"})
+
+
+class ReadRequest(Struct, frozen=True, gc=False):
+    """What a reader wants. `offset` None: from the head; `is_now`: from the tail."""
+
+    offset: int | None = None
+    is_now: bool = False
+    live: str = CATCH_UP
+    cursor: int | None = None
+    isolation: str = READ_UNCOMMITTED
+    is_frames: bool = False
+    accepts_gzip: bool = False
+    if_none_match: str | None = None
+
+
+def parse_query(query: str, known: Set[str]) -> dict[str, str]:
+    """Read the known parameters of a query; others are ignored. Raises BadRequest."""
+    found: dict[str, str] = {}
+    for part in query.split("&"):
+        raw_name, _, raw_value = part.partition("=")
+        name = _decode(raw_name)
+        if name not in known:
+            continue
+        if name in found:
+            raise bad_request("invalid_query", f"{name} was given more than once", field=name)
+        found[name] = _decode(raw_value)
+    return found
+
+
+def _decode(raw: str) -> str:
+    """Undo a query's encoding; what is broken becomes a text that nothing allows."""
+    decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
+    return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
+
+
+def parse_get(query: str, headers: Headers) -> ReadRequest | Problem:
+    """Read a read. The headers it looks at are lists: repeated, they are joined by commas."""
+    try:
+        given = parse_query(query, _READ) if query else {}
+        offset, is_now = _read_offset(given.get("offset"))
+        live = given.get("live", CATCH_UP)
+        live = live if live in (LONG_POLL, SSE) else CATCH_UP
+        if live != CATCH_UP and "offset" not in given:
+            raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
+        isolation = given.get("isolation", READ_UNCOMMITTED)
+        if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
+            message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
+            raise bad_request("invalid_query", message, field="isolation")
+    except BadRequest as refusal:
+        return refusal.problem
+    return ReadRequest(
+        offset,
+        is_now,
+        live,
+        parse_cursor(given.get("cursor")),
+        isolation,
+        accepts_type(headers, FRAMES),
+        accepts_gzip(headers),
+        headers.get("if-none-match"),
+    )
+
+
+def _read_offset(text: str | None) -> tuple[int | None, bool]:
+    if text is None or text == "-1":
+        return None, False
+    if text == "now":
+        return None, True
+    offset = parse_offset(text)
+    if offset is None:
+        message = "offset must be -1, now, or an offset this server gave out"
+        raise bad_request("invalid_offset", message, field="offset")
+    return offset, False
+
+
+def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim | Problem:
+    """Read a deletion, or with `before` a trim."""
+    try:
+        text = parse_query(query, _TRIM).get("before")
+        if text is None:
+            return Delete(path, now_ms)
+        before = to_position(text)
+        if before is None:
+            raise bad_request("invalid_offset", "before must be an offset", field="before")
+    except BadRequest as refusal:
+        return refusal.problem
+    return Trim(path, now_ms, before)

@@ -1,0 +1,126 @@
+"""One table: every outcome the engine has, and the status it is answered with."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from semel.model import outcomes as out
+from semel.model.offsets import print_offset
+from semel.wire.problems import Fields, Problem
+
+
+class Rule(NamedTuple):
+    """How an outcome is answered.
+
+    `message` is formatted with the outcome; `names` are facts that have another name outside.
+    """
+
+    status: int
+    message: str = ""
+    names: Mapping[str, str] = {}
+
+
+DONE: Final[Mapping[type[out.Outcome], int]] = {
+    out.Created: 201,
+    out.Appended: 204,
+    out.Duplicate: 204,
+    out.Deleted: 204,
+    out.Trimmed: 204,
+    out.Expired: 204,
+    out.Registered: 200,
+    out.Forgotten: 204,
+}
+
+REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
+    out.InvalidRequest: Rule(400, "{0.field} is empty, too long or too large"),
+    out.NotFound: Rule(404, "there is no such stream"),
+    out.Gone: Rule(410, "the stream is deleted; only its forks have its data"),
+    out.StillAlive: Rule(409, "its time is not over"),
+    out.StreamClosed: Rule(409, "the stream is closed"),
+    out.ConfigConflict: Rule(409, "a stream of that path has another {0.field}"),
+    out.ContentTypeConflict: Rule(
+        409, "the stream holds {0.expected}", {"expected": "expected_content_type"}
+    ),
+    out.StreamSeqConflict: Rule(
+        409, "Stream-Seq must be greater than {0.last}", {"last": "last_stream_seq"}
+    ),
+    out.PreconditionFailed: Rule(412, "the stream has another end than If-Match says"),
+    out.OffsetBeyondTail: Rule(400, "the offset lies past the end of the stream"),
+    out.OffsetTrimmed: Rule(410, "the stream no longer holds what lies before its head"),
+    out.SubOffsetInvalid: Rule(400, "the sub-offset reaches past the one append it may divide"),
+    out.ForkSourceGone: Rule(409, "a deleted stream cannot be forked"),
+    out.BadBody: Rule(400, "{0.reason}"),
+    out.Unreadable: Rule(500, "what is stored is not what was written: {0.reason}"),
+    out.DiskReadFailed: Rule(503, "what is stored cannot be read now: {0.reason}"),
+    out.StaleEpoch: Rule(403, "a newer instance owns this producer id"),
+    out.StaleSession: Rule(403, "a newer session owns this producer id"),
+    out.SessionConflict: Rule(403, "two processes claim the same epoch"),
+    out.SessionUnknown: Rule(409, "a new session must begin with sequence 0"),
+    out.ProducerStateExpired: Rule(409, "the producer was idle too long; begin a newer epoch"),
+    out.UnknownProducer: Rule(404, "this producer id was never given out"),
+    out.ModeConflict: Rule(400, "the producer writes this stream in {0.mode} mode"),
+    out.EpochMustStartAtZero: Rule(
+        400, "a raised epoch begins with sequence 0", {"received": "received_seq"}
+    ),
+    out.EpochExhausted: Rule(409, "the epoch cannot be raised any further; use another id"),
+    out.SequenceGap: Rule(
+        409,
+        "sequence {0.expected} is missing; {0.received} came",
+        {"expected": "expected_seq", "received": "received_seq"},
+    ),
+    out.SequenceHole: Rule(409, "this sequence was skipped and can no longer be stored"),
+    out.BatchOverlap: Rule(409, "part of this range is stored, part is not"),
+    out.RestartAmbiguous: Rule(
+        409, "a used sequence came with another payload: a restart needs an epoch or a session"
+    ),
+    out.PayloadMismatch: Rule(422, "this sequence was stored with another payload"),
+    out.KeyReused: Rule(422, "this Idempotency-Key was used with another payload"),
+    out.LimitReached: Rule(429, "{0.limit} is at its limit of {0.maximum}"),
+    out.BatchTooLarge: Rule(413, "an append may take {0.bytes_max} bytes"),
+    out.DiskFull: Rule(507, "the disk is full; deleting still works"),
+    out.Overloaded: Rule(503, "too much is waiting for the disk; send the same again"),
+}
+
+STATUS: Final[Mapping[type[out.Outcome], int]] = {
+    **DONE,
+    **{refusal: rule.status for refusal, rule in REFUSED.items()},
+}
+
+_OFFSETS: Final = frozenset({"next_offset", "head"})
+_WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded)
+
+
+def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
+    """Turn a refusal into what is answered; `is_x` in the X-Producer-* dialect."""
+    rule = REFUSED[type(outcome)]
+    facts: dict[str, object] = {}
+    headers: Fields = []
+    for name in outcome.__struct_fields__:
+        value = getattr(outcome, name)
+        facts[rule.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
+    if "next_offset" in facts:
+        headers.append(("Stream-Next-Offset", str(facts["next_offset"])))
+    if isinstance(outcome, out.StreamClosed):
+        headers.append(("Stream-Closed", "true"))
+    if isinstance(outcome, _WORTH_A_RETRY):
+        headers.append(("Retry-After", "1"))
+    headers.extend(_producer_headers(outcome, rule.status, facts, is_x=is_x))
+    message = rule.message.format(outcome)
+    return Problem(rule.status, outcome.code, message, facts, headers)
+
+
+def _producer_headers(
+    outcome: out.Outcome, status: int, facts: Mapping[str, object], *, is_x: bool
+) -> Fields:
+    headers: Fields = []
+    if is_x and status == 403:
+        headers.append(("X-Error", "stale-epoch"))
+    if "current_epoch" in facts:
+        name = "X-Current-Epoch" if is_x else "Producer-Epoch"
+        headers.append((name, str(facts["current_epoch"])))
+    if "last_seq" in facts and not is_x:
+        headers.append(("Producer-Seq", str(facts["last_seq"])))
+    if isinstance(outcome, out.SequenceGap):
+        prefix = "X" if is_x else "Producer"
+        headers.append((f"{prefix}-Expected-Seq", str(outcome.expected)))
+        headers.append((f"{prefix}-Received-Seq", str(outcome.received)))
+    return headers

@@ -1,0 +1,206 @@
+"""PUT and POST: from headers and a body to a command, or to the first thing wrong with them.
+
+The order of checks on POST is the one list of the design: 1 header syntax, 2 empty body, 3 no
+Content-Type, 4 size. What is wrong inside a JSON body is not said here: it travels in the command
+and speaks at its place, after the checks that need the stream (14).
+"""
+
+from collections.abc import Callable, Set
+from typing import Final
+
+from semel.model.commands import Append, Batch, Create, ForkRequest
+from semel.model.limits import (
+    BODY_BYTES_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX,
+    NUMBER_MAX,
+    STREAM_SEQ_BYTES_MAX,
+)
+from semel.model.offsets import parse_offset
+from semel.wire.bodies import BadFormat, decode_batch
+from semel.wire.headers import (
+    Headers,
+    read_canonical,
+    read_content_type,
+    read_flag,
+    read_if_match,
+    read_instant,
+    read_text,
+    refuse_encoding,
+    refuse_repeated,
+)
+from semel.wire.json_mode import split_json
+from semel.wire.media import BATCH, is_json, normalise
+from semel.wire.paths import stream_path
+from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
+from semel.wire.producer_headers import parse_producer, speaks_x
+
+__all__ = ["parse_fork", "parse_post", "parse_put", "speaks_x"]
+
+_TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
+_EMPTY_ARRAY: Final = "an empty array holds no message"
+
+
+def parse_post(
+    path: str,
+    headers: Headers,
+    repeated: Set[str],
+    body: bytes,
+    *,
+    now_ms: int,
+    is_strict: bool = False,
+) -> Append | Problem:
+    """Read an append, a close, or both."""
+    try:
+        return _parse_post(path, headers, repeated, body, now_ms=now_ms, is_strict=is_strict)
+    except BadRequest as refusal:
+        return refusal.problem
+
+
+def _parse_post(
+    path: str,
+    headers: Headers,
+    repeated: Set[str],
+    body: bytes,
+    *,
+    now_ms: int,
+    is_strict: bool,
+) -> Append:
+    if repeated:
+        refuse_repeated(repeated)  # 1
+    refuse_encoding(headers)
+    producer = parse_producer(headers, is_strict=is_strict)
+    key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
+    if key is not None and producer is not None:
+        raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
+    stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
+    if_match = read_if_match(headers)
+    is_closing = read_flag(headers, "stream-closed")
+    content_type, batch, error = None, None, None
+    if body:
+        content_type, batch, error = _read_body(headers, body)
+    elif not is_closing:
+        raise bad_request("empty_body", "an append needs a body, or Stream-Closed: true")  # 2
+    return Append(
+        path,
+        now_ms,
+        content_type,
+        batch,
+        error,
+        is_closing,
+        producer,
+        stream_seq,
+        if_match,
+        key,
+    )
+
+
+def _read_body(headers: Headers, body: bytes) -> tuple[str, Batch | None, str | None]:
+    """Read what an append brings: its media type, and the batch or what is wrong with it."""
+    content_type = read_content_type(headers)
+    if content_type is None:
+        raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
+    _refuse_size(body)  # 4
+    if is_json(content_type):
+        found = split_json(body)
+        if isinstance(found, Batch):
+            return content_type, found, None
+        return content_type, None, found or _EMPTY_ARRAY
+    if normalise(content_type) != BATCH:
+        return content_type, Batch(body), None
+    try:
+        carried = decode_batch(body)
+    except BadFormat as error:
+        # Without its media type nothing more can be checked in order.
+        raise bad_request("bad_body", str(error)) from None
+    return carried.content_type, carried.batch, carried.error
+
+
+def _refuse_size(body: bytes) -> None:
+    if len(body) > BODY_BYTES_MAX:
+        message = f"a body may have {BODY_BYTES_MAX} bytes"
+        raise BadRequest(
+            Problem(413, "body_too_large", message, {"bytes_max": BODY_BYTES_MAX}),
+        )
+
+
+def parse_put(
+    path: str,
+    headers: Headers,
+    repeated: Set[str],
+    body: bytes,
+    *,
+    now_ms: int,
+    incarnation: str,
+    source_type: Callable[[str], str | None] | None = None,
+) -> Create | Problem:
+    """Read a creation. `source_type` tells the media type of a stream that may be forked."""
+    try:
+        refuse_repeated(repeated)
+        refuse_encoding(headers)
+        ttl_ms, expires_at_ms = _read_expiry(headers)
+        fork = parse_fork(headers)
+        content_type = _read_stream_type(headers)
+        if content_type is None and body and fork is not None and source_type is not None:
+            # A body joins what it is forked from, so it must be read as that type.
+            content_type = source_type(fork.source)
+        batch, error = _read_first_content(content_type, body)
+    except BadRequest as refusal:
+        return refusal.problem
+    return Create(
+        path,
+        now_ms,
+        incarnation,
+        content_type,
+        ttl_ms,
+        expires_at_ms,
+        read_flag(headers, "stream-closed"),
+        batch,
+        error,
+        fork,
+    )
+
+
+def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:
+    if "stream-ttl" in headers and "stream-expires-at" in headers:
+        raise bad_request("expiry_conflict", "use Stream-TTL or Stream-Expires-At, not both")
+    ttl = read_canonical(headers, "stream-ttl", _TTL_SECONDS_MAX)
+    expires_at_ms = read_instant(headers, "stream-expires-at")
+    return None if ttl is None else ttl * 1000, expires_at_ms
+
+
+def _read_stream_type(headers: Headers) -> str | None:
+    content_type = read_content_type(headers)
+    if content_type is not None and normalise(content_type) == BATCH:
+        raise bad_header("content-type", "names a way to send messages; no stream has that type")
+    return content_type
+
+
+def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | None, str | None]:
+    if not body:
+        return None, None
+    _refuse_size(body)
+    if content_type is None or not is_json(content_type):
+        return Batch(body), None
+    found = split_json(body)
+    return (None, found) if isinstance(found, str) else (found, None)
+
+
+def parse_fork(headers: Headers) -> ForkRequest | None:
+    """Read the fork headers; None if there are none. Raises BadRequest."""
+    source = headers.get("stream-forked-from")
+    at = headers.get("stream-fork-offset")
+    offset = None if at is None else parse_offset(at)
+    if at is not None and offset is None:
+        raise bad_header("stream-fork-offset", "must be an offset of the source")
+    if source is None:
+        for name in ("stream-fork-offset", "stream-fork-sub-offset"):
+            if name in headers:
+                raise bad_header(name, "needs Stream-Forked-From")
+        return None
+    sub_offset = read_canonical(headers, "stream-fork-sub-offset") or 0
+    path = stream_path(source)
+    if isinstance(path, Problem):
+        raise bad_header(
+            "stream-forked-from", "must be the path of a stream here, such as /v1/stream/source"
+        )
+    return ForkRequest(path, offset, sub_offset)

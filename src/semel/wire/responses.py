@@ -1,0 +1,279 @@
+"""What each call answers, with every header of the protocol.
+
+A refusal is answered by `refusals.py`, whatever the call; only success differs between them.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from semel.model.commands import Append
+from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal
+from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
+from semel.wire.etags import etag_of, is_match
+from semel.wire.headers import print_instant
+from semel.wire.media import EVENTS, FRAMES, JSON, PROBLEM, is_json, is_text
+from semel.wire.problems import Fields, Problem
+from semel.wire.queries import LONG_POLL, READ_COMMITTED, ReadRequest
+from semel.wire.refusals import STATUS, problem_of
+from semel.wire.rendering import GZIP_BYTES_MIN, METHODS, PREFLIGHT_HEADERS, Response
+
+_NO_STORE: Final = ("Cache-Control", "no-store")
+_REVALIDATE: Final = ("Cache-Control", "no-cache")
+# What lies before the tail stays as it is as long as the stream lives.
+_CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=300")
+_VARY: Final = ("Vary", "Accept, Accept-Encoding")
+_CLOSED: Final = ("Stream-Closed", "true")
+_UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
+
+
+class StreamFacts(Struct, frozen=True, gc=False):
+    """What answers tell about a stream as it is durable."""
+
+    incarnation: str
+    content_type: str
+    tail: int
+    is_closed: bool = False
+    ttl_ms: int | None = None
+    expires_at_ms: int | None = None
+
+
+# ---- any call ------------------------------------------------------------------------------------
+
+
+def problem_response(problem: Problem) -> Response:
+    """Answer a refused request."""
+    body = {
+        "code": problem.code,
+        "message": problem.message,
+        "applied": problem.applied,
+        **problem.facts,
+    }
+    headers = [("Content-Type", PROBLEM), _NO_STORE, *problem.headers]
+    return Response(problem.status, headers, msgspec.json.encode(body))
+
+
+def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
+    """Answer an outcome by its status alone, and a refusal with all it has to say."""
+    if isinstance(outcome, Refusal):
+        return problem_response(problem_of(outcome, is_x=is_x))
+    return Response(STATUS[type(outcome)], [])
+
+
+def json_response(status: int, value: object) -> Response:
+    """Answer with a JSON document of our own."""
+    headers = [("Content-Type", JSON), _NO_STORE]
+    return Response(status, headers, msgspec.json.encode(value))
+
+
+def options_response() -> Response:
+    """Answer a CORS preflight."""
+    return Response(204, [("Allow", METHODS), *PREFLIGHT_HEADERS])
+
+
+def method_response(allowed: str = METHODS) -> Response:
+    """Answer a method nobody serves here."""
+    problem = Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
+    return problem_response(problem)
+
+
+# ---- writes --------------------------------------------------------------------------------------
+
+
+def put_response(outcome: Outcome, *, location: str) -> Response:
+    """Answer a creation; `location` is the stream's absolute URL."""
+    if not isinstance(outcome, Created):
+        return outcome_response(outcome)
+    headers: Fields = [
+        ("Content-Type", outcome.content_type),
+        ("Stream-Next-Offset", print_offset(outcome.next_offset)),
+    ]
+    if outcome.is_new:
+        headers.append(("Location", location))
+    if outcome.is_closed:
+        headers.append(_CLOSED)
+    return Response(201 if outcome.is_new else 200, headers)
+
+
+def print_window(window_ms: int, keys: int) -> str:
+    """Print how long an Idempotency-Key is remembered: so many seconds, so many keys."""
+    return f"{window_ms // 1000}; keys={keys}"
+
+
+IDEMPOTENCY_WINDOW: Final = print_window(IDEMPOTENCY_WINDOW_MS, IDEMPOTENCY_KEYS_MAX)
+
+
+def post_response(
+    outcome: Outcome, command: Append, *, is_x: bool = False, window: str = IDEMPOTENCY_WINDOW
+) -> Response:
+    """Answer an append; `is_x` if it was asked in the X-Producer-* dialect."""
+    if isinstance(outcome, Appended):
+        status = 204
+        headers: Fields = [("Stream-Next-Offset", print_offset(outcome.next_offset))]
+        if command.producer is not None and outcome.next_offset > outcome.first_offset:
+            status = 201 if is_x else 200
+    elif isinstance(outcome, Duplicate):
+        status, headers = 204, _duplicate_headers(outcome)
+    else:
+        return outcome_response(outcome, is_x=is_x)
+    if outcome.is_closed:
+        headers.append(_CLOSED)
+    if outcome.epoch is not None:
+        headers += _x_headers(outcome) if is_x else _producer_headers(outcome)
+    if command.key is not None:
+        headers.append(("Idempotency-Window", window))
+    return Response(status, headers)
+
+
+def _duplicate_headers(outcome: Duplicate) -> Fields:
+    headers: Fields = []
+    if outcome.next_offset is None:
+        headers.append(("Producer-Receipt", "expired"))
+    else:
+        headers.append(("Stream-Next-Offset", print_offset(outcome.next_offset)))
+    if outcome.is_mismatch:
+        headers.append(("Producer-Payload-Mismatch", "true"))
+    return headers
+
+
+def _producer_headers(outcome: Appended | Duplicate) -> Fields:
+    return [("Producer-Epoch", str(outcome.epoch)), ("Producer-Seq", str(outcome.seq))]
+
+
+def _x_headers(outcome: Appended | Duplicate) -> Fields:
+    headers: Fields = [("X-Producer-Epoch", str(outcome.epoch))]
+    first = outcome.first_offset
+    if first is not None and first != outcome.next_offset:  # equal for a lone close
+        headers.append(("X-Stream-Offset", f"{first:08d}"))
+    return headers
+
+
+def delete_response(outcome: Outcome) -> Response:
+    """Answer a deletion or a trim."""
+    return outcome_response(outcome)
+
+
+# ---- reads ---------------------------------------------------------------------------------------
+
+
+def head_response(facts: StreamFacts) -> Response:
+    """Answer HEAD."""
+    headers: Fields = [
+        ("Content-Type", facts.content_type),
+        ("Stream-Next-Offset", print_offset(facts.tail)),
+        ("Stream-Incarnation", facts.incarnation),
+        _NO_STORE,
+    ]
+    if facts.is_closed:
+        headers.append(_CLOSED)
+    if facts.ttl_ms is not None:
+        headers.append(("Stream-TTL", str(facts.ttl_ms // 1000)))
+    if facts.expires_at_ms is not None:
+        headers.append(("Stream-Expires-At", print_instant(facts.expires_at_ms)))
+    return Response(200, headers)
+
+
+def read_response(
+    facts: StreamFacts,
+    request: ReadRequest,
+    slices: Sequence[SliceLike],
+    *,
+    start: int,
+    next_offset: int,
+    cursor: int | None = None,
+) -> Response:
+    """Answer a read from `start` that came as far as `next_offset`; 304 if the reader has it."""
+    is_at_tail = next_offset >= facts.tail
+    is_closed = facts.is_closed and is_at_tail
+    is_gzip = request.accepts_gzip and _size(slices) >= GZIP_BYTES_MIN
+    headers = _state_headers(facts, next_offset, cursor)
+    headers.append(_cache_field(request, is_at_tail=is_at_tail))
+    headers.append(_VARY)
+    if not request.is_now:
+        etag = etag_of(
+            facts.incarnation,
+            start,
+            next_offset,
+            is_up_to_date=is_at_tail,
+            is_closed=is_closed,
+            is_committed=request.isolation == READ_COMMITTED,
+            is_frames=request.is_frames,
+            is_gzip=is_gzip,
+        )
+        headers.append(("ETag", etag))
+        if request.if_none_match is not None and is_match(etag, request.if_none_match):
+            return Response(304, headers)
+    if is_gzip:
+        headers.append(("Content-Encoding", "gzip"))
+    headers.append(("Content-Type", FRAMES if request.is_frames else facts.content_type))
+    body = _body(facts, request, slices, next_offset)
+    return Response(200, headers, body, is_to_gzip=is_gzip)
+
+
+def _size(slices: Sequence[SliceLike]) -> int:
+    return sum([len(piece.payload) for piece in slices])
+
+
+def _body(
+    facts: StreamFacts, request: ReadRequest, slices: Sequence[SliceLike], next_offset: int
+) -> bytes:
+    if request.is_frames:
+        is_closed = facts.is_closed and next_offset >= facts.tail
+        return encode_frames(
+            facts.content_type,
+            slices,
+            next_offset=next_offset,
+            tail=facts.tail,
+            is_closed=is_closed,
+        )
+    return to_json_array(slices) if is_json(facts.content_type) else to_bytes(slices)
+
+
+def _state_headers(facts: StreamFacts, next_offset: int, cursor: int | None) -> Fields:
+    headers: Fields = [
+        ("Stream-Next-Offset", print_offset(next_offset)),
+        ("Stream-Incarnation", facts.incarnation),
+    ]
+    if next_offset >= facts.tail:
+        headers.append(_UP_TO_DATE)
+        if facts.is_closed:
+            headers.append(_CLOSED)
+    if cursor is not None:
+        headers.append(("Stream-Cursor", str(cursor)))
+    return headers
+
+
+def _cache_field(request: ReadRequest, *, is_at_tail: bool) -> tuple[str, str]:
+    """Choose what a cache may do: never keep an answer that says it is the latest.
+
+    A long-poll's may be kept even so: its reader goes on from the end of it.
+    """
+    if request.is_now:
+        return _NO_STORE
+    if is_at_tail and request.live != LONG_POLL:
+        return _REVALIDATE
+    return _CACHE
+
+
+def empty_poll_response(
+    facts: StreamFacts, *, next_offset: int, cursor: int | None = None
+) -> Response:
+    """Answer a long-poll that found nothing: its time is over, or the stream is closed."""
+    return Response(204, [*_state_headers(facts, next_offset, cursor), _NO_STORE])
+
+
+def sse_response(facts: StreamFacts) -> Response:
+    """Begin an event stream; the events follow, in chunks."""
+    headers: Fields = [
+        ("Content-Type", EVENTS),
+        ("Cache-Control", "no-cache"),
+        ("X-Accel-Buffering", "no"),
+        ("Stream-Incarnation", facts.incarnation),
+    ]
+    if not (is_json(facts.content_type) or is_text(facts.content_type)):
+        headers.append(("Stream-SSE-Data-Encoding", "base64"))
+    return Response(200, headers, is_streamed=True)

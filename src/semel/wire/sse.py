@@ -1,0 +1,103 @@
+"""Server-sent events: a data event for each read, a control event after it.
+
+Each line of a payload is a `data:` line; CRLF, CR and LF all end one. A reader strips one space
+after the colon, so a line that begins with a space gets one more.
+"""
+
+import codecs
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from semel.model.offsets import print_offset
+from semel.wire.bodies import SliceLike, messages_of, to_bytes, to_json_array
+from semel.wire.media import is_json, is_text
+
+_decoder_of: Final = codecs.getincrementaldecoder("utf-8")
+
+
+def data_event(payload: bytes) -> bytes:
+    """Frame a payload."""
+    lines = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    data = [b"data: " + line if line.startswith(b" ") else b"data:" + line for line in lines]
+    return b"event: data\n" + b"\n".join(data) + b"\n\n"
+
+
+def control_event(
+    next_offset: int,
+    *,
+    cursor: int | None = None,
+    is_up_to_date: bool = False,
+    is_closed: bool = False,
+) -> bytes:
+    """Tell a reader where it stands; at the end of a closed stream there is no cursor."""
+    control: dict[str, object] = {"streamNextOffset": print_offset(next_offset)}
+    if is_closed:
+        control["streamClosed"] = True
+    elif cursor is not None:
+        control["streamCursor"] = str(cursor)
+    if is_up_to_date:
+        control["upToDate"] = True
+    return b"event: control\ndata:" + msgspec.json.encode(control) + b"\n\n"
+
+
+class SseEncoder:
+    """Turns the reads of one connection into data events.
+
+    Text is UTF-8, and a character may be split over appends. A message that ends inside one is
+    held back whole until the next brings the rest, so `next_offset`, where a reader would go on
+    after a break, never lies inside a character.
+    """
+
+    def __init__(self, content_type: str, start: int) -> None:
+        self.next_offset = start
+        self._is_json = is_json(content_type)
+        self._is_text = is_text(content_type)
+        self._held: list[tuple[int, bytes]] = []
+
+    def data(
+        self, slices: Sequence[SliceLike], *, next_offset: int, is_final: bool = False
+    ) -> bytes:
+        """Make one data event of a read, or nothing; `is_final`: no message will ever follow."""
+        self.next_offset = next_offset
+        if self._is_text:
+            return self._text(slices, is_final=is_final)
+        if not slices:
+            return b""
+        if self._is_json:
+            return data_event(to_json_array(slices))
+        return data_event(b64encode(to_bytes(slices)))
+
+    def _text(self, slices: Sequence[SliceLike], *, is_final: bool) -> bytes:
+        payload = b"".join([text for _, text in self._held]) + to_bytes(slices)
+        pending = 0 if is_final else _unfinished_bytes(payload)
+        if pending:
+            self._held += [
+                (piece.offset + at, text)
+                for piece in slices
+                for at, text in enumerate(messages_of(piece))
+            ]
+            self._held = _holders(self._held, pending)
+            self.next_offset = self._held[0][0]
+            payload = payload[: -sum(len(text) for _, text in self._held)]
+        else:
+            self._held = []
+        return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
+
+
+def _unfinished_bytes(payload: bytes) -> int:
+    """Count the bytes at the end that begin a character and do not end it."""
+    decoder = _decoder_of("replace")
+    decoder.decode(payload[-3:])
+    return len(decoder.getstate()[0])
+
+
+def _holders(messages: list[tuple[int, bytes]], pending: int) -> list[tuple[int, bytes]]:
+    """Find the messages at the end that hold the pending bytes."""
+    first = len(messages)
+    while pending > 0:
+        first -= 1
+        pending -= len(messages[first][1])
+    return messages[first:]
