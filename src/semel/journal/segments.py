@@ -19,6 +19,8 @@ _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
 # One read brings a small frame whole; only a larger one needs a second read.
 _FIRST_READ_BYTES: Final = 8 * KIB
+# What one read brings when frames are read one after another.
+_WINDOW_BYTES: Final = 256 * KIB
 
 
 def segment_name(first_lsn: int) -> str:
@@ -53,6 +55,7 @@ class Segments:
         self.firsts = sorted(ends)
         self.ends = ends
         self._files: dict[int, File] = {}
+        self._window: tuple[bytes, int] = (b"", 0)
 
     def add(self, first_lsn: int) -> None:
         """Take a new last segment in; it ends the one before."""
@@ -83,6 +86,7 @@ class Segments:
 
     def release(self, first_lsn: int) -> None:
         """Close a segment's file; the next read opens it anew."""
+        self._window = (b"", 0)
         if (file := self._files.pop(first_lsn, None)) is not None:
             file.close()
 
@@ -94,15 +98,23 @@ class Segments:
             del self.ends[first_lsn]
 
     def read_frame(self, lsn: int) -> Frame:
-        """Read and check one sealed frame."""
+        """Read and check one sealed frame; neighbours read one after another share a window."""
+        window, start = self._window
+        if start <= lsn < start + len(window):
+            try:
+                return decode(window, lsn - start, lsn=lsn, seed=self._seed)
+            except (BadFrame, UnknownVersion):
+                pass  # it reaches past the window, or was not written yet when that was read
         first_lsn = self.first_of(lsn)
         at = lsn - first_lsn
+        is_next = 0 <= lsn - start < _WINDOW_BYTES
         try:
             file = self.file(first_lsn)
-            data = file.read(at, _FIRST_READ_BYTES)
+            data = file.read(at, _WINDOW_BYTES if is_next else _FIRST_READ_BYTES)
             length = peek_length(data, 0)
-            if length is not None and length > len(data) == _FIRST_READ_BYTES:
+            if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
+            self._window = data, lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
         except FileNotFoundError as error:
             name = segment_name(first_lsn)
