@@ -586,3 +586,12 @@ def test_limits_are_read_with_their_units() -> None:
 def test_kinds_and_exit_codes_are_read_from_tables() -> None:
     assert printed_kinds("| 7 | `New` | `[a, b]` |\n") == {"New": (7, ["a", "b"])}
     assert exit_codes("| 1 | a |\n## Exit codes\n| 2 | b |\n## Next\n| 3 | c |\n") == {2}
+
+
+def test_every_code_the_server_makes_itself_is_listed() -> None:
+    made = re.compile(r'(?:bad_request|Refused|Problem)\((?:\d+, )?"([a-z_]+)"')
+    sources = [*ROOT.glob("src/semel/wire/*.py"), *ROOT.glob("src/semel/server/*.py")]
+    codes = {code for source in sources for code in made.findall(source.read_text())}
+    listed = (ROOT / "docs/reference/errors.md").read_text()
+    assert len(codes) > 15
+    assert {code for code in codes if f"`{code}`" not in listed} == set()

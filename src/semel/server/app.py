@@ -77,6 +77,10 @@ class App:
             problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
             send(responder, responses.problem_response(problem))
 
+    def drain(self) -> None:
+        """Answer everybody who waits for data."""
+        self._live.drain()
+
     def _handle_stream(self, request: Request, responder: Responder) -> None:
         path = paths.stream_path(request.path)
         method = self._methods.get(request.method)

@@ -128,7 +128,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client says no more. It may still read: what it asked for is answered first."""
         is_streaming = bool(self._waiting) and self._waiting[0].is_started
-        if self._is_shut or not self._waiting or is_streaming:
+        can_half_close = self._transport.can_write_eof()  # TLS cannot
+        if self._is_shut or not self._waiting or is_streaming or not can_half_close:
             return False
         self._go_deaf()
         self._is_half_closed = True

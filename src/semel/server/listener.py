@@ -1,6 +1,7 @@
 """Accepts connections, keeps their time, and lets them end in good order."""
 
 import asyncio
+from ssl import SSLContext
 from typing import Final
 
 from semel.server.connection import Connection
@@ -27,14 +28,20 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def start(
-        self, host: str, port: int, handler: Handler, limits: HttpLimits | None = None
+        self,
+        host: str,
+        port: int,
+        handler: Handler,
+        limits: HttpLimits | None = None,
+        *,
+        ssl: SSLContext | None = None,
     ) -> int:
         """Accept connections; the port, which is a free one if 0 was asked for."""
         limits = limits or HttpLimits()
         registry = Connections(limits)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(handler, limits, registry), host, port, backlog=_BACKLOG
+            lambda: Connection(handler, limits, registry), host, port, backlog=_BACKLOG, ssl=ssl
         )
         self._registry = registry
         self.port = self._server.sockets[0].getsockname()[1]

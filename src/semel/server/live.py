@@ -1,7 +1,6 @@
 """Live reads: long-polls and event streams, woken by what became durable."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone
@@ -27,8 +26,20 @@ class Live:
         self.long_poll_seconds = long_poll_seconds
         self.sse_seconds = sse_seconds
         self.loop = asyncio.get_running_loop()
-        self.waiting_count = 0
+        self.readers: set[_Reader] = set()
+        self.is_draining = False
         self._events: dict[tuple[int, int, int], bytes] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """How many readers there are."""
+        return len(self.readers)
+
+    def drain(self) -> None:
+        """Let nobody wait any longer: long-polls are answered, event streams end."""
+        self.is_draining = True
+        for reader in tuple(self.readers):
+            reader.hurry()
 
     def cursor(self, given: int | None) -> int:
         """Give out a cursor."""
@@ -77,7 +88,7 @@ class _Reader:
 
     def start(self) -> None:
         """Begin with what is there."""
-        self._live.waiting_count += 1
+        self._live.readers.add(self)
         self._responder.on_gone(self._end)
         self._read()
 
@@ -88,9 +99,20 @@ class _Reader:
     def _found(self, found: Any) -> None:
         raise NotImplementedError
 
-    def _wait(self, offset: int, seconds: float, late: Callable[[], None]) -> None:
+    def _late(self) -> None:
+        raise NotImplementedError
+
+    def hurry(self) -> None:
+        """Wait no longer; whoever is reading just now ends when it would wait."""
+        if self._waiting is not None:
+            self._late()
+
+    def _wait(self, offset: int, seconds: float) -> None:
+        if self._live.is_draining:
+            self._late()
+            return
         if self._timer is None:
-            self._timer = self._live.loop.call_later(seconds, late)
+            self._timer = self._live.loop.call_later(seconds, self._late)
         self._waiting = self._live.engine.broker.wait(self._path, offset, self._woken)
         if self._waiting is None:
             self._live.loop.call_soon(self._read)  # it moved on in between
@@ -103,7 +125,7 @@ class _Reader:
         if self._is_over:
             return
         self._is_over = True
-        self._live.waiting_count -= 1
+        self._live.readers.discard(self)
         if self._waiting is not None:
             self._live.engine.broker.stop_waiting(self._waiting)
         if self._timer is not None:
@@ -137,7 +159,7 @@ class _LongPoll(_Reader):
         else:
             self._offset = found.next_offset
             self._last = found
-            self._wait(found.next_offset, self._live.long_poll_seconds, self._late)
+            self._wait(found.next_offset, self._live.long_poll_seconds)
 
     def _answer(self, found: ReadDone) -> WireResponse:
         return responses.read_response(
@@ -189,7 +211,7 @@ class _EventStream(_Reader):
         elif stream.is_blocked:
             stream.on_drain(self._read)
         elif is_at_tail:
-            self._wait(found.next_offset, self._live.sse_seconds, self._finish)
+            self._wait(found.next_offset, self._live.sse_seconds)
         else:
             self._live.loop.call_soon(self._read)
 
@@ -212,6 +234,9 @@ class _EventStream(_Reader):
             self._send(responses.outcome_response(outcome))
         else:
             self._finish()  # the stream is gone; a reader that comes back will be told
+
+    def _late(self) -> None:
+        self._finish()
 
     def _finish(self) -> None:
         if not self._is_over:

@@ -1,0 +1,248 @@
+"""A listener on a thread of its own, and a client that speaks in raw bytes."""
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+import pytest
+import uvloop
+
+from semel.server.http import Handler, Request, Responder, Response, Stream
+from semel.server.limits_http import HttpLimits
+from semel.server.listener import Listener
+
+ANSWER_SECONDS: Final = 20.0
+LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+HOST: Final = b"Host: localhost\r\n"
+
+each_loop = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def echo(request: Request, responder: Responder) -> None:
+    """Answer with what was asked."""
+    said = {
+        "method": request.method,
+        "path": request.path,
+        "query": request.query,
+        "headers": request.headers,
+        "repeated": sorted(request.repeated),
+        "body": request.body.decode("latin-1"),
+    }
+    headers = [("Content-Type", "application/json")]
+    responder.send(Response(200, headers, msgspec.json.encode(said)))
+
+
+class Server:
+    """A running listener. What escapes to its loop, or is logged, is kept for the test."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits | None, loop: str) -> None:
+        self.listener = Listener()
+        self.escaped: list[dict[str, Any]] = []
+        self.logged: list[logging.LogRecord] = []
+        self.loop = LOOPS[loop]()
+        self.loop.set_exception_handler(lambda _, context: self.escaped.append(context))
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.port = self.run(self.listener.start("127.0.0.1", 0, handler, limits))
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine on the server's loop, and wait."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(ANSWER_SECONDS)
+
+    def call(self, action: Callable[[], Any]) -> Any:
+        """Run a function on the server's loop, and wait."""
+
+        async def run() -> Any:
+            return action()
+
+        return self.run(run())
+
+    def close(self) -> None:
+        self.run(self.listener.drain(0.0))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def connect(self, **options: int) -> "Client":
+        return Client(self.port, **options)
+
+    def still_serves(self) -> bool:
+        with self.connect() as client:
+            client.send(b"GET /alive HTTP/1.1\r\n" + HOST + b"\r\n")
+            return client.answer().status == 200
+
+
+class Keeper(logging.Handler):
+    """Keeps the errors that are logged."""
+
+    def __init__(self, kept: list[logging.LogRecord]) -> None:
+        super().__init__(logging.ERROR)
+        self.kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.append(record)
+
+
+@contextmanager
+def serving(
+    handler: Handler = echo,
+    limits: HttpLimits | None = None,
+    *,
+    loop: str = "uvloop",
+    may_log: bool = False,
+) -> Iterator[Server]:
+    """A server that must neither let an exception escape nor, unless told so, log an error."""
+    server = Server(handler, limits, loop)
+    keeper = Keeper(server.logged)
+    logger = logging.getLogger("semel.server")
+    logger.addHandler(keeper)
+    try:
+        yield server
+    finally:
+        server.close()
+        logger.removeHandler(keeper)
+    assert server.escaped == []
+    assert may_log or [record.getMessage() for record in server.logged] == []
+
+
+class Answer(msgspec.Struct):
+    """A response as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def closes(self) -> bool:
+        return self.headers.get("connection") == "close"
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, port: int, receive_buffer: int = 0) -> None:
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(ANSWER_SECONDS)
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
+        self.file = self.socket.makefile("rb")
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def ask(self, data: bytes, *, is_head: bool = False) -> Answer:
+        self.send(data)
+        return self.answer(is_head=is_head)
+
+    def end(self) -> None:
+        """Say that nothing more will come."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def line(self) -> str:
+        return self.file.readline().decode("latin-1").removesuffix("\r\n")
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        status = self.line()
+        assert status.startswith("HTTP/1.1 "), status
+        headers: dict[str, str] = {}
+        while line := self.line():
+            name, _, value = line.partition(": ")
+            assert name.lower() not in headers
+            headers[name.lower()] = value
+        return int(status.split(" ")[1]), headers
+
+    def answer(self, *, is_head: bool = False) -> Answer:
+        status, headers = self.head()
+        body = b""
+        if is_head or status in (100, 204, 304):
+            return Answer(status, headers, body)
+        if headers.get("transfer-encoding") == "chunked":
+            while piece := self.chunk():
+                body += piece
+        elif "content-length" in headers:
+            body = self.file.read(int(headers["content-length"]))
+        else:
+            body = self.file.read()
+        return Answer(status, headers, body)
+
+    def chunk(self) -> bytes:
+        size = int(self.line(), 16)
+        piece = self.file.read(size)
+        assert self.file.read(2) == b"\r\n"
+        return piece
+
+    def is_closed(self) -> bool:
+        """Whether the server has said its last word; waits for it."""
+        try:
+            return self.file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def get(path: str = "/", *headers: str, version: str = "1.1") -> bytes:
+    lines = [f"GET {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def post(body: bytes, *headers: str, path: str = "/") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
+
+
+def eventually(fact: Callable[[], bool]) -> bool:
+    """Wait for something that must happen soon."""
+    until = time.monotonic() + 10
+    while not fact():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Desk:
+    """A handler that answers nothing by itself: the test does, on the server's loop."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Request, Responder]] = []
+        self.gone: list[str] = []
+
+    def __call__(self, request: Request, responder: Responder) -> None:
+        self.asked.append((request, responder))
+        responder.on_gone(lambda: self.gone.append(request.path))
+
+    def has(self, count: int) -> bool:
+        return eventually(lambda: len(self.asked) == count)
+
+    def answer(self, server: Server, index: int, body: bytes = b"") -> None:
+        request, responder = self.asked[index]
+        response = Response(200, [("X-Path", request.path)], body)
+        server.call(lambda: responder.send(response))
+
+    def start(self, server: Server, index: int) -> Stream:
+        stream: Stream = server.call(lambda: self.asked[index][1].start(200, []))
+        return stream
