@@ -6,8 +6,11 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE  := $(wildcard src tests bench)
 
+# The public conformance suite runs on node; without node its tests are skipped.
+SUITE := build/conformance/.installed
+
 # What must be covered branch by branch: the parts whose mistakes are silent.
-PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/journal/frame.py
+PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test cover check format sim bench clean
@@ -23,10 +26,18 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# No lock file: it would record where the packages were downloaded.
+$(SUITE): tests/conformance/package.json tests/conformance/suite.test.mjs
+	@mkdir -p $(@D) && cp $^ $(@D)
+	@if command -v node >/dev/null && command -v npm >/dev/null; then \
+	  echo "installing the conformance suite into $(@D)" && \
+	  npm install --no-package-lock --no-audit --no-fund --loglevel=error --prefix $(@D) && touch $@; \
+	else echo "node or npm is missing: the conformance suite is skipped"; fi
+
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 	@$(BIN)/semel demo --force
 
-test: cover ## the coverage gate, every test, then the simulator
+test: cover $(SUITE) ## the coverage gate, every test, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 

@@ -16,6 +16,7 @@ import uvloop
 from semel.server.http import Handler, Request, Responder, Response, Stream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
+from semel.wire.rendering import CONSTANT_HEADERS
 
 ANSWER_SECONDS: Final = 20.0
 LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
@@ -174,7 +175,11 @@ class Client:
             name, _, value = line.partition(": ")
             assert name.lower() not in headers
             headers[name.lower()] = value
-        return int(status.split(" ")[1]), headers
+        code = int(status.split(" ")[1])
+        if code >= 200:  # every answer has these; what is left is its own
+            for name, value in CONSTANT_HEADERS:
+                assert headers.pop(name.lower()) == value
+        return code, headers
 
     def answer(self, *, is_head: bool = False) -> Answer:
         status, headers = self.head()

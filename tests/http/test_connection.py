@@ -8,6 +8,7 @@ import pytest
 
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
+from semel.wire.rendering import CONSTANT_LINES
 from tests.http.harness import (
     HOST,
     Desk,
@@ -284,7 +285,8 @@ def test_pipelined_answers_that_are_there_go_out_together() -> None:
         data = b""
         while len(data) < 50 * 38:
             data += client.socket.recv(65_536)
-        assert data == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * 50
+        one = f"HTTP/1.1 200 OK\r\n{CONSTANT_LINES}Content-Length: 0\r\n\r\n"
+        assert data == one.encode() * 50
 
 
 # ---- clients that leave --------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from semel.server.pages import list_streams
 from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
-from semel.wire.rendering import CONSTANT_HEADERS, compress
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.rendering import compress
 from semel.wire.responses import StreamFacts
 
 STREAM_PREFIX: Final = "/v1/stream/"
@@ -41,8 +41,7 @@ def send(responder: Responder, response: WireResponse) -> None:
     """Send an answer of `wire`."""
     if response.is_to_gzip:
         response = compress(response)
-    headers = [*response.headers, *CONSTANT_HEADERS]
-    responder.send(Response(response.status, headers, response.body))
+    responder.send(Response(response.status, response.headers, response.body))
 
 
 class App:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from semel.server.http import Headers, Refused, Response, Stream, problem
+from semel.wire.rendering import CONSTANT_LINES
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -103,7 +104,7 @@ class Exchange(Struct, eq=False, gc=False):
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("an answer's header holds a line end")
-        return f"{start}{fields}{framing}\r\n".encode("latin-1")
+        return f"{start}{CONSTANT_LINES}{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
         """The handler broke: say so if nothing was said yet, and end the connection."""

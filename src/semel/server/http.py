@@ -7,7 +7,6 @@ from typing import Final, Protocol
 from msgspec import Struct, json
 
 from semel.wire.media import PROBLEM
-from semel.wire.rendering import CONSTANT_HEADERS
 
 Headers = list[tuple[str, str]]
 
@@ -84,7 +83,7 @@ def malformed(message: str) -> Refused:
 
 def problem(refused: Refused) -> Response:
     """A refusal as an answer."""
-    headers = [("Content-Type", PROBLEM), *CONSTANT_HEADERS]
+    headers = [("Content-Type", PROBLEM)]
     if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append(("Retry-After", "1"))
     # Only a request that reached its handler, which then broke, can have had an effect.

@@ -10,8 +10,8 @@ from semel.server.http import Responder, Response, Stream
 from semel.wire import cursors, responses, sse
 from semel.wire.media import is_text
 from semel.wire.queries import ReadRequest
-from semel.wire.rendering import CONSTANT_HEADERS, compress
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.rendering import compress
 from semel.wire.responses import StreamFacts
 
 # How many encoded events are kept for the other readers at the same offset.
@@ -135,8 +135,7 @@ class _Reader:
         self._end()
         if response.is_to_gzip:
             response = compress(response)
-        headers = [*response.headers, *CONSTANT_HEADERS]
-        self._responder.send(Response(response.status, headers, response.body))
+        self._responder.send(Response(response.status, response.headers, response.body))
 
 
 def _facts(done: ReadDone) -> StreamFacts:
@@ -217,7 +216,7 @@ class _EventStream(_Reader):
 
     def _begin(self, found: ReadDone) -> None:
         head = responses.sse_response(_facts(found))
-        self._stream = self._responder.start(head.status, [*head.headers, *CONSTANT_HEADERS])
+        self._stream = self._responder.start(head.status, head.headers)
         start = found.slices[0].offset if found.slices else found.next_offset
         self._encoder = sse.SseEncoder(found.row.content_type, start)
 

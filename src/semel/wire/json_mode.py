@@ -118,4 +118,4 @@ def _is_too_deep(message: bytes) -> bool:
     if message.count(b"[") + message.count(b"{") <= JSON_DEPTH_MAX:
         return False
     steps = _STRING.sub(b"", message).translate(_TO_STEPS, _NOT_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b"))) > JSON_DEPTH_MAX
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > JSON_DEPTH_MAX

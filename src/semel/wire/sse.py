@@ -11,10 +11,12 @@ from typing import Final
 
 import msgspec
 
+from semel.model.limits import KIB
 from semel.model.offsets import print_offset
 from semel.wire.bodies import SliceLike, messages_of, to_bytes, to_json_array
 from semel.wire.media import is_json, is_text
 
+HELD_BYTES_MAX: Final = 64 * KIB
 _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
 
 
@@ -47,8 +49,8 @@ class SseEncoder:
     """Turns the reads of one connection into data events.
 
     Text is UTF-8, and a character may be split over appends. A message that ends inside one is
-    held back whole until the next brings the rest, so `next_offset`, where a reader would go on
-    after a break, never lies inside a character.
+    held back whole until the next brings the rest, so that `next_offset`, where a reader goes on
+    after a break, does not lie inside a character.
     """
 
     def __init__(self, content_type: str, start: int) -> None:
@@ -72,19 +74,32 @@ class SseEncoder:
 
     def _text(self, slices: Sequence[SliceLike], *, is_final: bool) -> bytes:
         payload = b"".join([text for _, text in self._held]) + to_bytes(slices)
-        pending = 0 if is_final else _unfinished_bytes(payload)
-        if pending:
+        if is_final or not _unfinished_bytes(payload):
+            self._held = []
+        else:
             self._held += [
                 (piece.offset + at, text)
                 for piece in slices
                 for at, text in enumerate(messages_of(piece))
             ]
-            self._held = _holders(self._held, pending)
-            self.next_offset = self._held[0][0]
-            payload = payload[: -sum(len(text) for _, text in self._held)]
-        else:
-            self._held = []
+            payload = payload[: self._hold_back(payload)]
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
+
+    def _hold_back(self, payload: bytes) -> int:
+        """Keep the last messages, from the first that begins with a character; find the cut."""
+        messages, first, end = self._held, len(self._held), len(payload)
+        while pending := _unfinished_bytes(payload[max(0, end - 3) : end]):
+            whole = end - pending
+            while end > whole:
+                first -= 1
+                end -= len(messages[first][1])
+        if len(payload) - end > HELD_BYTES_MAX:
+            # Too much to keep: cut inside a message, and only a break just here costs a character.
+            end = len(payload) - _unfinished_bytes(payload)
+            messages, first = [(self.next_offset, payload[end:])], 0
+        self._held = messages[first:]
+        self.next_offset = self._held[0][0]
+        return end
 
 
 def _unfinished_bytes(payload: bytes) -> int:
@@ -92,12 +107,3 @@ def _unfinished_bytes(payload: bytes) -> int:
     decoder = _decoder_of("replace")
     decoder.decode(payload[-3:])
     return len(decoder.getstate()[0])
-
-
-def _holders(messages: list[tuple[int, bytes]], pending: int) -> list[tuple[int, bytes]]:
-    """Find the messages at the end that hold the pending bytes."""
-    first = len(messages)
-    while pending > 0:
-        first -= 1
-        pending -= len(messages[first][1])
-    return messages[first:]

@@ -1,0 +1,55 @@
+"""Short words for requests, pieces and answers."""
+
+import struct
+
+from semel.model.commands import Append, Create
+from semel.wire.bodies import Piece
+from semel.wire.problems import Problem
+from semel.wire.rendering import Response
+from semel.wire.requests import parse_post, parse_put
+
+NONE: frozenset[str] = frozenset()
+
+
+def named(**values: str) -> dict[str, str]:
+    """Spell header names as Python can: `producer_id` is `producer-id`."""
+    return {name.replace("_", "-"): value for name, value in values.items()}
+
+
+def piece(offset: int, *messages: bytes, joined: bool = False, time: int = 7) -> Piece:
+    count = len(messages)
+    lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
+    payload = (b"," if joined else b"").join(messages)
+    return Piece(offset, count, payload, lengths, joined and count > 1, time)
+
+
+def post(body: bytes = b"x", /, **values: str) -> Append | Problem:
+    headers = {"content-type": "text/plain", **named(**values)}
+    return parse_post("s", headers, NONE, body, now_ms=5)
+
+
+def posted(body: bytes = b"x", /, **values: str) -> Append:
+    command = post(body, **values)
+    assert isinstance(command, Append), command
+    return command
+
+
+def put(body: bytes = b"", /, **values: str) -> Create | Problem:
+    return parse_put("s", named(**values), NONE, body, now_ms=5, incarnation="i")
+
+
+def created(body: bytes = b"", /, **values: str) -> Create:
+    command = put(body, **values)
+    assert isinstance(command, Create), command
+    return command
+
+
+def refused(answer: object) -> tuple[int, str]:
+    assert isinstance(answer, Problem), answer
+    return answer.status, answer.code
+
+
+def headers_of(response: Response) -> dict[str, str]:
+    found = dict(response.headers)
+    assert len(found) == len(response.headers), "a header is there twice"
+    return found

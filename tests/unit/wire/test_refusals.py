@@ -1,0 +1,130 @@
+"""One table: every outcome has its status, every refusal says what to do."""
+
+import json
+
+import pytest
+
+from semel.model import outcomes as out
+from semel.model.offsets import print_offset
+from semel.wire.problems import Problem
+from semel.wire.refusals import DONE, REFUSED, STATUS, problem_of
+
+OUTCOMES = [
+    thing
+    for thing in vars(out).values()
+    if isinstance(thing, type)
+    and issubclass(thing, out.Outcome)
+    and thing not in (out.Outcome, out.Refusal)
+]
+EXPECTED = {
+    400: {
+        out.InvalidRequest, out.OffsetBeyondTail, out.SubOffsetInvalid, out.BadBody,
+        out.ModeConflict, out.EpochMustStartAtZero,
+    },
+    403: {out.StaleEpoch, out.StaleSession, out.SessionConflict},
+    404: {out.NotFound, out.UnknownProducer},
+    409: {
+        out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
+        out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
+        out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.BatchOverlap,
+        out.RestartAmbiguous,
+    },
+    410: {out.Gone, out.OffsetTrimmed},
+    412: {out.PreconditionFailed},
+    413: {out.BatchTooLarge},
+    422: {out.PayloadMismatch, out.KeyReused},
+    429: {out.LimitReached},
+    500: {out.Unreadable},
+    503: {out.DiskReadFailed, out.Overloaded},
+    507: {out.DiskFull},
+}  # fmt: skip
+
+
+def test_every_outcome_has_a_status() -> None:
+    assert set(STATUS) == set(OUTCOMES)
+    for outcome in OUTCOMES:
+        assert (outcome in REFUSED) == issubclass(outcome, out.Refusal)
+        assert (outcome in DONE) != (outcome in REFUSED)
+
+
+@pytest.mark.parametrize("status", sorted(EXPECTED))
+def test_refusals_have_the_statuses_of_the_design(status: int) -> None:
+    """Design 4, order of checks; semantics 5.2, 5.3."""
+    assert {refusal for refusal, rule in REFUSED.items() if rule.status == status} == EXPECTED[
+        status
+    ]
+
+
+def sample(refusal: type[out.Outcome]) -> out.Outcome:
+    values = dict.fromkeys(refusal.__struct_fields__, "x")
+    numbers = {
+        name: 7
+        for name in values
+        if name.endswith(("_epoch", "_seq", "_offset", "_max")) or name in ("head", "maximum")
+    }
+    return refusal(**{**values, **numbers})
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
+    for is_x in (False, True):
+        problem = problem_of(sample(refusal), is_x=is_x)
+        assert (problem.status, problem.code) == (STATUS[refusal], refusal.code)
+        assert problem.message
+        assert problem.applied == "no"
+        assert len(problem.facts) == len(refusal.__struct_fields__)
+        json.dumps(problem.facts)
+
+
+def headers_of(outcome: out.Outcome, *, is_x: bool = False) -> dict[str, str]:
+    return dict(problem_of(outcome, is_x=is_x).headers)
+
+
+def test_a_gap_tells_both_sequences() -> None:
+    """Protocol 1.4.1, D08; design 7.2: the body has `expected_seq`."""
+    gap = out.SequenceGap(3, 9)
+    assert headers_of(gap) == {"Producer-Expected-Seq": "3", "Producer-Received-Seq": "9"}
+    assert headers_of(gap, is_x=True) == {"X-Expected-Seq": "3", "X-Received-Seq": "9"}
+    problem = problem_of(gap)
+    assert (problem.code, problem.facts) == (
+        "producer_seq_conflict",
+        {"expected_seq": 3, "received_seq": 9},
+    )
+
+
+def test_a_stale_epoch_tells_the_current_one() -> None:
+    """Protocol 1.4.1, D09."""
+    assert headers_of(out.StaleEpoch(4)) == {"Producer-Epoch": "4"}
+    expected = {"X-Error": "stale-epoch", "X-Current-Epoch": "4"}
+    assert headers_of(out.StaleEpoch(4), is_x=True) == expected
+
+
+def test_an_ambiguous_restart_tells_epoch_and_sequence() -> None:
+    ambiguous = out.RestartAmbiguous(2, 8)
+    assert headers_of(ambiguous) == {"Producer-Epoch": "2", "Producer-Seq": "8"}
+    assert headers_of(ambiguous, is_x=True) == {"X-Current-Epoch": "2"}
+    assert problem_of(ambiguous).facts == {"current_epoch": 2, "last_seq": 8}
+
+
+def test_a_closed_stream_tells_its_end() -> None:
+    """Protocol 1.4 row 9."""
+    end = print_offset(6)
+    assert headers_of(out.StreamClosed(6)) == {"Stream-Next-Offset": end, "Stream-Closed": "true"}
+
+
+def test_offsets_are_printed_where_they_help() -> None:
+    """D30, design 6."""
+    for outcome in (out.PreconditionFailed(6), out.OffsetBeyondTail(6)):
+        assert headers_of(outcome) == {"Stream-Next-Offset": print_offset(6)}
+        assert problem_of(outcome).facts == {"next_offset": print_offset(6)}
+    assert problem_of(out.OffsetTrimmed(3)).facts == {"head": print_offset(3)}
+
+
+@pytest.mark.parametrize("outcome", [out.Overloaded(), out.DiskFull(), out.DiskReadFailed("io")])
+def test_what_may_pass_later_says_so(outcome: out.Outcome) -> None:
+    assert headers_of(outcome) == {"Retry-After": "1"}
+
+
+def test_a_problem_says_no_more_than_it_must() -> None:
+    problem = Problem(400, "a", "b")
+    assert (problem.facts, problem.headers, problem.applied) == ({}, [], "no")

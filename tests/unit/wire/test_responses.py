@@ -1,0 +1,372 @@
+"""Answers: the status and every header of the protocol."""
+
+import gzip
+import json
+
+import pytest
+
+from semel.model import outcomes as out
+from semel.model.commands import Append
+from semel.model.offsets import print_offset
+from semel.wire.bodies import SliceLike, decode_frames
+from semel.wire.media import FRAMES
+from semel.wire.problems import Problem
+from semel.wire.queries import LONG_POLL, READ_COMMITTED, ReadRequest
+from semel.wire.rendering import (
+    CONSTANT_HEADERS,
+    CONSTANT_LINES,
+    GZIP_BYTES_MIN,
+    Response,
+    compress,
+)
+from semel.wire.responses import (
+    StreamFacts,
+    delete_response,
+    empty_poll_response,
+    head_response,
+    json_response,
+    method_response,
+    options_response,
+    outcome_response,
+    post_response,
+    print_window,
+    problem_response,
+    put_response,
+    read_response,
+    sse_response,
+)
+from tests.unit.wire.builders import headers_of, piece, posted
+
+URL = "http://127.0.0.1:4437/v1/stream/s"
+JSON = "application/json"
+BARE = posted()
+PRODUCED = posted(producer_id="p", producer_epoch="2", producer_seq="4")
+KEYED = posted(idempotency_key="k")
+FACTS = StreamFacts("inc", "text/plain", 3)
+
+
+# ---- every answer --------------------------------------------------------------------------------
+
+
+def test_the_constant_headers_protect_every_answer() -> None:
+    """Protocol 1.10: nosniff, CORP, CORS."""
+    constant = dict(CONSTANT_HEADERS)
+    assert constant["X-Content-Type-Options"] == "nosniff"
+    assert constant["Cross-Origin-Resource-Policy"] == "cross-origin"
+    assert constant["Access-Control-Allow-Origin"] == "*"
+    exposed = constant["Access-Control-Expose-Headers"].split(", ")
+    assert {"Stream-Next-Offset", "ETag", "Location", "Producer-Expected-Seq"} <= set(exposed)
+    assert CONSTANT_LINES.count("\r\n") == len(CONSTANT_HEADERS)
+
+
+def test_a_preflight_allows_what_clients_send() -> None:
+    """Protocol 1.10: If-None-Match above all."""
+    response = options_response()
+    headers = headers_of(response)
+    assert (response.status, response.body) == (204, b"")
+    assert headers["Access-Control-Allow-Methods"] == "GET, POST, PUT, DELETE, HEAD, OPTIONS"
+    allowed = headers["Access-Control-Allow-Headers"].split(", ")
+    wanted = {"If-None-Match", "Content-Type", "Authorization", "Producer-Id", "X-Producer-Seq"}
+    assert wanted <= set(allowed)
+
+
+def test_an_unknown_method_is_told_the_known_ones() -> None:
+    response = method_response("GET")
+    assert (response.status, headers_of(response)["Allow"]) == (405, "GET")
+
+
+def test_a_problem_is_a_document_with_code_and_facts() -> None:
+    """Design 7.2."""
+    problem = Problem(409, "c", "m", {"expected_seq": 3}, [("X", "y")], "unknown")
+    response = problem_response(problem)
+    assert response.status == 409
+    assert headers_of(response) == {
+        "Content-Type": "application/problem+json",
+        "Cache-Control": "no-store",
+        "X": "y",
+    }
+    assert json.loads(response.body) == {
+        "code": "c", "message": "m", "applied": "unknown", "expected_seq": 3,
+    }  # fmt: skip
+
+
+def test_our_own_documents_are_json() -> None:
+    response = json_response(201, {"producer_id": "1"})
+    assert (response.status, response.body) == (201, b'{"producer_id":"1"}')
+    assert headers_of(response)["Content-Type"] == JSON
+
+
+# ---- PUT, DELETE ---------------------------------------------------------------------------------
+
+
+def test_a_creation_is_201_with_its_url_and_200_without() -> None:
+    """Protocol 1.3."""
+    response = put_response(out.Created("i", "text/plain", 2, False, True), location=URL)
+    assert (response.status, response.body) == (201, b"")
+    assert headers_of(response) == {
+        "Content-Type": "text/plain",
+        "Stream-Next-Offset": print_offset(2),
+        "Location": URL,
+    }
+    again = put_response(out.Created("i", JSON, 2, True, False), location=URL)
+    assert again.status == 200
+    assert headers_of(again) == {
+        "Content-Type": JSON,
+        "Stream-Next-Offset": print_offset(2),
+        "Stream-Closed": "true",
+    }
+    assert put_response(out.ConfigConflict("ttl"), location=URL).status == 409
+
+
+def test_a_deletion_is_204() -> None:
+    assert delete_response(out.Deleted(False)) == Response(204, [])
+    assert delete_response(out.Trimmed(3)) == Response(204, [])
+    assert delete_response(out.NotFound()).status == 404
+    assert outcome_response(out.Gone()).status == 410
+
+
+# ---- POST ----------------------------------------------------------------------------------------
+
+
+def test_an_append_is_204_without_a_producer_and_200_with_one() -> None:
+    """Protocol 1.4, 1.4.1, D39."""
+    plain = post_response(out.Appended(1, 2, False), BARE)
+    assert plain == Response(204, [("Stream-Next-Offset", print_offset(2))])
+    produced = post_response(out.Appended(1, 2, True, 2, 4), PRODUCED)
+    assert produced.status == 200
+    assert headers_of(produced) == {
+        "Stream-Next-Offset": print_offset(2),
+        "Stream-Closed": "true",
+        "Producer-Epoch": "2",
+        "Producer-Seq": "4",
+    }
+
+
+def test_a_lone_close_is_204_even_with_a_producer() -> None:
+    """Protocol 1.4.2."""
+    closed = post_response(out.Appended(2, 2, True, 2, 4), PRODUCED)
+    assert closed.status == 204
+    assert headers_of(closed)["Producer-Seq"] == "4"
+    assert post_response(out.Appended(2, 2, True), Append("s", 0, close=True)).status == 204
+
+
+def test_a_duplicate_is_204_with_its_first_offset_and_the_highest_sequence() -> None:
+    """Protocol 1.4.1."""
+    response = post_response(out.Duplicate(0, 1, False, 2, 9), PRODUCED)
+    assert response.status == 204
+    assert headers_of(response) == {
+        "Stream-Next-Offset": print_offset(1),
+        "Producer-Epoch": "2",
+        "Producer-Seq": "9",
+    }
+
+
+def test_a_duplicate_tells_a_lost_receipt_and_another_payload() -> None:
+    """Design 6."""
+    lost = post_response(out.Duplicate(None, None, True, 2, 9), PRODUCED)
+    assert headers_of(lost) == {
+        "Producer-Receipt": "expired",
+        "Stream-Closed": "true",
+        "Producer-Epoch": "2",
+        "Producer-Seq": "9",
+    }
+    other = post_response(out.Duplicate(0, 1, False, 2, 9, True), PRODUCED)
+    assert headers_of(other)["Producer-Payload-Mismatch"] == "true"
+
+
+@pytest.mark.parametrize("outcome", [out.Appended(0, 1, False), out.Duplicate(0, 1, False)])
+def test_a_key_is_told_its_window(outcome: out.Outcome) -> None:
+    response = post_response(outcome, KEYED)
+    assert response.status == 204
+    assert headers_of(response) == {
+        "Stream-Next-Offset": print_offset(1),
+        "Idempotency-Window": "86400; keys=10000",
+    }
+    other = post_response(outcome, KEYED, window=print_window(60_000, 5))
+    assert headers_of(other)["Idempotency-Window"] == "60; keys=5"
+
+
+def test_the_x_dialect_answers_as_it_was_asked() -> None:
+    """D05 to D09."""
+    asked = posted(x_producer_id="p", x_producer_seq="0")
+    new = post_response(out.Appended(42, 44, False, 1, 0), asked, is_x=True)
+    assert new.status == 201
+    assert headers_of(new) == {
+        "Stream-Next-Offset": print_offset(44),
+        "X-Stream-Offset": "00000042",
+        "X-Producer-Epoch": "1",
+    }
+    again = post_response(out.Duplicate(42, 44, False, 1, 3), asked, is_x=True)
+    assert again.status == 204
+    assert headers_of(again) == headers_of(new)
+    lost = post_response(out.Duplicate(None, None, False, 1, 3), asked, is_x=True)
+    assert headers_of(lost) == {"Producer-Receipt": "expired", "X-Producer-Epoch": "1"}
+    closed = post_response(out.Appended(44, 44, True, 1, 1), asked, is_x=True)
+    assert (closed.status, "X-Stream-Offset" in headers_of(closed)) == (204, False)
+    stale = post_response(out.StaleEpoch(3), asked, is_x=True)
+    assert (stale.status, headers_of(stale)["X-Error"]) == (403, "stale-epoch")
+
+
+# ---- HEAD ----------------------------------------------------------------------------------------
+
+
+def test_head_tells_the_stream() -> None:
+    """Protocol 1.5."""
+    assert headers_of(head_response(FACTS)) == {
+        "Content-Type": "text/plain",
+        "Stream-Next-Offset": print_offset(3),
+        "Stream-Incarnation": "inc",
+        "Cache-Control": "no-store",
+    }
+    headers = headers_of(head_response(StreamFacts("i", JSON, 0, True, 3_600_000, 0)))
+    assert headers["Stream-Closed"] == "true"
+    assert headers["Stream-TTL"] == "3600"
+    assert headers["Stream-Expires-At"] == "1970-01-01T00:00:00.000Z"
+
+
+# ---- GET -----------------------------------------------------------------------------------------
+
+PIECES = [piece(0, b"ab"), piece(1, b"c")]
+
+
+def read(
+    request: ReadRequest | None = None,
+    facts: StreamFacts = FACTS,
+    *,
+    slices: list[SliceLike] | None = None,
+    next_offset: int = 2,
+    cursor: int | None = None,
+) -> Response:
+    return read_response(
+        facts,
+        request or ReadRequest(),
+        PIECES if slices is None else slices,
+        start=0,
+        next_offset=next_offset,
+        cursor=cursor,
+    )
+
+
+def test_a_read_short_of_the_tail_may_be_cached() -> None:
+    """Protocol 1.6, 1.10."""
+    response = read()
+    assert (response.status, response.body) == (200, b"abc")
+    headers = headers_of(response)
+    assert headers["Cache-Control"].startswith("public, max-age=60")
+    assert headers["Content-Type"] == "text/plain"
+    assert headers["Stream-Next-Offset"] == print_offset(2)
+    assert headers["Stream-Incarnation"] == "inc"
+    assert headers["Vary"] == "Accept, Accept-Encoding"
+    assert not {"Stream-Up-To-Date", "Stream-Closed", "Stream-Cursor"} & set(headers)
+
+
+def test_a_read_up_to_the_tail_says_so_and_is_not_kept() -> None:
+    headers = headers_of(read(next_offset=3))
+    assert headers["Stream-Up-To-Date"] == "true"
+    assert headers["Cache-Control"] == "no-cache"
+
+
+def test_closed_is_told_only_at_the_end() -> None:
+    """Protocol 1.6."""
+    closed = StreamFacts("inc", "text/plain", 3, True)
+    assert "Stream-Closed" not in headers_of(read(facts=closed))
+    assert headers_of(read(facts=closed, next_offset=3))["Stream-Closed"] == "true"
+
+
+def test_json_is_read_as_an_array() -> None:
+    facts = StreamFacts("inc", "application/json; a=b", 0)
+    response = read(facts=facts, slices=[], next_offset=0)
+    assert response.body == b"[]"
+    assert headers_of(response)["Content-Type"] == "application/json; a=b"
+
+
+def test_now_is_never_stored_and_has_no_etag() -> None:
+    """Protocol 1.6."""
+    response = read(ReadRequest(is_now=True, if_none_match="*"), slices=[], next_offset=3)
+    assert (response.status, response.body) == (200, b"")
+    headers = headers_of(response)
+    assert headers["Cache-Control"] == "no-store"
+    assert "ETag" not in headers
+
+
+def test_a_long_poll_has_a_cursor_and_may_be_cached() -> None:
+    """Protocol 1.7."""
+    headers = headers_of(read(ReadRequest(0, live=LONG_POLL), next_offset=3, cursor=99))
+    assert headers["Stream-Cursor"] == "99"
+    assert headers["Cache-Control"].startswith("public")
+
+
+def test_what_the_reader_has_is_not_sent_again() -> None:
+    """Protocol 1.10."""
+    etag = headers_of(read())["ETag"]
+    response = read(ReadRequest(if_none_match=f'"x", {etag}'))
+    assert (response.status, response.body) == (304, b"")
+    assert headers_of(response)["ETag"] == etag
+    assert read(ReadRequest(if_none_match='"x"')).status == 200
+
+
+def test_every_kind_of_answer_has_its_own_etag() -> None:
+    large = [piece(0, b"x" * GZIP_BYTES_MIN)]
+    closed = StreamFacts("inc", "text/plain", 2, True)
+    answers = [
+        read(),
+        read(next_offset=3),
+        read(facts=closed),
+        read(facts=StreamFacts("other", "text/plain", 3)),
+        read(ReadRequest(isolation=READ_COMMITTED)),
+        read(ReadRequest(is_frames=True)),
+        read(ReadRequest(accepts_gzip=True), slices=list(large)),
+    ]
+    assert len({headers_of(answer)["ETag"] for answer in answers}) == len(answers)
+
+
+def test_large_answers_are_compressed_for_who_wants_it() -> None:
+    """Protocol 1.6."""
+    want = ReadRequest(accepts_gzip=True)
+    large = [piece(0, b"x" * GZIP_BYTES_MIN)]
+    response = read(want, slices=list(large))
+    assert response.is_to_gzip
+    assert headers_of(response)["Content-Encoding"] == "gzip"
+    packed = compress(response)
+    assert not packed.is_to_gzip
+    assert gzip.decompress(packed.body) == b"x" * GZIP_BYTES_MIN
+    assert not read(slices=list(large)).is_to_gzip
+    assert not read(want, slices=[piece(0, b"x" * (GZIP_BYTES_MIN - 1))]).is_to_gzip
+
+
+def test_frames_carry_offsets_and_state() -> None:
+    closed = StreamFacts("inc", "text/plain", 2, True)
+    response = read(ReadRequest(is_frames=True), closed)
+    assert headers_of(response)["Content-Type"] == FRAMES
+    frames = decode_frames(response.body)
+    assert frames.pieces == PIECES
+    assert (frames.content_type, frames.next_offset, frames.is_closed) == ("text/plain", 2, True)
+
+
+def test_an_empty_poll_is_204() -> None:
+    """Protocol 1.7."""
+    response = empty_poll_response(FACTS, next_offset=3, cursor=9)
+    assert response.status == 204
+    assert headers_of(response) == {
+        "Stream-Next-Offset": print_offset(3),
+        "Stream-Incarnation": "inc",
+        "Stream-Up-To-Date": "true",
+        "Stream-Cursor": "9",
+        "Cache-Control": "no-store",
+    }
+    closed = StreamFacts("inc", "text/plain", 3, True)
+    assert headers_of(empty_poll_response(closed, next_offset=3))["Stream-Closed"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_base64"),
+    [("text/plain", False), ("application/json", False), ("application/octet-stream", True)],
+)
+def test_an_event_stream_says_how_its_data_is_encoded(content_type: str, is_base64: bool) -> None:
+    """Protocol 1.8."""
+    response = sse_response(StreamFacts("inc", content_type, 0))
+    headers = headers_of(response)
+    assert response.is_streamed
+    assert headers["Content-Type"] == "text/event-stream"
+    assert headers["Cache-Control"] == "no-cache"
+    assert headers.get("Stream-SSE-Data-Encoding") == ("base64" if is_base64 else None)
