@@ -1,4 +1,4 @@
-"""How a command ends. The numbers are those of sysexits.h."""
+"""How a command ends. The numbers but the first are those of sysexits.h."""
 
 from typing import Final
 
@@ -6,11 +6,13 @@ import click
 
 from semel.model.errors import CorruptData, DiskFailed
 
+EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 64
 EXIT_CORRUPT: Final = CorruptData.exit_code
 EXIT_NO_INPUT: Final = 66
 EXIT_UNAVAILABLE: Final = 69
 EXIT_BROKEN_PROMISE: Final = 70
+EXIT_NOT_UNDERSTOOD: Final = 70
 EXIT_DISK: Final = DiskFailed.exit_code
 EXIT_INTERRUPTED: Final = 130
 

@@ -13,7 +13,22 @@ from semel.cli.exits import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
 from semel.cli.text import printable
 from semel.model.errors import EngineError
 
-_COMMANDS: Final = ("demo", "doctor", "serve")
+# In the order a newcomer meets them.
+_COMMANDS: Final = (
+    "serve",
+    "create",
+    "append",
+    "read",
+    "tail",
+    "head",
+    "ls",
+    "close",
+    "trim",
+    "delete",
+    "doctor",
+    "demo",
+    "bench",
+)
 
 
 class _Commands(click.Group):

@@ -2,88 +2,155 @@
 
 import asyncio
 import contextlib
+import os
 import signal
-from typing import Final
+import socket
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import Any, Final, TypeVar
 
 import click
 import uvloop
+from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.model.limits import RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
+from semel.cli.config_file import config_option
+from semel.cli.exits import Refused
+from semel.cli.options import Seconds
+from semel.cli.progress import Steps
+from semel.cli.tls import server_context
+from semel.model.limits import BODY_BYTES_MAX, RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 from semel.server.app import App
+from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 
 PORT_DEFAULT: Final = 4437
 LONG_POLL_SECONDS_DEFAULT: Final = 30.0
+LONG_POLL_SECONDS_MAX: Final = 3600.0
 SSE_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 10.0
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Serving(Struct, frozen=True, kw_only=True):
+    """What the process was asked for, from wherever."""
+
+    data: str
+    host: str
+    port: int
+    long_poll_timeout: float
+    segment_bytes: int
+    reserve_bytes: int
+    body_bytes_max: int
+    tls_cert: str | None
+    tls_key: str | None
+
+
+def _setting(
+    name: str, *, help: str, metavar: str | None = None, **more: Any
+) -> Callable[[_F], _F]:
+    """Declare an option that the environment and the file may also set."""
+    return click.option(
+        f"--{name}",
+        envvar=f"SEMEL_{name.upper().replace('-', '_')}",
+        show_envvar=True,
+        show_default="default" in more,
+        help=help,
+        metavar=metavar,
+        **more,
+    )
+
+
 @click.command("serve")
-@click.option("--data", default="semel-data", envvar="SEMEL_DATA", show_default=True)
-@click.option("--host", default="127.0.0.1", envvar="SEMEL_HOST", show_default=True)
-@click.option("--port", default=PORT_DEFAULT, envvar="SEMEL_PORT", show_default=True)
-@click.option(
-    "--long-poll-timeout",
-    "long_poll_seconds",
+@config_option
+@_setting("data", metavar="DIR", default="semel-data", help="Where everything is kept.")
+@_setting("host", default="127.0.0.1", help="The address to listen on.")
+@_setting("port", type=click.IntRange(0, 65_535), default=PORT_DEFAULT, help="0 picks a free one.")
+@_setting(
+    "long-poll-timeout",
+    type=Seconds(LONG_POLL_SECONDS_MAX),
     default=LONG_POLL_SECONDS_DEFAULT,
-    envvar="SEMEL_LONG_POLL_TIMEOUT",
-    show_default=True,
     help="Seconds a long-poll waits.",
 )
-@click.option(
-    "--segment-bytes",
-    default=SEGMENT_BYTES_DEFAULT,
-    envvar="SEMEL_SEGMENT_BYTES",
-    show_default=True,
-    help="Size of a journal file.",
-)
-@click.option(
-    "--reserve-bytes",
+@_setting("segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file.")
+@_setting(
+    "reserve-bytes",
+    type=int,
     default=RESERVE_BYTES_DEFAULT,
-    envvar="SEMEL_RESERVE_BYTES",
-    show_default=True,
     help="Room kept for deletes and checkpoints on a full disk.",
 )
-def command(
-    *,
-    data: str,
-    host: str,
-    port: int,
-    long_poll_seconds: float,
-    segment_bytes: int,
-    reserve_bytes: int,
-) -> None:
-    """Serve a data directory over HTTP until SIGTERM or Ctrl-C."""
+@_setting(
+    "body-bytes-max",
+    type=click.IntRange(1, BODY_BYTES_MAX),
+    default=BODY_BYTES_MAX,
+    help="The largest body of a request.",
+)
+@_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+@_setting("tls-key", metavar="FILE", help="The certificate's key, if in a file of its own.")
+def command(**given: Any) -> None:
+    """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
+
+    Prints one line, `listening on http://HOST:PORT`, when it is ready. A setting of the command
+    line goes before one of the environment, and that before one of the file.
+    """
+    serving = Serving(**given)
     try:
-        settings = Settings(segment_bytes=segment_bytes, reserve_bytes=reserve_bytes)
+        settings = Settings(
+            segment_bytes=serving.segment_bytes, reserve_bytes=serving.reserve_bytes
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    uvloop.run(_serve(data, host, port, settings, long_poll_seconds))
+    tls = server_context(serving.tls_cert, serving.tls_key)
+    uvloop.run(_serve(serving, settings, tls))
 
 
-async def _serve(
-    data: str, host: str, port: int, settings: Settings, long_poll_seconds: float
-) -> None:
-    engine = await Engine.open(data, settings)
-    app = App(engine, long_poll_seconds=long_poll_seconds, sse_seconds=SSE_SECONDS)
+async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -> None:
+    with Steps() as steps:
+        engine = await Engine.open(
+            serving.data,
+            settings,
+            progress=lambda done, total: steps.show("the journal", done, total),
+        )
+    told = _told_to_end()
+    scheme = "http" if tls is None else "https"
+    app = App(
+        engine,
+        long_poll_seconds=serving.long_poll_timeout,
+        sse_seconds=SSE_SECONDS,
+        scheme=scheme,
+    )
     listener = Listener()
+    limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     try:
-        port = await listener.start(host, port, app.handle)
+        port = await listener.start(serving.host, serving.port, app.handle, limits, ssl=tls)
     except OSError as error:
         await engine.close()
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    click.echo(f"listening on http://{host}:{port}")
-    await _until_told()
-    await listener.drain(DRAIN_SECONDS)
+        raise _cannot_listen(serving, error) from error
+    host = f"[{serving.host}]" if ":" in serving.host else serving.host
+    click.echo(f"listening on {scheme}://{host}:{port}")
+    await told.wait()
+    draining = asyncio.create_task(listener.drain(DRAIN_SECONDS))
+    await asyncio.sleep(0)  # now every connection knows that its next answer is the last
+    app.drain()
+    await draining
     await engine.close()
 
 
-async def _until_told() -> None:
+def _told_to_end() -> asyncio.Event:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told
+
+
+def _cannot_listen(serving: Serving, error: OSError) -> Refused:
+    if isinstance(error, socket.gaierror) or not error.errno:
+        reason, advice = error.strerror or str(error), "correct --host"
+    else:
+        reason, advice = os.strerror(error.errno), "choose another --port or --host"
+    return Refused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")

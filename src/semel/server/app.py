@@ -10,7 +10,7 @@ from semel.broker.engine import Engine
 from semel.model.commands import Append, Create, Delete, Trim
 from semel.model.outcomes import Outcome
 from semel.server.http import Request, Responder, Response
-from semel.server.live import Live
+from semel.server.live import Live, facts_of
 from semel.server.metrics import render_metrics
 from semel.server.pages import list_streams
 from semel.wire import paths, queries, requests, responses
@@ -18,23 +18,9 @@ from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.rendering import compress
-from semel.wire.responses import StreamFacts
 
 STREAM_PREFIX: Final = "/v1/stream/"
 _INCARNATION_BYTES: Final = 8
-
-
-def facts_of(done: ReadDone) -> StreamFacts:
-    """Tell what answers say about a stream."""
-    row, tail = done.row, done.tail
-    return StreamFacts(
-        row.incarnation,
-        row.content_type,
-        tail.tail,
-        tail.is_closed,
-        row.ttl_ms,
-        row.expires_at_ms,
-    )
 
 
 def send(responder: Responder, response: WireResponse) -> None:
@@ -47,8 +33,16 @@ def send(responder: Responder, response: WireResponse) -> None:
 class App:
     """Handles requests on one engine. All of it runs on the loop's thread."""
 
-    def __init__(self, engine: Engine, *, long_poll_seconds: float, sse_seconds: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        long_poll_seconds: float,
+        sse_seconds: float,
+        scheme: str = "http",
+    ) -> None:
         self._engine = engine
+        self._scheme = scheme
         self.outcomes: Counter[str] = Counter()
         self._live = Live(engine, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds)
         self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
@@ -109,8 +103,8 @@ class App:
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
             source_type=self._source_type,
         )
-        origin = paths.origin_of(request.headers.get("host")) or "http://localhost"
-        location = paths.stream_url(origin, path)
+        origin = paths.origin_of(request.headers.get("host"), self._scheme)
+        location = paths.stream_url(origin or f"{self._scheme}://localhost", path)
         self._submit(command, responder, partial(responses.put_response, location=location))
 
     def _source_type(self, path: str) -> str | None:

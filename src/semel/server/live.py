@@ -1,21 +1,23 @@
-"""Live reads: long-polls and event streams, woken by what became durable."""
+"""Live reads: long-polls and event streams, woken by what became durable.
+
+Readers that follow a stream at its end are served together: one wait, one read and one encoded
+event for all of them (`Crowd`). Each falls out of the crowd when it reads too slowly, and finds its
+own way back to the end.
+"""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.seen import View, Waiter
 from semel.server.http import Responder, Response, Stream
 from semel.wire import cursors, responses, sse
-from semel.wire.media import is_text
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.rendering import compress
 from semel.wire.responses import StreamFacts
-
-# How many encoded events are kept for the other readers at the same offset.
-_SHARED_EVENTS_MAX: Final = 256
 
 
 class Live:
@@ -26,55 +28,51 @@ class Live:
         self.long_poll_seconds = long_poll_seconds
         self.sse_seconds = sse_seconds
         self.loop = asyncio.get_running_loop()
-        self.readers: set[_Reader] = set()
-        self.is_draining = False
-        self._events: dict[tuple[int, int, int], bytes] = {}
+        self.readers: set[LongPoll | EventStream] = set()
+        self.crowds: dict[str, Crowd] = {}
 
     @property
     def waiting_count(self) -> int:
-        """How many readers there are."""
+        """Count the live readers."""
         return len(self.readers)
 
     def drain(self) -> None:
-        """Let nobody wait any longer: long-polls are answered, event streams end."""
-        self.is_draining = True
-        for reader in tuple(self.readers):
-            reader.hurry()
+        """Let every live reader go, in good order: it will come back, and be served then."""
+        for reader in list(self.readers):
+            reader.finish()
 
     def cursor(self, given: int | None) -> int:
         """Give out a cursor."""
         clock = self.engine.clock
-        jitter_s = 1 + int.from_bytes(clock.random_bytes(2)) % cursors.JITTER_S_MAX
+        jitter_s = 1
+        if given is not None:
+            jitter_s += int.from_bytes(clock.random_bytes(2)) % cursors.JITTER_S_MAX
         return cursors.next_cursor(given, now_ms=clock.now_ms(), jitter_s=jitter_s)
 
     def long_poll(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
         """Answer as soon as there is something after the offset, or the time is over."""
-        _LongPoll(self, path, wanted, responder).start()
+        LongPoll(self, path, wanted, responder).start()
 
     def events(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
         """Answer with an event stream."""
-        _EventStream(self, path, wanted, responder).start()
-
-    def shared_event(self, done: ReadDone, encoder: sse.SseEncoder) -> bytes:
-        """Encode a read as an event, once for all readers that stand at the same offset.
-
-        Not for text: there a reader may hold the beginning of a character back.
-        """
-        if not done.slices or is_text(done.row.content_type):
-            return encoder.data(done.slices, next_offset=done.next_offset)
-        key = (done.row.number, done.slices[0].offset, done.next_offset)
-        event = self._events.get(key)
-        if event is None:
-            if len(self._events) >= _SHARED_EVENTS_MAX:
-                del self._events[next(iter(self._events))]
-            event = self._events[key] = encoder.data(done.slices, next_offset=done.next_offset)
-        else:
-            encoder.next_offset = done.next_offset
-        return event
+        EventStream(self, path, wanted, responder).start()
 
 
-class _Reader:
-    """What both kinds of live reader share: one wait at a time, one deadline, one end."""
+def facts_of(done: ReadDone) -> StreamFacts:
+    """Tell what answers say about a stream."""
+    row, tail = done.row, done.tail
+    return StreamFacts(
+        row.incarnation,
+        row.content_type,
+        tail.tail,
+        tail.is_closed,
+        row.ttl_ms,
+        row.expires_at_ms,
+    )
+
+
+class LongPoll:
+    """Waits for one answer."""
 
     def __init__(self, live: Live, path: str, wanted: ReadRequest, responder: Responder) -> None:
         self._live = live
@@ -82,6 +80,7 @@ class _Reader:
         self._wanted = wanted
         self._responder = responder
         self._offset: int | None = TAIL if wanted.is_now else wanted.offset
+        self._last: ReadDone | None = None
         self._waiting: tuple[View, Waiter] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -93,58 +92,9 @@ class _Reader:
         self._read()
 
     def _read(self) -> None:
+        self._waiting = None
         if not self._is_over:
             self._live.engine.read(self._path, self._offset, self._found)
-
-    def _found(self, found: Any) -> None:
-        raise NotImplementedError
-
-    def _late(self) -> None:
-        raise NotImplementedError
-
-    def hurry(self) -> None:
-        """Wait no longer; whoever is reading just now ends when it would wait."""
-        if self._waiting is not None:
-            self._late()
-
-    def _wait(self, offset: int, seconds: float) -> None:
-        if self._live.is_draining:
-            self._late()
-            return
-        if self._timer is None:
-            self._timer = self._live.loop.call_later(seconds, self._late)
-        self._waiting = self._live.engine.broker.wait(self._path, offset, self._woken)
-        if self._waiting is None:
-            self._live.loop.call_soon(self._read)  # it moved on in between
-
-    def _woken(self) -> None:
-        self._waiting = None
-        self._read()
-
-    def _end(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._live.readers.discard(self)
-        if self._waiting is not None:
-            self._live.engine.broker.stop_waiting(self._waiting)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _send(self, response: WireResponse) -> None:
-        self._end()
-        if response.is_to_gzip:
-            response = compress(response)
-        self._responder.send(Response(response.status, response.headers, response.body))
-
-
-def _facts(done: ReadDone) -> StreamFacts:
-    row, tail = done.row, done.tail
-    return StreamFacts(row.incarnation, row.content_type, tail.tail, tail.is_closed)
-
-
-class _LongPoll(_Reader):
-    """Waits for one answer."""
 
     def _found(self, found: Any) -> None:
         if self._is_over:
@@ -156,13 +106,24 @@ class _LongPoll(_Reader):
         elif found.tail.is_closed:
             self._send(self._nothing(found))
         else:
-            self._offset = found.next_offset
-            self._last = found
-            self._wait(found.next_offset, self._live.long_poll_seconds)
+            self._wait(found)
+
+    def _wait(self, found: ReadDone) -> None:
+        self._offset, self._last = found.next_offset, found
+        if self._timer is None:
+            self._timer = self._live.loop.call_later(self._live.long_poll_seconds, self.finish)
+        self._waiting = self._live.engine.broker.wait(self._path, found.next_offset, self._read)
+        if self._waiting is None:
+            self._live.loop.call_soon(self._read)  # it moved on in between
+
+    def finish(self) -> None:
+        """The time is over: there was nothing."""
+        if not self._is_over and self._last is not None:
+            self._send(self._nothing(self._last))
 
     def _answer(self, found: ReadDone) -> WireResponse:
         return responses.read_response(
-            _facts(found),
+            facts_of(found),
             self._wanted,
             found.slices,
             start=found.slices[0].offset,
@@ -173,72 +134,224 @@ class _LongPoll(_Reader):
     def _nothing(self, found: ReadDone) -> WireResponse:
         cursor = self._live.cursor(self._wanted.cursor)
         return responses.empty_poll_response(
-            _facts(found), next_offset=found.next_offset, cursor=cursor
+            facts_of(found), next_offset=found.next_offset, cursor=cursor
         )
 
-    def _late(self) -> None:
-        if not self._is_over:
-            self._send(self._nothing(self._last))
+    def _send(self, response: WireResponse) -> None:
+        self._end()
+        if response.is_to_gzip:
+            response = compress(response)
+        self._responder.send(Response(response.status, response.headers, response.body))
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._live.readers.discard(self)
+        if self._waiting is not None:
+            self._live.engine.broker.stop_waiting(self._waiting)
+        if self._timer is not None:
+            self._timer.cancel()
 
 
-class _EventStream(_Reader):
+class EventStream:
     """Writes events until the stream is closed, the reader is gone or its time is over."""
 
-    _stream: Stream | None = None
-    _encoder: sse.SseEncoder
+    def __init__(self, live: Live, path: str, wanted: ReadRequest, responder: Responder) -> None:
+        self._live = live
+        self.path = path
+        self._wanted = wanted
+        self._responder = responder
+        self._offset: int | None = TAIL if wanted.is_now else wanted.offset
+        self._encoder: sse.SseEncoder | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.stream: Stream | None = None
+        self.crowd: Crowd | None = None
+        self._is_over = False
 
-    def _found(self, found: Any) -> None:
+    def start(self) -> None:
+        """Begin with what is there."""
+        self._live.readers.add(self)
+        self._responder.on_gone(self._end)
+        self.read()
+
+    def read(self) -> None:
+        """Go on by itself, from where it stands."""
+        if not self._is_over:
+            self._live.engine.read(self.path, self._offset, self.take)
+
+    def take(self, found: Any) -> None:
+        """Write what was found, and go on."""
         if self._is_over:
             return
         if not isinstance(found, ReadDone):
             self._refuse(found)
             return
-        if self._stream is None:
+        if self.stream is None or self._encoder is None:
             self._begin(found)
-        stream = self._stream
-        assert stream is not None
+        assert self.stream is not None
+        assert self._encoder is not None
         is_at_tail = found.next_offset >= found.tail.tail
         is_closed = is_at_tail and found.tail.is_closed
-        if is_closed:
-            data = self._encoder.data(found.slices, next_offset=found.next_offset, is_final=True)
-        else:
-            data = self._live.shared_event(found, self._encoder)
-        stream.write(data + self._control(is_at_tail, is_closed))
+        data = self._encoder.data(found.slices, next_offset=found.next_offset, is_final=is_closed)
+        cursor = self._live.cursor(self._wanted.cursor)
+        self.stream.write(data + control_of(self._encoder, cursor, is_at_tail, is_closed))
         self._offset = found.next_offset
+        self._go_on(self.stream, found, is_at_tail=is_at_tail, is_closed=is_closed)
+
+    def _go_on(self, stream: Stream, found: ReadDone, *, is_at_tail: bool, is_closed: bool) -> None:
         if is_closed:
-            self._finish()
+            self.finish()
         elif stream.is_blocked:
-            stream.on_drain(self._read)
-        elif is_at_tail:
-            self._wait(found.next_offset, self._live.sse_seconds)
+            stream.on_drain(self.read)
+        elif not is_at_tail:
+            self._live.loop.call_soon(self.read)
         else:
-            self._live.loop.call_soon(self._read)
+            self._join(found)
+
+    def _join(self, found: ReadDone) -> None:
+        crowd = self._live.crowds.get(self.path)
+        if crowd is None:
+            crowd = self._live.crowds[self.path] = Crowd(self._live, self.path, found.next_offset)
+        if crowd.offset == found.next_offset:
+            crowd.join(self)
+        else:
+            self._live.loop.call_soon(self.read)  # it moved on in between
+
+    def has_whole_text(self) -> bool:
+        """Tell whether no beginning of a character is held back."""
+        assert self._encoder is not None
+        return self._encoder.next_offset == self._offset
+
+    def share(self, event: bytes, next_offset: int) -> None:
+        """Write an event that was made for the whole crowd."""
+        assert self.stream is not None
+        assert self._encoder is not None
+        self.stream.write(event)
+        self._offset = self._encoder.next_offset = next_offset
+        if self.stream.is_blocked:
+            self.leave()
+            self.stream.on_drain(self.read)
+
+    def leave(self) -> None:
+        """Leave the crowd, if in one."""
+        if self.crowd is not None:
+            self.crowd.part(self)
+
+    @property
+    def has_own_cursor(self) -> bool:
+        """Tell whether the client sent a cursor: then its control events are its own."""
+        return self._wanted.cursor is not None
 
     def _begin(self, found: ReadDone) -> None:
-        head = responses.sse_response(_facts(found))
-        self._stream = self._responder.start(head.status, head.headers)
+        head = responses.sse_response(facts_of(found))
+        self.stream = self._responder.start(head.status, head.headers)
         start = found.slices[0].offset if found.slices else found.next_offset
         self._encoder = sse.SseEncoder(found.row.content_type, start)
-
-    def _control(self, is_at_tail: bool, is_closed: bool) -> bytes:
-        return sse.control_event(
-            self._encoder.next_offset,
-            cursor=self._live.cursor(self._wanted.cursor),
-            is_up_to_date=is_at_tail,
-            is_closed=is_closed,
-        )
+        self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
 
     def _refuse(self, outcome: Any) -> None:
-        if self._stream is None:
-            self._send(responses.outcome_response(outcome))
-        else:
-            self._finish()  # the stream is gone; a reader that comes back will be told
+        if self.stream is not None:
+            self.finish()  # the stream is gone; a reader that comes back will be told
+            return
+        self._end()
+        response = responses.outcome_response(outcome)
+        self._responder.send(Response(response.status, response.headers, response.body))
 
-    def _late(self) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """End the events."""
         if not self._is_over:
             self._end()
-            if self._stream is not None:
-                self._stream.end()
+            if self.stream is not None:
+                self.stream.end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._live.readers.discard(self)
+        self.leave()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def control_of(encoder: sse.SseEncoder, cursor: int, is_at_tail: bool, is_closed: bool) -> bytes:
+    """Tell a reader where it stands."""
+    return sse.control_event(
+        encoder.next_offset, cursor=cursor, is_up_to_date=is_at_tail, is_closed=is_closed
+    )
+
+
+class Crowd:
+    """The event streams that stand at the end of one stream."""
+
+    def __init__(self, live: Live, path: str, offset: int) -> None:
+        self._live = live
+        self._path = path
+        self.offset = offset
+        self._members: dict[EventStream, None] = {}
+        self._waiting: tuple[View, Waiter] | None = None
+
+    def join(self, member: EventStream) -> None:
+        """Take a reader in; the first one's coming begins the wait."""
+        self._members[member] = None
+        member.crowd = self
+        if self._waiting is None:
+            self._wait()
+
+    def part(self, member: EventStream) -> None:
+        """Let a reader go; the last one's leaving ends the wait."""
+        self._members.pop(member, None)
+        member.crowd = None
+        if not self._members:
+            self._dissolve()
+
+    def _wait(self) -> None:
+        self._waiting = self._live.engine.broker.wait(self._path, self.offset, self._woken)
+        if self._waiting is None:
+            self._live.loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._waiting = None
+        if self._members:
+            self._live.engine.read(self._path, self.offset, self._found)
+
+    def _found(self, found: Any) -> None:
+        event = self._shared(found) if isinstance(found, ReadDone) else None
+        if event is None:
+            self._scatter(lambda member: member.take(found))
+            return
+        self.offset = found.next_offset
+        for member in list(self._members):
+            if member.has_own_cursor or not member.has_whole_text():
+                member.leave()
+                member.take(found)
+            else:
+                member.share(event, found.next_offset)
+        if self._members and self._waiting is None:
+            self._wait()
+
+    def _shared(self, found: ReadDone) -> bytes | None:
+        """Encode the event once; None if each reader has to see for itself."""
+        is_at_tail = found.next_offset >= found.tail.tail
+        if found.tail.is_closed or not found.slices or not is_at_tail:
+            return None
+        encoder = sse.SseEncoder(found.row.content_type, self.offset)
+        data = encoder.data(found.slices, next_offset=found.next_offset)
+        if encoder.next_offset != found.next_offset:
+            return None
+        return data + control_of(encoder, self._live.cursor(None), True, False)
+
+    def _scatter(self, tell: Callable[[EventStream], None]) -> None:
+        members, self._members = list(self._members), {}
+        self._dissolve()
+        for member in members:
+            member.crowd = None
+            tell(member)
+
+    def _dissolve(self) -> None:
+        if self._waiting is not None:
+            self._live.engine.broker.stop_waiting(self._waiting)
+            self._waiting = None
+        if self._live.crowds.get(self._path) is self:
+            del self._live.crowds[self._path]

@@ -1,0 +1,1 @@
+"""What `semel bench` measures: the server over HTTP, beside its peers, on the same work."""

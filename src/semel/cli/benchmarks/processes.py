@@ -1,0 +1,116 @@
+"""A server in a process of its own: started, watched, ended. Linux."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO, Final
+
+from msgspec import Struct
+
+HOST: Final = "127.0.0.1"
+_START_SECONDS_MAX: Final = 60.0
+_STOP_SECONDS_MAX: Final = 30.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_LISTENING: Final = "listening on http://"
+
+
+class NotStarted(Exception):
+    """The server did not come up; the message says what it said."""
+
+
+class Process(Struct, frozen=True):
+    """A running server."""
+
+    name: str
+    pid: int
+    port: int
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads so far, user and kernel."""
+        text = Path(f"/proc/{self.pid}/stat").read_text()
+        fields = text[text.rindex(")") + 2 :].split(" ")
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    @property
+    def memory_kib(self) -> int:
+        """What it holds that is no file's page."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1])
+        return 0
+
+
+@contextmanager
+def running(
+    name: str,
+    command: Sequence[str],
+    *,
+    port: int = 0,
+    environment: Mapping[str, str] | None = None,
+    directory: str | None = None,
+) -> Iterator[Process]:
+    """Run a server; without a port it is asked for the line that tells it."""
+    child = subprocess.Popen(  # noqa: S603 - our own command
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if port else None,
+        text=True,
+        env=None if environment is None else {**os.environ, **environment},
+        cwd=directory,
+    )
+    assert child.stdout is not None
+    try:
+        if port:
+            _await_port(child, name, port)
+        else:
+            port = _read_port(child.stdout, name)
+        yield Process(name, child.pid, port)
+    finally:
+        _stop(child)
+
+
+def _read_port(output: IO[str], name: str) -> int:
+    line = output.readline().strip()
+    if not line.startswith(_LISTENING):
+        raise NotStarted(f"{name} did not start: {line or 'it said nothing'}")
+    return int(line.rpartition(":")[2].rstrip("/"))
+
+
+def _await_port(child: subprocess.Popen[str], name: str, port: int) -> None:
+    deadline = monotonic() + _START_SECONDS_MAX
+    while monotonic() < deadline and child.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) == 0:
+                return
+        sleep(0.02)
+    raise NotStarted(f"{name} did not start")
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    child.terminate()
+    try:
+        child.wait(_STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    if child.stdout is not None:
+        child.stdout.close()
+
+
+def free_port() -> int:
+    """Find a port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Make the command that runs a module of ours."""
+    return [sys.executable, "-m", module, *arguments]

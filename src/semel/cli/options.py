@@ -1,0 +1,130 @@
+"""Kinds of option that several commands have, and what every command about a server takes."""
+
+from collections.abc import Callable
+from functools import wraps
+from math import isfinite
+from typing import Any, Final
+
+import click
+
+from semel.cli.exits import Refused
+from semel.cli.remote import Server
+from semel.model.offsets import parse_offset, print_offset
+from semel.wire.headers import to_position
+from semel.wire.paths import stream_path, stream_url
+from semel.wire.problems import Problem
+
+URL_DEFAULT: Final = "http://127.0.0.1:4437"
+TIMEOUT_DEFAULT: Final = 30.0
+_HEAD: Final = "-1"
+_NOW: Final = "now"
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A time above zero, fractions allowed."""
+
+    name = "seconds"
+
+    def __init__(self, maximum: float) -> None:
+        self.maximum = maximum
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a number; one that is not finite is none."""
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        if not (isfinite(seconds) and 0 < seconds <= self.maximum):
+            self.fail(f"{value} is not above 0 and at most {self.maximum:g}", param, ctx)
+        return seconds
+
+
+class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """An offset as printed, or the number of a message; for a reader also -1 and now."""
+
+    name = "offset"
+
+    def __init__(self, *, is_for_reading: bool = False) -> None:
+        self.is_for_reading = is_for_reading
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give the offset as it is printed."""
+        text = str(value)
+        if self.is_for_reading and text in {_HEAD, _NOW}:
+            return text
+        if parse_offset(text) is not None:
+            return text
+        number = to_position(text)
+        if number is None:
+            words = "-1 (the beginning), now, " if self.is_for_reading else ""
+            wanted = f"{words}an offset as semel prints it, or the number of a message"
+            self.fail(f"{text!r} is none; wanted is {wanted}", param, ctx)
+        return print_offset(number)
+
+
+class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """The name of a stream, such as `shop/orders`."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Let pass what a server would, and say at once what it would not."""
+        text = str(value)
+        try:
+            found = stream_path(target_of(text))
+        except UnicodeEncodeError:
+            self.fail("the name is not UTF-8", param, ctx)
+        if isinstance(found, Problem):
+            self.fail(f"{text!r}: {found.message}", param, ctx)
+        return found
+
+
+def target_of(path: str) -> str:
+    """Print where a stream lives on its server."""
+    return stream_url("", path)
+
+
+def path_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the name of a stream."""
+    return click.argument("path", type=Path())(function)
+
+
+def remote(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its server: the options --url, --timeout and --json."""
+
+    @click.option(
+        "--url",
+        envvar="SEMEL_URL",
+        default=URL_DEFAULT,
+        show_default=True,
+        show_envvar=True,
+        help="Where the server is.",
+    )
+    @click.option(
+        "--timeout",
+        envvar="SEMEL_TIMEOUT",
+        type=Seconds(86_400),
+        default=TIMEOUT_DEFAULT,
+        show_default=True,
+        show_envvar=True,
+        help="Seconds to wait for an answer.",
+    )
+    @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+    @wraps(function)
+    def run(*, url: str, timeout: float, **given: Any) -> Any:
+        with Server(url, timeout) as server:
+            return function(server, **given)
+
+    return run
+
+
+def together(**given: object) -> bool:
+    """Tell whether options that belong together are there; refuse some without the others."""
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < len(given):
+        names = [f"--{name.replace('_', '-')}" for name in given]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise Refused(f"{listed} belong together; --{missing[0].replace('_', '-')} is missing")
+    return not missing

@@ -1,0 +1,118 @@
+"""How answers and messages are printed."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli.text import printable
+from semel.model.offsets import print_offset
+from semel.wire.bodies import Frames, messages_of
+from semel.wire.media import is_json
+
+# JSON has these between its tokens only, never inside a string.
+_ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
+
+
+class Style(Enum):
+    """How messages are printed."""
+
+    LINES = "one per line"
+    SAFE_LINES = "one per line, nothing that could harm a terminal"
+    JSON = "one object per line"
+    RAW = "as they are, nothing in between"
+
+
+def style_of(*, is_raw: bool, is_json: bool) -> Style:
+    """Choose; a terminal gets no control characters from data."""
+    if is_raw:
+        return Style.RAW
+    if is_json:
+        return Style.JSON
+    return Style.SAFE_LINES if sys.stdout.isatty() else Style.LINES
+
+
+def render(frames: Frames, style: Style) -> Iterator[bytes]:
+    """Render each message of a read."""
+    is_json_stream = is_json(frames.content_type)
+    for piece in frames.pieces:
+        for at, message in enumerate(messages_of(piece)):
+            if style is Style.RAW:
+                yield message
+            elif style is Style.JSON:
+                yield _object(message, piece.offset + at, piece.time_ms, is_json=is_json_stream)
+            else:
+                yield _line(message, is_safe=style is Style.SAFE_LINES, is_json=is_json_stream)
+
+
+def _line(message: bytes, *, is_safe: bool, is_json: bool) -> bytes:
+    line = message.translate(_ONE_LINE) if is_json else message.removesuffix(b"\n")
+    if is_safe:
+        text = line.decode("utf-8", "backslashreplace")
+        line = (_json_printable(text) if is_json else printable(text)).encode()
+    return line + b"\n"
+
+
+def _json_printable(text: str) -> str:
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
+
+
+def _object(message: bytes, offset: int, time_ms: int, *, is_json: bool) -> bytes:
+    shown: dict[str, Any] = {"offset": print_offset(offset), "written_at_ms": time_ms}
+    if is_json:
+        shown["value"] = msgspec.Raw(message.translate(_ONE_LINE))
+    else:
+        try:
+            shown["text"] = message.decode()
+        except UnicodeDecodeError:
+            shown["base64"] = base64.b64encode(message).decode()
+    return json_line(shown)
+
+
+def json_line(value: object) -> bytes:
+    """Print a value as one line; on a terminal without control characters."""
+    line = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        line = _json_printable(line.decode()).encode()
+    return line + b"\n"
+
+
+def write(data: bytes) -> None:
+    """Write to standard output, now; end well if whoever reads it has enough, as `head` does."""
+    try:
+        click.echo(data, nl=False)
+    except BrokenPipeError:
+        # What is still buffered must not complain once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
+
+
+def tell(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
+    """Say what was done: a sentence for people, or the facts for programs."""
+    if is_json:
+        write(json_line(facts))
+    else:
+        write(f"{printable(sentence)}\n".encode())
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one pair per line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        if value is not None:
+            words = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+            table.add_row(name.replace("_", " "), Text(printable(words), overflow="fold"))
+    Console(highlight=False).print(table)

@@ -1,0 +1,552 @@
+"""Every command about streams against a real `semel serve`."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from click.testing import CliRunner, Result
+
+from semel.cli.main import cli
+from semel.journal.identity import IDENTITY_NAME
+from semel.model.offsets import print_offset
+
+PROGRAM = [sys.executable, "-c", "from semel.cli.main import main; main()"]
+SMALL = ("--reserve-bytes", "65536", "--segment-bytes", "8388608", "--long-poll-timeout", "0.5")
+LINE = "listening on "
+
+
+class Served:
+    """A server in a process of its own; it can be ended and started again on its port."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self._arguments = ["serve", "--data", str(data), *SMALL, *options]
+        self._port = 0
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        arguments = [*PROGRAM, *self._arguments, "--port", str(self._port)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(arguments, stdout=pipe, stderr=pipe, text=True)
+        line = output_of(self._process).readline()
+        assert line.startswith(LINE), self._process.communicate()
+        self.url = line.removeprefix(LINE).strip()
+        self._port = int(self.url.rpartition(":")[2])
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """End it; the exit code and what it printed after its one line."""
+        self._process.send_signal(number)
+        out, error = self._process.communicate(timeout=60)
+        return self._process.returncode, out, error
+
+    def semel(self, *arguments: str, given: bytes | None = None) -> Result:
+        return CliRunner(env={"SEMEL_URL": self.url}).invoke(cli, [*arguments], input=given)
+
+    def json(self, *arguments: str) -> list[dict[str, object]]:
+        result = self.semel(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def refused(self, code: int, *arguments: str, given: bytes | None = None) -> str:
+        """Run what is to be refused; what it says."""
+        result = self.semel(*arguments, given=given)
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result.stderr
+
+
+def output_of(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+@contextlib.contextmanager
+def serving(data: Path, *options: str) -> Iterator[Served]:
+    served = Served(data, *options)
+    try:
+        yield served
+    finally:
+        served.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("served") / "data") as served:
+        yield served
+
+
+# ---------------------------------------------------------------- serve
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_line_is_printed_and_a_signal_ends_it_in_good_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    served = Served(tmp_path / "data")
+    assert served.semel("create", "a").exit_code == 0
+    assert served.end(number) == (0, "", "")
+    served.start()
+    assert served.json("head", "a")[0]["closed"] is False
+    assert served.end(number)[0] == 0
+
+
+def start_in_vain(*arguments: str) -> tuple[int, str]:
+    run = subprocess.run(
+        [*PROGRAM, "serve", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.stdout == ""
+    assert "Traceback" not in run.stderr
+    return run.returncode, run.stderr
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path / "data"):
+        code, message = start_in_vain("--data", str(tmp_path / "data"), "--port", "0", *SMALL)
+    assert code == 73
+    assert str(tmp_path / "data") in message
+
+
+def test_a_port_in_use_is_refused_and_the_directory_is_free_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, message = start_in_vain("--data", str(tmp_path / "data"), "--port", port, *SMALL)
+    assert code == 64
+    assert f"127.0.0.1:{port}" in message
+    assert "--port" in message
+    with serving(tmp_path / "data") as served:
+        assert served.semel("ls").exit_code == 0
+
+
+def test_a_host_nobody_has_is_refused(tmp_path: Path) -> None:
+    arguments = ("--data", str(tmp_path / "data"), "--host", "192.0.2.1", "--port", "0", *SMALL)
+    code, message = start_in_vain(*arguments)
+    assert code == 64
+    assert "--host" in message
+
+
+def test_corrupt_data_is_refused_and_named(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data")
+    served.semel("create", "a")
+    served.end()
+    identity = tmp_path / "data" / IDENTITY_NAME
+    identity.write_bytes(b"x" * identity.stat().st_size)
+    code, message = start_in_vain("--data", str(tmp_path / "data"), "--port", "0", *SMALL)
+    assert code == 65
+    assert IDENTITY_NAME in message
+
+
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, message = start_in_vain("--data", str(tmp_path / "file"), "--port", "0", *SMALL)
+    assert code == 74
+    assert "data directory" in message
+
+
+def test_the_settings_reach_the_server(tmp_path: Path) -> None:
+    config = tmp_path / "semel.toml"
+    config.write_text("body_bytes_max = 10\n", encoding="utf-8")
+    with serving(tmp_path / "data", "--config", str(config)) as served:
+        served.semel("create", "a")
+        assert served.semel("append", "a", "x" * 10).exit_code == 0
+        served.refused(1, "append", "a", "x" * 11)
+        served.refused(1, "append", "a", "-", given=b"x" * 4_000_000)
+
+
+# ---------------------------------------------------------------- TLS
+
+
+def certificate(place: Path) -> tuple[str, str]:
+    cert, key = str(place / "cert.pem"), str(place / "key.pem")
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
+    arguments = [*words.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", *arguments, "-keyout", key, "-out", cert], check=True, capture_output=True
+    )
+    return cert, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with serving(tmp_path / "data", "--tls-cert", cert, "--tls-key", key) as served:
+        assert served.url.startswith("https://127.0.0.1:")
+        assert "SSL_CERT_FILE" in served.refused(69, "ls")
+        plain = CliRunner().invoke(cli, ["ls", "--url", served.url.replace("https", "http")])
+        assert plain.exit_code == 69
+        environment = {"SEMEL_URL": served.url, "SSL_CERT_FILE": cert}
+        body = os.urandom(300_000)
+        for arguments, given, expected in (
+            (["create", "a"], None, None),
+            (["append", "a", "-", "--close"], body, None),
+            (["read", "a", "--raw"], None, body),
+            (["tail", "a", "--raw", "--offset", "0"], None, body),
+        ):
+            result = CliRunner(env=environment).invoke(cli, arguments, input=given)
+            assert result.exit_code == 0, result.output
+            assert expected is None or result.stdout_bytes == expected
+        assert served.end()[0] == 0
+
+
+# ---------------------------------------------------------------- create, head
+
+
+def test_create_is_told_and_may_be_asked_again(served: Served) -> None:
+    arguments = ("create", "made", "--content-type", "text/plain", "--ttl", "60")
+    assert "created made (text/plain)" in served.semel(*arguments).stdout
+    assert "already" in served.semel(*arguments).stdout
+    (facts,) = served.json(*arguments)
+    assert facts["created"] is False
+    (head,) = served.json("head", "made")
+    assert head["content_type"] == "text/plain"
+    assert head["ttl_seconds"] == 60
+    assert head["next_offset"] == print_offset(0)
+    assert "text/plain" in served.semel("head", "made").stdout
+    message = served.refused(1, "create", "made", "--content-type", "image/png")
+    assert "config_conflict" in message
+    assert "semel head" in message
+
+
+def test_create_closed_and_with_an_end(served: Served) -> None:
+    arguments = ("create", "ends", "--closed", "--expires-at", "2199-01-31T12:00:00Z")
+    assert served.json(*arguments)[0]["closed"] is True
+    (head,) = served.json("head", "ends")
+    assert head["closed"] is True
+    assert head["expires_at"] == "2199-01-31T12:00:00.000Z"
+    assert "invalid_header" in served.refused(1, "create", "x", "--expires-at", "soon")
+
+
+def test_a_fork_shares_what_came_before(served: Served) -> None:
+    served.semel("create", "trunk", "--content-type", "application/json")
+    served.semel("append", "trunk", "[1,2,3]")
+    forked = ("create", "branch", "--fork-from", "trunk", "--fork-offset", "0")
+    assert served.semel(*forked, "--fork-sub-offset", "2").exit_code == 0
+    assert served.semel("read", "branch").stdout == "1\n2\n"
+    assert "--fork-from" in served.refused(64, "create", "x", "--fork-offset", "0")
+    assert "stream_not_found" in served.refused(1, "create", "x", "--fork-from", "absent")
+
+
+def test_head_of_nothing_says_so(served: Served) -> None:
+    message = served.refused(1, "head", "absent")
+    assert message.startswith("semel: stream_not_found: ")
+    assert "semel ls" in message
+
+
+# ---------------------------------------------------------------- append, read
+
+
+def test_json_comes_back_one_value_per_line(served: Served) -> None:
+    served.semel("create", "values", "--content-type", "application/json")
+    assert served.semel("append", "values", '[{"a":\n 1}, "b"]').exit_code == 0
+    assert served.json("append", "values", "null")[0]["next_offset"] == print_offset(3)
+    assert [json.loads(line) for line in served.semel("read", "values").stdout.splitlines()] == [
+        {"a": 1},
+        "b",
+        None,
+    ]
+    assert served.semel("read", "values", "--offset", "1", "--limit", "1").stdout == '"b"\n'
+    assert [line["offset"] for line in served.json("read", "values")] == [
+        print_offset(number) for number in range(3)
+    ]
+    assert "bad_body" in served.refused(1, "append", "values", "{")
+
+
+def test_bytes_come_back_as_they_were(served: Served, tmp_path: Path) -> None:
+    served.semel("create", "bytes")
+    body = bytes(range(256))
+    (tmp_path / "body").write_bytes(body)
+    assert served.semel("append", "bytes", "--file", str(tmp_path / "body")).exit_code == 0
+    assert served.semel("append", "bytes", "-", given=b"\n\x00\n").exit_code == 0
+    assert served.semel("read", "bytes", "--raw").stdout_bytes == body + b"\n\x00\n"
+
+
+def test_a_long_stream_is_read_to_its_end(served: Served) -> None:
+    served.semel("create", "long", "--content-type", "application/json")
+    expected = []
+    for batch in range(3):
+        messages = [f"{batch}-{number}-" + "x" * 100 for number in range(9_000)]
+        expected += messages
+        given = json.dumps(messages).encode()
+        assert served.semel("append", "long", "-", given=given).exit_code == 0
+    lines = served.semel("read", "long").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    assert len(served.semel("read", "long", "--limit", "20000").stdout.splitlines()) == 20_000
+
+
+def test_a_producer_may_send_again(served: Served) -> None:
+    served.semel("create", "once", "--content-type", "text/plain")
+    tagged = ("--producer-id", "p", "--epoch", "1", "--seq")
+    first = served.json("append", "once", "hello", *tagged, "0")[0]
+    again = served.json("append", "once", "hello", *tagged, "0")[0]
+    assert first == {**again, "duplicate": False}
+    assert again["duplicate"] is True
+    assert "before" in served.semel("append", "once", "hello", *tagged, "0").stdout
+    assert "payload_mismatch" in served.refused(1, "append", "once", "other", *tagged, "0")
+    gap = served.refused(1, "append", "once", "x", *tagged, "2")
+    assert "producer_seq_conflict" in gap
+    assert "expected_seq 1" in gap
+    fenced = ("--producer-id", "p", "--epoch", "0", "--seq", "0")
+    assert "PRODUCER_FENCED" in served.refused(1, "append", "once", "x", *fenced)
+    assert served.semel("read", "once").stdout == "hello\n"
+    assert "--seq is missing" in served.refused(
+        64, "append", "once", "x", "--producer-id", "p", "--epoch", "1"
+    )
+
+
+def test_a_key_may_send_again(served: Served) -> None:
+    served.semel("create", "keyed", "--content-type", "text/plain")
+    for _ in range(2):
+        assert served.semel("append", "keyed", "x", "--key", "k").exit_code == 0
+    assert served.semel("read", "keyed").stdout == "x\n"
+    assert "idempotency_key_reused" in served.refused(1, "append", "keyed", "y", "--key", "k")
+    assert "ASCII" in served.refused(64, "append", "keyed", "y", "--key", "ä")
+
+
+def test_an_append_may_ask_for_the_end_it_knows(served: Served) -> None:
+    served.semel("create", "matched", "--content-type", "text/plain")
+    assert served.semel("append", "matched", "x", "--if-match", "0").exit_code == 0
+    message = served.refused(1, "append", "matched", "x", "--if-match", print_offset(0))
+    assert "precondition_failed" in message
+    assert print_offset(1) in message
+
+
+def test_what_cannot_be_appended_is_refused(served: Served) -> None:
+    served.semel("create", "plain", "--content-type", "text/plain")
+    assert "nothing to append" in served.refused(64, "append", "plain")
+    assert "empty" in served.refused(64, "append", "plain", "-", given=b"")
+    assert "not both" in served.refused(64, "append", "plain", "x", "--file", "y")
+    assert "absent" in served.refused(64, "append", "plain", "--file", "absent")
+    assert "4.0 MiB" in served.refused(64, "append", "plain", "-", given=b"x" * (4 * 2**20 + 1))
+    assert "stream_not_found" in served.refused(1, "append", "absent", "x")
+    other = ("append", "plain", "x", "--content-type", "image/png")
+    assert "content_type_conflict" in served.refused(1, *other)
+    assert "OFFSET_BEYOND_TAIL" in served.refused(1, "read", "plain", "--offset", "9")
+
+
+# ---------------------------------------------------------------- close, trim, delete, ls
+
+
+def test_close_ends_a_stream(served: Served) -> None:
+    for name in ("closed-1", "closed-2", "closed-3"):
+        served.semel("create", name, "--content-type", "text/plain")
+    assert "closed closed-1 at" in served.semel("close", "closed-1").stdout
+    assert served.json("close", "closed-1")[0]["closed"] is True
+    assert served.json("append", "closed-2", "--close")[0]["closed"] is True
+    assert served.json("append", "closed-3", "last", "--close")[0]["closed"] is True
+    assert served.semel("read", "closed-3").stdout == "last\n"
+    for name in ("closed-1", "closed-2", "closed-3"):
+        assert "stream_closed" in served.refused(1, "append", name, "x")
+    assert "stream_not_found" in served.refused(1, "close", "absent")
+
+
+def test_trim_forgets_the_oldest(served: Served) -> None:
+    served.semel("create", "trimmed", "--content-type", "application/json")
+    served.semel("append", "trimmed", "[1,2,3]")
+    assert served.json("trim", "trimmed", "--before", "2")[0]["first_offset"] == print_offset(2)
+    assert served.semel("read", "trimmed").stdout == "3\n"
+    assert "offset_trimmed" in served.refused(1, "read", "trimmed", "--offset", "0")
+    assert "--before" in served.refused(64, "trim", "trimmed")
+    assert "stream_not_found" in served.refused(1, "trim", "absent", "--before", "0")
+
+
+def test_delete_asks_first(served: Served) -> None:
+    served.semel("create", "deleted")
+    assert "--yes" in served.refused(64, "delete", "deleted")
+    assert served.semel("head", "deleted").exit_code == 0
+    assert served.json("delete", "deleted", "--yes") == [{"path": "deleted", "deleted": True}]
+    assert "stream_not_found" in served.refused(1, "delete", "deleted", "--yes")
+
+
+def test_ls_goes_through_all_pages(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as served:
+        assert served.semel("ls").stdout == ""
+        names = sorted(["a b", "z/ä", *(f"many/{number:04}" for number in range(20))])
+        for name in names:
+            assert served.semel("create", name).exit_code == 0
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("semel.cli.ls._PAGE_MAX", 7)
+            assert served.semel("ls").stdout.splitlines() == names
+            assert [line["path"] for line in served.json("ls", "--limit", "15")] == names[:15]
+        found = served.semel("ls", "--prefix", "many/000").stdout.splitlines()
+        assert found == [f"many/{number:04}" for number in range(10)]
+        assert served.semel("ls", "--prefix", "z/ä").stdout == "z/ä\n"
+
+
+# ---------------------------------------------------------------- tail
+
+
+@contextlib.contextmanager
+def tailing(served: Served, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "SEMEL_URL": served.url}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*PROGRAM, "tail", *arguments], stdout=pipe, stderr=pipe, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_tail_goes_on_after_a_restart(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "data") as served:
+        served.semel("create", "live", "--content-type", "application/json")
+        served.semel("append", "live", '["before"]')
+        with tailing(served, "live", "--offset", "-1") as process:
+            lines = output_of(process)
+            assert lines.readline() == '"before"\n'
+            served.semel("append", "live", "[1,2]")
+            assert [lines.readline(), lines.readline()] == ["1\n", "2\n"]
+            served.end(number)
+            served.start()
+            served.semel("append", "live", "3")
+            assert lines.readline() == "3\n"
+            served.semel("append", "live", "4", "--close")
+            rest, complaint = process.communicate(timeout=60)
+            assert rest == "4\n"
+            assert process.returncode == 0
+            assert "trying again" in complaint
+
+
+def test_tail_begins_now_and_ends_by_the_users_hand(served: Served) -> None:
+    served.semel("create", "now", "--content-type", "text/plain")
+    served.semel("append", "now", "old")
+    with tailing(served, "now", "--json") as process:
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.append(output_of(process).readline()))
+        reader.start()
+        # When it has begun nobody can see from outside: so append until it says something.
+        while not lines:
+            served.semel("append", "now", "new")
+            reader.join(0.2)
+        assert json.loads(lines[0])["text"] == "new"
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in complaint
+
+
+def test_tail_notices_another_stream_of_the_same_name(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as served:
+        served.semel("create", "anew", "--content-type", "text/plain")
+        served.semel("append", "anew", "x")
+        with tailing(served, "anew", "--offset", "0") as process:
+            assert output_of(process).readline() == "x\n"
+            process.send_signal(signal.SIGSTOP)
+            served.semel("delete", "anew", "--yes")
+            served.semel("create", "anew", "--content-type", "text/plain")
+            served.semel("append", "anew", "y")
+            process.send_signal(signal.SIGCONT)
+            _, complaint = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert "made anew" in complaint or "stream_not_found" in complaint
+
+
+def test_tail_of_nothing_does_not_wait(served: Served) -> None:
+    assert "stream_not_found" in served.refused(1, "tail", "absent")
+    result = CliRunner().invoke(cli, ["tail", "a", "--url", "http://127.0.0.1:1"])
+    assert result.exit_code == 69
+
+
+# ---------------------------------------------------------------- what is no server
+
+
+def test_no_server_is_said_with_its_address_and_how_to_start_one() -> None:
+    for command in (["ls"], ["create", "a"], ["append", "a", "x"], ["read", "a"]):
+        result = CliRunner().invoke(cli, [*command, "--url", "http://127.0.0.1:1"])
+        assert result.exit_code == 69
+        assert "http://127.0.0.1:1" in result.stderr
+        assert "semel serve" in result.stderr
+
+
+@contextlib.contextmanager
+def an_impostor(answer: bytes) -> Iterator[str]:
+    """Something that answers everything with the same bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+HTML = (
+    b"HTTP/1.1 %b\r\nContent-Type: text/html\r\nContent-Length: 4\r\nConnection: close\r\n\r\n<p>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (HTML % b"200 OK", 70),
+        (HTML % b"502 Bad Gateway", 70),
+        (HTML % b"302 Found", 70),
+        (b"SSH-2.0-hello\r\n", 70),
+        (b"", 69),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", 69),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", 70),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "read a",
+        "create a",
+        "append a x --content-type b/c",
+        "delete a --yes",
+        "trim a --before 1",
+        "close a",
+    ],
+)
+def test_what_is_not_semel_is_not_believed(answer: bytes, code: int, command: str) -> None:
+    with an_impostor(answer) as url:
+        result = CliRunner().invoke(cli, [*command.split(), "--url", url])
+    assert "Traceback" not in result.output
+    assert result.exit_code == code, result.output
+    if code == 69 and command.startswith("append"):
+        assert "send the same again" in result.stderr
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = CliRunner().invoke(cli, ["ls", "--url", url, "--timeout", "0.2"])
+    assert result.exit_code == 69
+    assert "--timeout" in result.stderr
+
+
+def test_a_reader_that_has_enough_is_no_failure(served: Served) -> None:
+    served.semel("create", "piped", "--content-type", "application/json")
+    for _ in range(3):
+        served.semel("append", "piped", "-", given=json.dumps(["x" * 300] * 9_000).encode())
+    with subprocess.Popen(
+        [*PROGRAM, "read", "piped", "--url", served.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert output_of(process).readline() == json.dumps("x" * 300) + "\n"
+        output_of(process).close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0

@@ -1,0 +1,68 @@
+"""What the options of the stream commands take, and what they refuse before anything is sent."""
+
+import click
+import pytest
+
+from semel.cli.exits import Refused
+from semel.cli.options import Offset, Path, Seconds, target_of, together
+from semel.cli.remote import Server
+
+PRINTED = "0000000000000000_0000000000000005"
+
+
+@pytest.mark.parametrize("text", ["5", PRINTED])
+def test_an_offset_is_a_number_or_as_printed(text: str) -> None:
+    assert Offset().convert(text, None, None) == PRINTED
+
+
+@pytest.mark.parametrize("text", ["-1", "now", "05", "x", "", "5_5", "99999999999999999999"])
+def test_what_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Offset().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["-1", "now"])
+def test_a_reader_may_name_the_beginning_and_the_end(text: str) -> None:
+    assert Offset(is_for_reading=True).convert(text, None, None) == text
+
+
+@pytest.mark.parametrize("text", ["a", "a/b", "ä b", "%41", "a?b#c"])
+def test_a_path_is_sent_so_that_the_server_reads_the_same(text: str) -> None:
+    assert Path().convert(text, None, None) == text
+    assert target_of(text).isascii()
+
+
+@pytest.mark.parametrize("text", ["", "/a", "a//b", "../a", "a\\b", "a\n", "\udcff", "x" * 513])
+def test_a_path_no_server_takes_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Path().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x", "", "11"])
+def test_a_time_is_above_zero_and_below_its_limit(text: str) -> None:
+    assert Seconds(10).convert("10", None, None) == 10.0
+    with pytest.raises(click.BadParameter):
+        Seconds(10).convert(text, None, None)
+
+
+def test_options_that_belong_together_come_together() -> None:
+    assert together(a=1, b=0)
+    assert not together(a=None, b=None)
+    with pytest.raises(Refused, match="--b-c is missing"):
+        together(a=1, b_c=None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "x", "ftp://a", "http://", "http://a:x", "http://a:99999", "http://u:p@a", "http://a?b"],
+)
+def test_a_url_that_names_no_server_is_refused(url: str) -> None:
+    with pytest.raises(Refused, match="--url"):
+        Server(url, 1.0)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "ä", "\x00"])
+def test_a_header_that_could_be_misread_is_never_sent(value: str) -> None:
+    server = Server("http://127.0.0.1:1", 1.0)
+    with pytest.raises(Refused, match="printable ASCII"):
+        server.ask("GET", "/", headers={"Producer-Id": value})

@@ -1,0 +1,158 @@
+"""Where a setting of `semel serve` comes from: command line, environment, file, default."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from semel.cli import serve
+from semel.cli.main import cli
+from semel.cli.serve import Serving
+from semel.model.limits import BODY_BYTES_MAX, SEGMENT_BYTES_DEFAULT
+
+
+class Started:
+    """Stands in for the process: keeps what it would have been started with."""
+
+    serving: Serving
+
+    def __call__(self, serving: Serving, *_others: Any) -> None:
+        self.serving = serving
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    started = Started()
+    monkeypatch.setattr(serve, "_serve", started)
+    monkeypatch.setattr("semel.cli.serve.uvloop.run", lambda _main: None)
+    for name in ("CONFIG", "DATA", "HOST", "PORT", "LONG_POLL_TIMEOUT", "SEGMENT_BYTES"):
+        monkeypatch.delenv(f"SEMEL_{name}", raising=False)
+    return started
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(cli, ["serve", *arguments], env=environment)
+
+
+def a_file(place: Path, text: str) -> str:
+    file = place / "semel.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_the_defaults_serve_this_machine_only(started: Started) -> None:
+    assert run().exit_code == 0
+    assert started.serving == Serving(
+        data="semel-data",
+        host="127.0.0.1",
+        port=4437,
+        long_poll_timeout=30.0,
+        segment_bytes=SEGMENT_BYTES_DEFAULT,
+        reserve_bytes=256 * 1024 * 1024,
+        body_bytes_max=BODY_BYTES_MAX,
+        tls_cert=None,
+        tls_key=None,
+    )
+
+
+def test_the_file_goes_before_the_default(started: Started, tmp_path: Path) -> None:
+    text = 'data = "there"\nport = 1\nlong_poll_timeout = 2\nsegment_bytes = 8192\n'
+    assert run("--config", a_file(tmp_path, text)).exit_code == 0
+    assert started.serving.data == "there"
+    assert started.serving.port == 1
+    assert started.serving.long_poll_timeout == 2.0
+    assert started.serving.segment_bytes == 8192
+    assert started.serving.host == "127.0.0.1"
+
+
+def test_the_environment_goes_before_the_file(started: Started, tmp_path: Path) -> None:
+    file = a_file(tmp_path, 'port = 1\nhost = "file"\n')
+    assert run(SEMEL_CONFIG=file, SEMEL_PORT="2").exit_code == 0
+    assert started.serving.port == 2
+    assert started.serving.host == "file"
+
+
+def test_the_command_line_goes_before_all(started: Started, tmp_path: Path) -> None:
+    other = a_file(tmp_path, "port = 1\n")
+    run("--port", "3", "--config", other, SEMEL_PORT="2", SEMEL_CONFIG="not there")
+    assert started.serving.port == 3
+
+
+def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path) -> None:
+    values = {
+        "data": "d",
+        "host": "h",
+        "port": 5,
+        "long_poll_timeout": 6.5,
+        "segment_bytes": 16384,
+        "reserve_bytes": 7,
+        "body_bytes_max": 8,
+    }
+    lines = [f"{k} = {v!r}\n".replace("'", '"') for k, v in values.items()]
+    assert run("--config", a_file(tmp_path, "".join(lines))).exit_code == 0
+    expected = started.serving
+    environment = {f"SEMEL_{name.upper()}": str(value) for name, value in values.items()}
+    assert run(**environment).exit_code == 0
+    assert started.serving == expected
+    assert expected.body_bytes_max == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("prot = 1\n", "did you mean 'port'?"),
+        ("long-poll-timeout = 1\n", "did you mean 'long_poll_timeout'?"),
+        ("config = 'x'\n", "there is no setting 'config'"),
+        ("zzz = 1\n", "there are body_bytes_max, data"),
+        ("[port]\nnumber = 1\n", "port must be an integer"),
+        ('port = "1"\n', "port must be an integer"),
+        ("port = true\n", "port must be an integer"),
+        ("segment_bytes = 8192.5\n", "segment_bytes must be an integer"),
+        ("long_poll_timeout = '3'\n", "long_poll_timeout must be a number"),
+        ("data = 3\n", "data must be a string"),
+        ("port = 70000\n", "Invalid value for '--port'"),
+        ("long_poll_timeout = nan\n", "Invalid value for '--long-poll-timeout'"),
+        ("segment_bytes = 4097\n", "multiple of 8"),
+        ("port =\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(
+    started: Started, tmp_path: Path, text: str, complaint: str
+) -> None:
+    result = run("--config", a_file(tmp_path, text))
+    assert result.exit_code == 64
+    assert complaint in result.stderr
+    assert not hasattr(started, "serving")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    result = run("--config", str(tmp_path / "absent.toml"))
+    assert result.exit_code == 64
+    assert "cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--tls-key", "k"], "--tls-key needs --tls-cert"),
+        (["--tls-cert", "absent.pem"], "absent.pem cannot be read"),
+        (["--long-poll-timeout", "0"], "above 0"),
+        (["--long-poll-timeout", "x"], "not a number"),
+        (["--body-bytes-max", "99999999"], "Invalid value"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_reason(
+    started: Started, arguments: list[str], complaint: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 64
+    assert complaint in result.stderr
+    assert not hasattr(started, "serving")
+
+
+def test_a_file_that_is_no_certificate_is_refused(started: Started, tmp_path: Path) -> None:
+    result = run("--tls-cert", a_file(tmp_path, "nothing\n"))
+    assert result.exit_code == 64
+    assert "PEM" in result.stderr
+    assert not hasattr(started, "serving")
