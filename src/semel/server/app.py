@@ -9,7 +9,8 @@ from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine
 from semel.model.commands import Append, Create, Delete, Trim
 from semel.model.outcomes import Outcome
-from semel.server.http import Request, Responder, Response
+from semel.server.answers import send
+from semel.server.http import Request, Responder
 from semel.server.live import Live, facts_of
 from semel.server.metrics import render_metrics
 from semel.server.pages import list_streams
@@ -17,17 +18,9 @@ from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
 from semel.wire.rendering import Response as WireResponse
-from semel.wire.rendering import compress
 
 STREAM_PREFIX: Final = "/v1/stream/"
 _INCARNATION_BYTES: Final = 8
-
-
-def send(responder: Responder, response: WireResponse) -> None:
-    """Send an answer of `wire`."""
-    if response.is_to_gzip:
-        response = compress(response)
-    responder.send(Response(response.status, response.headers, response.body))
 
 
 class App:

@@ -12,11 +12,12 @@ from typing import Any
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.seen import View, Waiter
-from semel.server.http import Responder, Response, Stream
+from semel.model.outcomes import NotFound
+from semel.server.answers import send
+from semel.server.http import Responder, Stream
 from semel.wire import cursors, responses, sse
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
-from semel.wire.rendering import compress
 from semel.wire.responses import StreamFacts
 
 
@@ -30,6 +31,7 @@ class Live:
         self.loop = asyncio.get_running_loop()
         self.readers: set[LongPoll | EventStream] = set()
         self.crowds: dict[str, Crowd] = {}
+        self.is_draining = False
 
     @property
     def waiting_count(self) -> int:
@@ -38,6 +40,7 @@ class Live:
 
     def drain(self) -> None:
         """Let every live reader go, in good order: it will come back, and be served then."""
+        self.is_draining = True
         for reader in list(self.readers):
             reader.finish()
 
@@ -101,6 +104,8 @@ class LongPoll:
             return
         if not isinstance(found, ReadDone):
             self._send(responses.outcome_response(found))
+        elif self._last is not None and found.row.number != self._last.row.number:
+            self._send(responses.outcome_response(NotFound()))  # the path holds another stream now
         elif found.slices:
             self._send(self._answer(found))
         elif found.tail.is_closed:
@@ -110,6 +115,9 @@ class LongPoll:
 
     def _wait(self, found: ReadDone) -> None:
         self._offset, self._last = found.next_offset, found
+        if self._live.is_draining:
+            self.finish()
+            return
         if self._timer is None:
             self._timer = self._live.loop.call_later(self._live.long_poll_seconds, self.finish)
         self._waiting = self._live.engine.broker.wait(self._path, found.next_offset, self._read)
@@ -139,9 +147,7 @@ class LongPoll:
 
     def _send(self, response: WireResponse) -> None:
         self._end()
-        if response.is_to_gzip:
-            response = compress(response)
-        self._responder.send(Response(response.status, response.headers, response.body))
+        send(self._responder, response)
 
     def _end(self) -> None:
         if self._is_over:
@@ -163,6 +169,7 @@ class EventStream:
         self._wanted = wanted
         self._responder = responder
         self._offset: int | None = TAIL if wanted.is_now else wanted.offset
+        self._number = 0  # of the stream, once it was read
         self._encoder: sse.SseEncoder | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.stream: Stream | None = None
@@ -191,6 +198,9 @@ class EventStream:
             self._begin(found)
         assert self.stream is not None
         assert self._encoder is not None
+        if found.row.number != self._number:
+            self.finish()  # ours is gone, the path holds another stream now
+            return
         is_at_tail = found.next_offset >= found.tail.tail
         is_closed = is_at_tail and found.tail.is_closed
         data = self._encoder.data(found.slices, next_offset=found.next_offset, is_final=is_closed)
@@ -210,10 +220,13 @@ class EventStream:
             self._join(found)
 
     def _join(self, found: ReadDone) -> None:
+        if self._live.is_draining:
+            self.finish()
+            return
         crowd = self._live.crowds.get(self.path)
         if crowd is None:
-            crowd = self._live.crowds[self.path] = Crowd(self._live, self.path, found.next_offset)
-        if crowd.offset == found.next_offset:
+            crowd = self._live.crowds[self.path] = Crowd(self._live, self.path, found)
+        if (crowd.number, crowd.offset) == (found.row.number, found.next_offset):
             crowd.join(self)
         else:
             self._live.loop.call_soon(self.read)  # it moved on in between
@@ -247,6 +260,7 @@ class EventStream:
         head = responses.sse_response(facts_of(found))
         self.stream = self._responder.start(head.status, head.headers)
         start = found.slices[0].offset if found.slices else found.next_offset
+        self._number = found.row.number
         self._encoder = sse.SseEncoder(found.row.content_type, start)
         self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
 
@@ -255,15 +269,13 @@ class EventStream:
             self.finish()  # the stream is gone; a reader that comes back will be told
             return
         self._end()
-        response = responses.outcome_response(outcome)
-        self._responder.send(Response(response.status, response.headers, response.body))
+        send(self._responder, responses.outcome_response(outcome))
 
     def finish(self) -> None:
-        """End the events."""
-        if not self._is_over:
+        """End the events; before the first one there is nothing to end yet."""
+        if not self._is_over and self.stream is not None:
             self._end()
-            if self.stream is not None:
-                self.stream.end()
+            self.stream.end()
 
     def _end(self) -> None:
         if self._is_over:
@@ -285,10 +297,11 @@ def control_of(encoder: sse.SseEncoder, cursor: int, is_at_tail: bool, is_closed
 class Crowd:
     """The event streams that stand at the end of one stream."""
 
-    def __init__(self, live: Live, path: str, offset: int) -> None:
+    def __init__(self, live: Live, path: str, found: ReadDone) -> None:
         self._live = live
         self._path = path
-        self.offset = offset
+        self.number = found.row.number
+        self.offset = found.next_offset
         self._members: dict[EventStream, None] = {}
         self._waiting: tuple[View, Waiter] | None = None
 
@@ -334,7 +347,8 @@ class Crowd:
     def _shared(self, found: ReadDone) -> bytes | None:
         """Encode the event once; None if each reader has to see for itself."""
         is_at_tail = found.next_offset >= found.tail.tail
-        if found.tail.is_closed or not found.slices or not is_at_tail:
+        is_ours = found.row.number == self.number
+        if found.tail.is_closed or not found.slices or not is_at_tail or not is_ours:
             return None
         encoder = sse.SseEncoder(found.row.content_type, self.offset)
         data = encoder.data(found.slices, next_offset=found.next_offset)

@@ -11,7 +11,7 @@ def render_metrics(engine: Engine, outcomes: Counter[str], live_readers: int) ->
     broker = engine.broker
     seen: Seen = broker.seen
     lines: list[str] = []
-    _add(lines, "semel_streams", "gauge", "Streams that can be read.", len(seen.by_path))
+    _add(lines, "semel_streams", "gauge", "Streams, forked dead ones too.", len(seen.by_path))
     _add(lines, "semel_journal_durable_bytes", "counter", "Durable watermark.", broker.durable)
     _add(lines, "semel_journal_end_bytes", "counter", "End of the journal.", broker.end)
     _add(lines, "semel_checkpoints_total", "counter", "Checkpoints.", engine.checkpoint_count)

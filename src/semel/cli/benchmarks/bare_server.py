@@ -15,7 +15,6 @@ from semel.broker.worker import Worker
 from semel.cli.benchmarks.bare_disk import FRAME_EXTRA_BYTES, BareFiles
 from semel.server.http import Request, Responder, Response
 from semel.server.listener import Listener
-from semel.wire.rendering import CONSTANT_HEADERS
 
 _OFFSET: Final = ("Stream-Next-Offset", "0000000000000000_0000000000000001")
 _EXTRA: Final = bytes(FRAME_EXTRA_BYTES)
@@ -27,7 +26,7 @@ class Bare:
     """Answers when the bytes of a request are durable, or at once."""
 
     def __init__(self, files: BareFiles | None) -> None:
-        self._answer = Response(204, [_OFFSET, *CONSTANT_HEADERS])
+        self._answer = Response(204, [_OFFSET])
         self._files = files
         self._worker = Worker("bare", _die)
         self._loop = asyncio.get_running_loop()

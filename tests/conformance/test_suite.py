@@ -1,0 +1,76 @@
+"""The public suite of the protocol against a real server: thrice, and once more after a kill -9."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tests.spec.process import Server
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOME: Final = ROOT / "build" / "conformance"
+PASSED_MIN: Final = 332
+RUNS: Final = 3
+RUN_SECONDS_MAX: Final = 300
+# The suite allows 5 seconds where it says nothing: too few on a busy disk.
+TEST_MS_MAX: Final = 30_000
+
+
+@pytest.fixture(scope="module")
+def vitest() -> Path:
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node or npm is missing")
+    if not (HOME / ".installed").exists():
+        pytest.fail("the suite is not installed: run `make build/conformance/.installed`")
+    return HOME / "node_modules" / ".bin" / "vitest"
+
+
+def run_suite(vitest: Path, server: Server, report: Path) -> dict[str, Any]:
+    """Run every test once; vitest's own report of it."""
+    command = [str(vitest), "run", "suite.test.mjs", "--reporter=json", f"--outputFile={report}"]
+    run = subprocess.run(
+        [*command, f"--testTimeout={TEST_MS_MAX}"],
+        cwd=HOME,
+        env={"PATH": os.environ["PATH"], "SEMEL_URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    assert report.exists(), run.stdout + run.stderr
+    found: dict[str, Any] = msgspec.json.decode(report.read_bytes())
+    return found
+
+
+def failures(report: dict[str, Any]) -> list[str]:
+    return [
+        f"{test['fullName']}: {' '.join(test['failureMessages'])[:500]}"
+        for file in report["testResults"]
+        for test in file["assertionResults"]
+        if test["status"] == "failed"
+    ]
+
+
+# One test, not four: they must not run side by side on one server.
+@pytest.mark.conformance
+@pytest.mark.timeout((RUNS + 1) * RUN_SECONDS_MAX)
+def test_the_public_suite_passes_three_times_in_a_row_and_again_after_a_kill(
+    vitest: Path, tmp_path: Path
+) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        for number in range(RUNS + 1):
+            if number == RUNS:
+                server.kill()
+                server = Server(tmp_path / "data")
+            report = run_suite(vitest, server, tmp_path / f"{number}.json")
+            assert failures(report) == [], f"run {number + 1}"
+            assert report["numFailedTests"] == 0
+            assert report["numPassedTests"] >= PASSED_MIN
+            assert server.is_sound(), server.stderr
+    finally:
+        server.kill()

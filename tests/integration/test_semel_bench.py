@@ -1,0 +1,121 @@
+"""`semel bench` runs and reports; how fast is for people to judge."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from semel.cli.benchmarks.figures import Figure, at_least, at_most, ratio_at_most
+from semel.cli.benchmarks.requests import BadAnswer, http_answer_bytes
+from semel.cli.benchmarks.resp import redis_answer_bytes
+
+# What must have been more than nothing for the benchmark to have measured anything.
+POSITIVE = {
+    ("append", "semel"),
+    ("append", "semel, producer headers"),
+    ("append", "bare limit"),
+    ("one", "p50, semel"),
+    ("batch", "1 MiB, bytes"),
+    ("batch", "1 MiB, JSON, 100-byte messages"),
+    ("catchup", "1 MiB appends, bytes"),
+    ("catchup", "1 MB appends, JSON"),
+    ("catchup", "1 MiB appends, frames format"),
+    ("sse", "p50"),
+    ("idle", "SSE readers held"),
+    ("memory", "streams created"),
+}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from semel.cli.main import main; main()", "bench"]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one quick run of everything left its report; no peer but ourselves."""
+    folder = tmp_path_factory.mktemp("bench")
+    files = ("--json", str(folder / "report.json"), "--svg", str(folder / "report.svg"))
+    done = run("--quick", *files, "--dir", str(folder), "--node-modules", str(folder))
+    assert done.returncode == 0, done.stderr
+    (folder / "table").write_text(done.stdout)
+    (folder / "said").write_text(done.stderr)
+    return folder
+
+
+def test_every_benchmark_measures_something(folder: Path) -> None:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
+    found = {(each["work"], each["name"]): each["value"] for each in report["figures"]}
+    assert found.keys() >= POSITIVE
+    assert all(found[key] > 0 for key in POSITIVE)
+    assert found["sse", "not delivered"] == 0
+    assert report["quick"] is True
+
+
+def test_a_missing_peer_is_a_line_and_not_a_failure(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    assert any("Node reference server" in line for line in report["skipped"])
+    assert "skipped: Node reference server" in (folder / "said").read_text()
+
+
+def test_the_table_shows_targets_and_whether_they_are_met(folder: Path) -> None:
+    table = (folder / "table").read_text()
+    assert "target" in table
+    assert ">= 35,000 appends/s" in table
+    assert " yes " in table or " no " in table
+
+
+def test_the_picture_is_svg(folder: Path) -> None:
+    root = ET.parse(folder / "report.svg").getroot()
+    assert root.tag.endswith("svg")
+    assert len(root.findall("{http://www.w3.org/2000/svg}rect")) > 10
+
+
+def test_nothing_is_left_behind(folder: Path) -> None:
+    assert not [name for name in os.listdir(folder) if name.startswith("semel-bench-")]
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    done = run("nothing")
+    assert done.returncode == 64
+    assert "no such benchmark: nothing" in done.stderr
+
+
+def test_a_target_is_met_on_its_own_side() -> None:
+    assert _figure(5, at_least(4)).is_met is True
+    assert _figure(5, at_least(6)).is_met is False
+    assert _figure(5, at_most(6)).is_met is True
+    assert _figure(5, ratio_at_most(1.3), ratio=1.4).is_met is False
+    assert _figure(5, None).is_met is None
+
+
+def _figure(value: float, target: Any, ratio: float | None = None) -> Figure:
+    return Figure(work="w", name="n", value=value, unit="u", target=target, ratio=ratio)
+
+
+def test_an_answer_is_whole_when_its_body_is() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n"
+    assert http_answer_bytes(head[:-1]) == 0
+    assert http_answer_bytes(head + b"ab") == 0
+    assert http_answer_bytes(head + b"abcd") == len(head) + 3
+    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
+    assert http_answer_bytes(empty) == len(empty)
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert http_answer_bytes(chunked) == 0
+    assert http_answer_bytes(chunked + b"0\r\n\r\n") == len(chunked) + 5
+
+
+def test_anything_but_success_ends_a_round() -> None:
+    with pytest.raises(BadAnswer):
+        http_answer_bytes(b"HTTP/1.1 404 Not Found\r\n\r\n")
+    with pytest.raises(BadAnswer):
+        redis_answer_bytes(b"-ERR no\r\n")
+    assert redis_answer_bytes(b"$3\r\nab") == 0
+    assert redis_answer_bytes(b"$3\r\nabc\r\n") == 9

@@ -1,0 +1,259 @@
+"""A real server process, and a client that hides nothing."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+SEMEL: Final = Path(sys.executable).with_name("semel")
+LONG_POLL_SECONDS: Final = 0.5
+PATIENCE_SECONDS: Final = 60.0  # for a busy machine; nothing here should take as long
+ZERO: Final = f"{0:016d}_{0:016d}"
+
+
+def offset_of(ordinal: int) -> str:
+    """Print an offset as the protocol does."""
+    return f"{0:016d}_{ordinal:016d}"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A response as it came; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of a refusal, whose form is checked on the way."""
+        assert self.headers.get("content-type") == "application/problem+json", self
+        problem = self.json
+        assert isinstance(problem["code"], str)
+        assert problem["message"]
+        assert problem["applied"] in ("no", "unknown")
+        code: str = problem["code"]
+        return code
+
+    @property
+    def next_offset(self) -> str:
+        return self.headers["stream-next-offset"]
+
+
+def field_names(headers: dict[str, Any]) -> dict[str, str]:
+    """Turn keywords such as `producer_id` into header fields."""
+    return {name.replace("_", "-"): str(value) for name, value in headers.items()}
+
+
+class Server:
+    """One `semel serve` on a directory; what it complains about is kept."""
+
+    def __init__(self, data: Path, *options: str, port: int = 0) -> None:
+        self.data = data
+        self._errors = data.with_name(f"{data.name}.{uuid4().hex}.stderr")
+        command = [str(SEMEL), "serve", "--data", str(data), "--port", str(port)]
+        command += ["--reserve-bytes", "0", "--long-poll-timeout", str(LONG_POLL_SECONDS)]
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=subprocess.PIPE, stderr=errors
+            )
+        assert self.process.stdout is not None
+        self.greeting = self.process.stdout.readline().decode()
+        self.port = int(self.greeting.rpartition(":")[2]) if self.greeting else 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def stderr(self) -> str:
+        return self._errors.read_text()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the end; the exit code."""
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """Kill -9, unless it is dead already."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+
+    def ask(self, method: str, target: str, body: bytes = b"", **headers: Any) -> Answer:
+        """Ask on a connection of its own."""
+        connection = self.connect()
+        try:
+            connection.request(method, target, body or None, field_names(headers))
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, fields, response.read())
+        finally:
+            connection.close()
+
+    def raw(self, data: bytes) -> "Answer | None":
+        """Send bytes; the first answer, or None if the server hung up without a word."""
+        with self.dial() as line:
+            # It may be refused before all of it is sent; then the answer is still to be read.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                line.sendall(data)
+            return read_answer(line)
+
+    def dial(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
+
+    def stream(self, path: str = "") -> "Stream":
+        """A stream of that path, or of one nobody has used."""
+        return Stream(self, path or f"s-{uuid4().hex}")
+
+    def is_sound(self) -> bool:
+        """Whether it serves, and had nothing to complain about."""
+        health = self.ask("GET", "/health")
+        return health.status == 200 and health.json["status"] == "ok" and not self.stderr
+
+
+def read_answer(line: socket.socket) -> Answer | None:
+    """Read one answer from a connection; None if there is none."""
+    response = http.client.HTTPResponse(line)
+    try:
+        response.begin()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, fields, response.read())
+    except (http.client.RemoteDisconnected, ConnectionResetError):
+        return None
+    finally:
+        response.close()
+
+
+class Stream:
+    """One stream of a server, by its path."""
+
+    def __init__(self, server: Server, path: str) -> None:
+        self.server = server
+        self.path = path
+        self.target = f"/v1/stream/{path}"
+
+    def put(self, body: bytes = b"", **headers: Any) -> Answer:
+        return self.server.ask("PUT", self.target, body, **headers)
+
+    def post(self, body: bytes = b"", **headers: Any) -> Answer:
+        """Append text, unless told otherwise; `content_type=None` sends none."""
+        headers.setdefault("content_type", "text/plain")
+        given = {name: value for name, value in headers.items() if value is not None}
+        return self.server.ask("POST", self.target, body, **given)
+
+    def get(self, query: str = "", **headers: Any) -> Answer:
+        return self.server.ask("GET", f"{self.target}?{query}", **headers)
+
+    def head(self) -> Answer:
+        return self.server.ask("HEAD", self.target)
+
+    def delete(self, query: str = "") -> Answer:
+        return self.server.ask("DELETE", f"{self.target}?{query}")
+
+    def create(self, body: bytes = b"", content_type: str = "text/plain", **headers: Any) -> str:
+        """Make it; where it ends."""
+        answer = self.put(body, content_type=content_type, **headers)
+        assert answer.status == 201, answer
+        return answer.next_offset
+
+    def pages(self) -> list[bytes]:
+        """Read to the end, as many answers as it takes."""
+        found, offset = [], "-1"
+        while True:
+            answer = self.get(f"offset={offset}")
+            assert answer.status == 200, answer
+            found.append(answer.body)
+            offset = answer.next_offset
+            if "stream-up-to-date" in answer.headers:
+                return found
+
+    @property
+    def text(self) -> str:
+        """All of it, if it fits one answer."""
+        (page,) = self.pages()
+        return page.decode()
+
+    @property
+    def tail(self) -> str:
+        return self.head().next_offset
+
+    @contextmanager
+    def listen(self, offset: str = "-1") -> Iterator["Events"]:
+        """Open an event stream."""
+        connection = self.server.connect()
+        try:
+            connection.request("GET", f"{self.target}?offset={offset}&live=sse")
+            yield Events(connection.getresponse())
+        finally:
+            connection.close()
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One server-sent event, as a reader understands it."""
+
+    kind: str
+    data: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.data)
+
+
+class Events:
+    """An event stream being read."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self._response = response
+
+    def next(self) -> Event | None:
+        """The next event; None at the end of the response."""
+        kind, data = "message", []
+        while line := self._response.readline():
+            field, _, value = line.decode().rstrip("\n").partition(":")
+            if field == "event":
+                kind = value.removeprefix(" ")
+            elif field == "data":
+                data.append(value.removeprefix(" "))
+            elif not field:
+                return Event(kind, "\n".join(data))
+        return None
+
+    def rest(self) -> list[Event]:
+        """All events up to the end of the response."""
+        return list(iter(self.next, None))
+
+
+class Later:
+    """A read made by a thread of its own."""
+
+    def __init__(self, stream: Stream, query: str) -> None:
+        self._found: list[Answer] = []
+        self._thread = threading.Thread(target=lambda: self._found.append(stream.get(query)))
+        self._thread.start()
+
+    def answer(self) -> Answer:
+        self._thread.join(PATIENCE_SECONDS)
+        return self._found[0]

@@ -1,0 +1,219 @@
+"""What is not a stream: pages, preflights, refusals of every kind."""
+
+import re
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from tests.spec.process import Answer, Server, Stream, offset_of
+
+METHODS: Final = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"}
+REQUEST_HEADERS: Final = {
+    *("content-type", "authorization", "if-match", "if-none-match", "idempotency-key"),
+    *("stream-ttl", "stream-expires-at", "stream-closed", "stream-seq"),
+    *("stream-forked-from", "stream-fork-offset", "stream-fork-sub-offset"),
+    *("producer-id", "producer-epoch", "producer-seq", "producer-session"),
+    *("producer-mode", "producer-cursor"),
+    *("x-producer-id", "x-producer-epoch", "x-producer-seq"),
+}
+RESPONSE_HEADERS: Final = {
+    *("stream-next-offset", "stream-up-to-date", "stream-closed", "stream-cursor", "stream-ttl"),
+    *("stream-expires-at", "stream-sse-data-encoding", "stream-incarnation"),
+    *("producer-epoch", "producer-seq", "producer-expected-seq", "producer-received-seq"),
+    *("etag", "location", "idempotency-window", "x-stream-offset", "x-producer-epoch"),
+}
+
+
+def words(value: str) -> set[str]:
+    return {word.strip().lower() for word in value.split(",")}
+
+
+# ---- the list of streams -------------------------------------------------------------------------
+
+
+def list_all(server: Server, query: str) -> list[dict[str, Any]]:
+    """Follow every page."""
+    found: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        answer = server.ask("GET", f"/v1/streams?{query}&after={after}")
+        assert answer.status == 200
+        found += answer.json["streams"]
+        after = answer.json["next"]
+        if after is None:
+            return found
+
+
+@pytest.mark.spec("design 7.2")
+def test_the_list_is_paged_sorted_and_limited_to_a_prefix(server: Server) -> None:
+    root = uuid4().hex
+    names = [f"{root}/{number:02d}" for number in range(7)]
+    for name in reversed(names):
+        server.stream(name).create()
+    server.stream(f"{root}-other").create()
+    for limit in (1, 3, 7, 100):
+        found = list_all(server, f"prefix={root}/&limit={limit}")
+        assert [stream["path"] for stream in found] == names
+    page = server.ask("GET", f"/v1/streams?prefix={root}/&limit=3&after={names[2]}").json
+    assert [stream["path"] for stream in page["streams"]] == names[3:6]
+    assert page["next"] == names[5]
+
+
+@pytest.mark.spec("design 7.2")
+def test_the_list_tells_how_each_stream_stands_and_forgets_deleted_ones(server: Server) -> None:
+    stream = server.stream(f"{uuid4().hex}/café")
+    stream.target = "/v1/stream/" + stream.path.replace("é", "%C3%A9")
+    stream.create(b"[1,2,3]", "application/json", stream_closed="true")
+    stream.delete("before=1")
+    prefix = stream.path.partition("/")[0]
+    (found,) = list_all(server, f"prefix={prefix}")
+    assert found["path"] == stream.path
+    assert found["content_type"] == "application/json"
+    assert (found["first_offset"], found["next_offset"]) == (offset_of(1), offset_of(3))
+    assert found["closed"] is True
+    assert found["incarnation"] == stream.head().headers["stream-incarnation"]
+    stream.delete()
+    assert list_all(server, f"prefix={prefix}") == []
+
+
+@pytest.mark.spec("design 7.2")
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "9" * 30, "", "1&limit=2"])
+def test_a_page_of_nonsense_size_is_400(server: Server, limit: str) -> None:
+    answer = server.ask("GET", f"/v1/streams?limit={limit}")
+    assert (answer.status, answer.code) == (400, "invalid_query")
+
+
+# ---- health and figures --------------------------------------------------------------------------
+
+
+@pytest.mark.spec("design 7.1")
+def test_health_says_ok_and_how_far_the_journal_is_durable(stream: Stream) -> None:
+    before = stream.server.ask("GET", "/health")
+    stream.create()
+    after = stream.server.ask("GET", "/health")
+    assert (before.status, after.status) == (200, 200)
+    assert before.json["status"] == after.json["status"] == "ok"
+    assert after.json["durable"] > before.json["durable"]
+    head = stream.server.ask("HEAD", "/health")
+    assert (head.status, head.body) == (200, b"")
+
+
+@pytest.mark.spec("design 7.1")
+def test_metrics_are_in_the_text_format_and_count_outcomes(stream: Stream) -> None:
+    def figures() -> dict[str, int]:
+        answer = stream.server.ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        lines = answer.body.decode().splitlines()
+        samples = [line for line in lines if not line.startswith("#")]
+        for sample in samples:
+            assert re.fullmatch(r'[a-z_]+(\{[a-z_]+="[A-Za-z]+"\})? [0-9]+', sample), sample
+            name = sample.partition(" ")[0].partition("{")[0]
+            assert any(line.startswith(f"# TYPE {name} ") for line in lines)
+        return {name: int(value) for name, value in (line.split(" ") for line in samples)}
+
+    before = figures()
+    stream.create()
+    stream.post(b"x")
+    after = figures()
+    for name in ("semel_streams", 'semel_outcomes_total{outcome="Appended"}'):
+        assert after[name] > before.get(name, 0)
+    assert after["semel_journal_durable_bytes"] > before["semel_journal_durable_bytes"]
+    assert after["semel_disk_full"] == 0
+
+
+# ---- browsers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("protocol 1.10")
+@pytest.mark.parametrize("target", ["/v1/stream/any", "/health", "/v1/streams", "/nothing"])
+def test_a_preflight_allows_every_method_and_header(server: Server, target: str) -> None:
+    answer = server.ask(
+        "OPTIONS",
+        target,
+        origin="http://elsewhere.example",
+        access_control_request_method="POST",
+        access_control_request_headers="producer-id",
+    )
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert words(answer.headers["access-control-allow-methods"]) == {m.lower() for m in METHODS}
+    assert words(answer.headers["access-control-allow-headers"]) >= REQUEST_HEADERS
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+def any_answers(stream: Stream) -> list[Answer]:
+    server = stream.server
+    return [
+        stream.put(content_type="text/plain"),
+        stream.post(b"x"),
+        stream.get(),
+        stream.head(),
+        stream.get("offset="),
+        stream.post(b"x", producer_id="p"),
+        stream.delete(),
+        stream.get(),
+        server.ask("GET", "/health"),
+        server.ask("GET", "/nothing"),
+        server.ask("PATCH", stream.target),
+        server.ask("OPTIONS", stream.target),
+        server.ask("GET", "/v1/stream/a/../b"),
+    ]
+
+
+@pytest.mark.spec("protocol 1.10")
+def test_every_answer_carries_the_headers_for_browsers(stream: Stream) -> None:
+    for answer in any_answers(stream):
+        assert answer.headers["x-content-type-options"] == "nosniff", answer
+        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert words(answer.headers["access-control-expose-headers"]) >= RESPONSE_HEADERS
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("protocol 1.1")
+@pytest.mark.parametrize("method", ["PATCH", "TRACE", "COPY", "get"])
+def test_a_method_nobody_serves_is_405_and_names_those_that_are(
+    stream: Stream, method: str
+) -> None:
+    stream.create()
+    answer = stream.server.ask(method, stream.target)
+    assert (answer.status, answer.code) == (405, "method_not_allowed")
+    assert {word.upper() for word in words(answer.headers["allow"])} == METHODS
+
+
+@pytest.mark.spec("design 7.1")
+@pytest.mark.parametrize("target", ["/health", "/metrics", "/v1/streams"])
+def test_a_page_can_only_be_read(server: Server, target: str) -> None:
+    answer = server.ask("POST", target, b"x")
+    assert (answer.status, answer.code) == (405, "method_not_allowed")
+    assert "POST" not in answer.headers["allow"]
+
+
+@pytest.mark.spec("protocol 1.14")
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/a", "__ds/jwks.json", "%5F_ds/x"])
+def test_the_reserved_paths_are_404_with_a_code(server: Server, method: str, path: str) -> None:
+    answer = server.ask(method, f"/v1/stream/{path}")
+    assert (answer.status, answer.code) == (404, "reserved_path")
+
+
+@pytest.mark.spec("design 7.2")
+@pytest.mark.parametrize("target", ["/", "/v1", "/v1/stream", "/v2/stream/a", "/V1/STREAM/a"])
+def test_an_address_nobody_serves_is_404_with_a_code(server: Server, target: str) -> None:
+    answer = server.ask("GET", target)
+    assert (answer.status, answer.code) == (404, "no_such_address")
+
+
+@pytest.mark.spec("design 7.2")
+def test_a_refusal_says_whether_anything_was_applied(stream: Stream) -> None:
+    answer = stream.post(b"x")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.code == "stream_not_found"
+    assert answer.json == {
+        "code": "stream_not_found",
+        "message": "there is no such stream",
+        "applied": "no",
+    }

@@ -1,0 +1,217 @@
+"""The process: what survives its death, how it ends, and who may not start."""
+
+import http.client
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from tests.spec.process import Later, Server, Stream, offset_of
+
+PRODUCER: Final[dict[str, Any]] = {"producer_id": "p", "producer_epoch": 0}
+
+
+class Lives:
+    """Starts servers on one directory, one after the other."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.servers: list[Server] = []
+
+    def start(self, *options: str, port: int = 0) -> Server:
+        self.servers.append(Server(self.data, *options, port=port))
+        return self.servers[-1]
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    it = Lives(tmp_path / "data")
+    try:
+        yield it
+    finally:
+        it.end()
+
+
+# ---- kill -9 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.crash
+@pytest.mark.spec("design 7.2; D15")
+def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(lives: Lives) -> None:
+    stream = lives.start().stream("a")
+    stream.create()
+    first = [stream.post(b"%d" % seq, producer_seq=seq, **PRODUCER) for seq in range(5)]
+    keyed = stream.post(b"k", idempotency_key="k")
+    bare = stream.post(b"x", x_producer_id="x", x_producer_seq=0)
+    lives.servers[-1].kill()
+    stream = lives.start().stream("a")
+    again = [stream.post(b"%d" % seq, producer_seq=seq, **PRODUCER) for seq in range(5)]
+    assert [answer.status for answer in again] == [204] * 5
+    assert [answer.next_offset for answer in again] == [answer.next_offset for answer in first]
+    assert "producer-payload-mismatch" not in again[0].headers
+    assert stream.post(b"k", idempotency_key="k").next_offset == keyed.next_offset
+    other = stream.post(b"?", idempotency_key="k")
+    assert other.status == 422
+    bare_again = stream.post(b"x", x_producer_id="x", x_producer_seq=0)
+    assert bare_again.status == 204
+    assert bare_again.headers["x-stream-offset"] == bare.headers["x-stream-offset"]
+    assert stream.post(b"5", producer_seq=5, **PRODUCER).status == 200
+    assert stream.text == "01234kx5"
+
+
+@pytest.mark.crash
+@pytest.mark.spec("design 7.2; D01")
+def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives: Lives) -> None:
+    """One producer, five kills in the middle of its appends, every unanswered one sent again."""
+    server = lives.start()
+    stream = server.stream("log")
+    stream.create(b"", "application/json")
+    seq = 0
+    for life in range(5):
+        timer = threading.Timer(0.15, server.kill)
+        timer.start()
+        while True:
+            try:
+                answer = append_number(stream, seq)
+            except (OSError, http.client.HTTPException):
+                break
+            assert answer in (200, 204)
+            seq += 1
+        timer.join()
+        server = lives.start()
+        stream = server.stream("log")
+        assert append_number(stream, seq) in (200, 204), f"life {life}"
+        seq += 1
+    pages = [msgspec.json.decode(page, type=list[int]) for page in stream.pages()]
+    assert [number for page in pages for number in page] == list(range(seq))
+    assert stream.tail == offset_of(seq)
+
+
+def append_number(stream: Stream, seq: int) -> int:
+    body = b"%d" % seq
+    return stream.post(body, content_type="application/json", producer_seq=seq, **PRODUCER).status
+
+
+@pytest.mark.crash
+@pytest.mark.spec("design 5")
+def test_everything_about_a_stream_survives_a_kill(lives: Lives) -> None:
+    server = lives.start()
+    open_, closed, source, fork, gone, expired = (server.stream(name) for name in "abcdef")
+    open_.create(b"[1]", "application/json; charset=utf-8", stream_ttl=600)
+    open_.post(b"[2]", content_type="application/json", stream_seq="5")
+    closed.create(b"x", stream_expires_at="2099-01-01T00:00:00Z", stream_closed="true")
+    source.create(b"y")
+    fork.put(b"z", stream_forked_from=source.target)
+    source.delete()
+    gone.create()
+    gone.delete()
+    expired.create(stream_ttl=0)
+    streams = (open_, closed, source, fork, gone, expired)
+    before = [(stream.head(), stream.get()) for stream in streams]
+    server.kill()
+    server = lives.start()
+    for stream in streams:
+        stream.server = server
+    assert [(stream.head(), stream.get()) for stream in streams] == before
+    conflict = open_.post(b"[3]", content_type="application/json", stream_seq="5")
+    assert conflict.code == "stream_seq_conflict"
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("design 7.1")
+def test_sigterm_answers_what_is_under_way_and_exits_0(lives: Lives) -> None:
+    server = lives.start("--long-poll-timeout", "60")
+    stream = server.stream("a")
+    stream.create(b"a")
+    waiting = Later(stream, f"offset={offset_of(1)}&live=long-poll")
+    line = server.dial()
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    line.sendall(f"{head}Content-Length: 2\r\n\r\nb".encode())
+    time.sleep(0.5)  # both have arrived
+    server.signal(signal.SIGTERM)
+    time.sleep(0.2)
+    line.sendall(b"c")
+    assert line.recv(1000).startswith(b"HTTP/1.1 204 ")
+    line.close()
+    assert waiting.answer().status in (200, 204), "it must not wait for its minute to pass"
+    assert server.wait() == 0
+    assert server.stderr == ""
+    assert lives.start().stream("a").text == "abc"
+
+
+@pytest.mark.spec("design 7.1")
+def test_sigterm_refuses_new_connections_and_ends_idle_ones(lives: Lives) -> None:
+    server = lives.start()
+    idle = server.dial()
+    assert server.is_sound()
+    server.signal(signal.SIGTERM)
+    assert idle.recv(1) == b""
+    idle.close()
+    assert server.wait() == 0
+    with pytest.raises(ConnectionRefusedError):
+        server.dial()
+
+
+@pytest.mark.spec("design 7.1")
+def test_sigterm_ends_event_streams(lives: Lives) -> None:
+    server = lives.start()
+    stream = server.stream("a")
+    stream.create()
+    with stream.listen() as events:
+        assert events.next() is not None
+        server.signal(signal.SIGTERM)
+        assert events.rest() == [], "a whole response, not a cut one"
+    assert server.wait() == 0
+
+
+@pytest.mark.spec("design 7.1")
+def test_sigint_exits_0_too(lives: Lives) -> None:
+    server = lives.start()
+    server.signal(signal.SIGINT)
+    assert server.wait() == 0
+
+
+# ---- the beginning -------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("design 7.1")
+def test_the_one_line_it_prints_is_where_it_listens(lives: Lives) -> None:
+    server = lives.start()
+    assert server.greeting == f"listening on http://127.0.0.1:{server.port}\n"
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert server.process.stdout is not None
+    assert server.process.stdout.read() == b""
+
+
+@pytest.mark.spec("design 5")
+def test_a_second_server_on_a_directory_exits_73_and_harms_nobody(lives: Lives) -> None:
+    first = lives.start()
+    second = lives.start()
+    assert second.wait() == 73
+    assert second.stderr == f"semel: {second.data}: another process owns this directory\n"
+    first.stream("a").create(b"x")
+    assert first.is_sound()
+
+
+@pytest.mark.spec("design 7.1")
+def test_a_port_in_use_is_said_plainly(lives: Lives) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = lives.start(port=port)
+        assert server.wait() != 0
+    assert f"cannot listen on 127.0.0.1:{port}" in server.stderr
+    assert "Traceback" not in server.stderr
+    assert lives.start().is_sound(), "the directory must be free again"
