@@ -166,7 +166,16 @@ class Engine:
 
     def submit(self, command: Command, reply: Reply) -> None:
         """Take a command; `reply` is called on the loop when its outcome is durable."""
-        self._do(partial(self.broker.submit, command, reply))
+        if self._is_stopped or self._is_draining:
+            raise EngineStopped("the engine has stopped")
+        try:  # as _do and _guard, without their cost: this runs once per append
+            self.broker.submit(command, reply)
+        except Exception as error:
+            self._fail(error)
+            raise EngineStopped("the engine has failed") from error
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
     def read(
         self,

@@ -127,7 +127,9 @@ def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Ou
     """Refuse a body that is not what the stream's media type wants."""
     if error is not None:
         return BadBody(error)  # 14
-    if batch is not None and not adds_up(batch, is_joined=is_json(content_type)):
+    if batch is None or batch.count == 1:
+        return None
+    if not adds_up(batch, is_joined=is_json(content_type)):
         return InvalidRequest("batch")
     return None
 

@@ -1,11 +1,13 @@
 """Media types: stored as given, compared without case and parameters."""
 
+from functools import lru_cache
 from typing import Final
 
 DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 JSON_MEDIA_TYPE: Final = "application/json"
 
 
+@lru_cache(maxsize=256)
 def normalise(content_type: str) -> str:
     """Reduce a Content-Type to what is compared."""
     return content_type.partition(";")[0].strip().lower()

@@ -113,8 +113,13 @@ class App:
             send(responder, responses.problem_response(command))
             return
         is_x = command.producer is not None and requests.speaks_x(headers)
-        answer = partial(responses.post_response, command=command, is_x=is_x)
-        self._submit(command, responder, answer)
+        outcomes = self.outcomes
+
+        def reply(outcome: Outcome) -> None:  # one closure: this runs once per append
+            outcomes[type(outcome).__name__] += 1
+            send(responder, responses.post_response(outcome, command, is_x=is_x))
+
+        self._engine.submit(command, reply)
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()

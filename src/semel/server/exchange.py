@@ -19,6 +19,17 @@ _STATUS_LINES: Final = {
 }
 _BARE: Final = frozenset({204, 304})  # never with a body, nor with its length
 
+
+class _Starts(dict[int, bytes]):
+    """The first lines of an answer, which depend on nothing but its status."""
+
+    def __missing__(self, status: int) -> bytes:
+        line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+        return self.setdefault(status, (line + CONSTANT_LINES).encode("ascii"))
+
+
+_STARTS: Final = _Starts()
+
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -99,12 +110,11 @@ class Exchange(Struct, eq=False, gc=False):
             framing += "Connection: keep-alive\r\n"
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of an answer")
-        start = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("an answer's header holds a line end")
-        return f"{start}{CONSTANT_LINES}{fields}{framing}\r\n".encode("latin-1")
+        return _STARTS[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
         """The handler broke: say so if nothing was said yet, and end the connection."""

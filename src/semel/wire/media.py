@@ -1,5 +1,6 @@
 """Media types: which streams hold JSON, which hold text, and which types are our own."""
 
+from functools import lru_cache
 from typing import Final
 
 JSON: Final = "application/json"
@@ -9,6 +10,7 @@ PROBLEM: Final = "application/problem+json"
 EVENTS: Final = "text/event-stream"
 
 
+@lru_cache(maxsize=256)
 def normalise(content_type: str) -> str:
     """Drop the parameters and the case."""
     return content_type.partition(";")[0].strip().lower()

@@ -6,6 +6,7 @@ normalised: names of other bytes are other names.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from semel.model.limits import PATH_BYTES_MAX
@@ -38,6 +39,7 @@ def percent_decode(raw: bytes) -> bytes | None:
     return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
 
 
+@lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
     """Read the stream's name from the path of a URL, still encoded, its bytes as Latin-1."""
     plain = _PLAIN.fullmatch(raw)
