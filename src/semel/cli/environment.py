@@ -15,7 +15,7 @@ from msgspec import Struct
 from semel.cli.text import size_text
 from semel.model.limits import RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 
-DEPENDENCIES: Final = ("click", "crc32c", "httptools", "lmdb", "msgspec", "rich", "uvloop")
+DEPENDENCIES: Final = ("click", "crc32c", "lmdb", "msgspec", "rich", "uvloop")
 _PYTHON_MIN: Final = (3, 11)
 _FILES_MIN: Final = 4_096
 _FREE_BYTES_MIN: Final = 2 * SEGMENT_BYTES_DEFAULT + RESERVE_BYTES_DEFAULT
