@@ -118,12 +118,10 @@ def _fault_in_create(command: Create) -> str | None:
 
 
 def adds_up(batch: Batch, *, is_joined: bool) -> bool:
-    """Tell whether a batch's lengths divide its payload without a rest.
+    """Tell whether the lengths of several messages divide their payload without a rest.
 
     Only whoever knows the stream's media type can ask: JSON messages have a comma between them.
     """
-    if batch.count == 1:
-        return True
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
 
