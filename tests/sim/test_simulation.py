@@ -19,6 +19,7 @@ CORPUS = (
     109,
     131,
     192,
+    470,
     799,
     100_700,
 )  # seeds that found a bug once

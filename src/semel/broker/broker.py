@@ -78,6 +78,7 @@ class Broker:
         self.is_full = False
         self._index = recovered.index
         self._segments = recovered.segments
+        self._segments.durable = recovered.position
         self.reader = Reader(self.seen, self._index, self._segments)
         self._expiry = Expiry(self.state, now_ms)
         self._appender = Appender(
@@ -255,7 +256,7 @@ class Broker:
         if group.is_synced:
             self._needs_watermark = group.size > 0
             self._needs_sync = self._needs_sync and group.end < self._cut_lsn
-            self._appender.durable = group.end
+            self._appender.durable = self._segments.durable = group.end
         woken = self.seen.promote(flying.changes.values())
         for number, (_, tail) in flying.changes.items():
             if tail is None:

@@ -56,6 +56,7 @@ class Segments:
         self.ends = ends
         self._files: dict[int, File] = {}
         self._window: tuple[bytes, int] = (b"", 0)
+        self.durable = 0
 
     def add(self, first_lsn: int) -> None:
         """Take a new last segment in; it ends the one before."""
@@ -114,7 +115,10 @@ class Segments:
             length = peek_length(data, 0)
             if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
-            self._window = data, lsn
+            # Only what is durable may be kept: behind it may stand sound frames of a past that was
+            # cut off, until new ones take their place.
+            kept = max(min(self.durable, self.ends[first_lsn]) - lsn, 0)
+            self._window = data[:kept], lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
         except FileNotFoundError as error:
             name = segment_name(first_lsn)
