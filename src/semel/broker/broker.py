@@ -23,12 +23,12 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, State, apply, decide
-from semel.machine.media import is_json
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import kept_range
 from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
 from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
+from semel.model.media import is_json
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,

@@ -11,6 +11,7 @@ from semel.journal.segments import Segments
 from semel.machine.events import Section
 from semel.model.errors import CorruptRead
 from semel.model.limits import READ_FRAMES_MAX
+from semel.model.messages import split_messages
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -30,13 +31,7 @@ class Slice(Struct, frozen=True, gc=False):
 
     def messages(self) -> Iterator[bytes]:
         """Split the payload into its messages."""
-        if self.count == 1:
-            yield self.payload
-            return
-        at = 0
-        for length in struct.unpack(f"<{self.count}I", self.lengths):
-            yield self.payload[at : at + length]
-            at += length + self.is_joined
+        return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
 
 class Reader:

@@ -26,10 +26,10 @@ from semel.cli.demo_protocol import (
     pack,
     read_request,
 )
-from semel.machine.media import JSON_MEDIA_TYPE
 from semel.model.commands import Append, Batch, Create, ProducerTag
 from semel.model.errors import EngineError
 from semel.model.limits import KIB, MIB
+from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome
 
 _INCARNATION_BYTES: Final = 8

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from semel.cli.exits import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, Refused
 from semel.model.limits import MIB
-from semel.wire.media import PROBLEM, normalise
+from semel.model.media import normalise
+from semel.wire.media import PROBLEM
 
 ANSWER_BYTES_MAX: Final = 64 * MIB
 _SHOWN_CHARS_MAX: Final = 200

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.text import printable
+from semel.model.media import is_json
 from semel.model.offsets import print_offset
 from semel.wire.bodies import Frames, messages_of
-from semel.wire.media import is_json
 
 # JSON has these between its tokens only, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")

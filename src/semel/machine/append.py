@@ -7,12 +7,12 @@ from typing import Final
 
 from semel.machine.events import Decision, Mark, Section, StreamAppended
 from semel.machine.keys import judge_key
-from semel.machine.media import is_json, same_media_type
 from semel.machine.producers import judge
 from semel.machine.state import State, Stream
 from semel.model.checksum import digest_of
 from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import SEQUENCE_SPAN_MAX
+from semel.model.media import is_json, same_media_type
 from semel.model.names import adds_up
 from semel.model.outcomes import (
     Appended,

@@ -12,11 +12,11 @@ from semel.machine.events import (
     StreamExpired,
     StreamTrimmed,
 )
-from semel.machine.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
 from semel.machine.rows import ForkRow, StreamRow
 from semel.machine.state import State, Stream, is_over
 from semel.model.commands import Batch, Create, Delete, Expire, ForkRequest, StoredAppend, Trim
 from semel.model.limits import FORK_DEPTH_MAX, FORKS_PER_STREAM_MAX
+from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
 from semel.model.outcomes import (
     ConfigConflict,
     ContentTypeConflict,

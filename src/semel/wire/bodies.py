@@ -23,8 +23,9 @@ from msgspec import Struct
 
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX
+from semel.model.media import is_json
+from semel.model.messages import split_messages
 from semel.wire.json_mode import split_json
-from semel.wire.media import is_json
 
 _BATCH_MAGIC: Final = b"SMB1"
 _BATCH_HEAD: Final = struct.Struct("<4sHHI")
@@ -120,13 +121,7 @@ def to_bytes(slices: Iterable[SliceLike]) -> bytes:
 
 def messages_of(piece: SliceLike) -> Iterator[bytes]:
     """Split a piece into its messages."""
-    if piece.count == 1:
-        yield piece.payload
-        return
-    at = 0
-    for length in struct.unpack(f"<{piece.count}I", piece.lengths):
-        yield piece.payload[at : at + length]
-        at += length + piece.is_joined
+    return split_messages(piece.payload, piece.count, piece.lengths, is_joined=piece.is_joined)
 
 
 # ---- the batch format ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from semel.model.limits import (
     NUMBER_MAX,
     STREAM_SEQ_BYTES_MAX,
 )
+from semel.model.media import is_json, normalise
 from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, decode_batch
 from semel.wire.headers import (
@@ -29,7 +30,7 @@ from semel.wire.headers import (
     refuse_repeated,
 )
 from semel.wire.json_mode import split_json
-from semel.wire.media import BATCH, is_json, normalise
+from semel.wire.media import BATCH
 from semel.wire.paths import stream_path
 from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
 from semel.wire.producer_headers import parse_producer, speaks_x

@@ -11,12 +11,13 @@ from msgspec import Struct
 
 from semel.model.commands import Append
 from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
+from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal
 from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
 from semel.wire.etags import etag_of, is_match
 from semel.wire.headers import print_instant
-from semel.wire.media import EVENTS, FRAMES, JSON, PROBLEM, is_json, is_text
+from semel.wire.media import EVENTS, FRAMES, PROBLEM
 from semel.wire.problems import Fields, Problem
 from semel.wire.queries import LONG_POLL, READ_COMMITTED, ReadRequest
 from semel.wire.refusals import STATUS, problem_of
@@ -66,7 +67,7 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
 
 def json_response(status: int, value: object) -> Response:
     """Answer with a JSON document of our own."""
-    headers = [("Content-Type", JSON), _NO_STORE]
+    headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE]
     return Response(status, headers, msgspec.json.encode(value))
 
 

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from semel.model.limits import KIB
+from semel.model.media import is_json, is_text
 from semel.model.offsets import print_offset
 from semel.wire.bodies import SliceLike, messages_of, to_bytes, to_json_array
-from semel.wire.media import is_json, is_text
 
 HELD_BYTES_MAX: Final = 64 * KIB
 _decoder_of: Final = codecs.getincrementaldecoder("utf-8")

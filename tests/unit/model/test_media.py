@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.machine.media import is_json, normalise, same_media_type
+from semel.model.media import is_json, is_text, normalise, same_media_type
 
 
 @pytest.mark.parametrize("given", ["text/plain", " Text/PLAIN ", "text/plain;charset=utf-8"])
@@ -27,3 +27,16 @@ def test_an_omitted_type_is_the_default_one() -> None:
 )
 def test_json_is_one_type_in_any_spelling(given: str, answer: bool) -> None:
     assert is_json(given) is answer
+
+
+@pytest.mark.parametrize("text", ["application/json", "APPLICATION/JSON", "application/json ; a=b"])
+def test_json_is_json_in_any_spelling(text: str) -> None:
+    assert is_json(text)
+    assert not is_text(text)
+    assert normalise(text) == "application/json"
+
+
+def test_only_text_is_text() -> None:
+    assert is_text("Text/Plain; charset=utf-8")
+    assert not is_text("application/text")
+    assert not is_json("application/problem+json")

@@ -21,3 +21,8 @@ def same_media_type(given: str | None, stored: str) -> bool:
 def is_json(content_type: str) -> bool:
     """Tell whether a stream holds JSON messages."""
     return content_type == JSON_MEDIA_TYPE or normalise(content_type) == JSON_MEDIA_TYPE
+
+
+def is_text(content_type: str) -> bool:
+    """Tell whether a stream holds text."""
+    return normalise(content_type).startswith("text/")
