@@ -11,6 +11,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
+from semel.broker import reader
 from semel.broker.broker import Broker
 from semel.broker.expiry import Expiry
 from semel.journal import checkpoint, frame, recovery
@@ -21,6 +22,7 @@ from semel.machine import keys, receipts
 from semel.machine.events import StreamAppended
 from semel.machine.rows import ProducerRow
 from semel.machine.state import EVERYTHING, State, Stream
+from semel.model import extras
 from tests.sim import world
 
 Mutant = Callable[[], Any]
@@ -206,6 +208,16 @@ def promise_one_spare_twice() -> Any:
     return patch.object(Appender, "offer_spare", offer)
 
 
+def mix_up_extras() -> Any:
+    """A read that begins inside an append gets the keys and headers of its first messages."""
+    real = extras.cut_extras
+
+    def cut(block: bytes, count: int, start: int, end: int) -> bytes:
+        return real(block, count, 0, end - start)
+
+    return patch.object(reader, "cut_extras", cut)
+
+
 def _patched_row(change: Callable[[ProducerRow, ProducerRow], ProducerRow]) -> Any:
     module = importlib.import_module("semel.machine.apply")
     real = module._continue_producer
@@ -238,4 +250,5 @@ MUTANTS: tuple[Mutant, ...] = (
     keys_never_age,
     index_forgets_a_cut,
     promise_one_spare_twice,
+    mix_up_extras,
 )

@@ -1,12 +1,15 @@
 """What must be true: comparisons between the engine, the reference model and the journal's fold."""
 
 from semel.broker.broker import Broker, ReadDone
+from semel.broker.reader import Slice
 from semel.machine import State, receipts
 from semel.machine.rows import ForkRow, ProducerRow
 from semel.machine.state import Stream
 from semel.model.commands import DENSE
+from semel.model.extras import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
 from tests.sim.reference import Model
+from tests.sim.reference_streams import Label
 
 
 class Violation(Exception):
@@ -110,12 +113,30 @@ def demand_equal(left: object, right: object, what: str) -> None:
         raise Violation(f"{what}: {found}")
 
 
-def read_all(broker: Broker, path: str, now_ms: int) -> list[tuple[int, bytes]] | Outcome | None:
+def labels_of(piece: Slice) -> list[Label]:
+    """List what goes with each message of a slice."""
+    extras, count, by = piece.extras, piece.count, piece.producer
+    producer = None if by is None else (by.id, by.epoch, by.first_seq, by.last_seq)
+    if not extras:
+        return [Label(piece.offset + i, None, None, (), producer) for i in range(count)]
+    columns = zip(
+        keys_of(extras, count),
+        timestamps_of(extras, count),
+        headers_of(extras, count),
+        strict=True,
+    )
+    return [
+        Label(piece.offset + i, key, time_ms, tuple(headers), producer)
+        for i, (key, time_ms, headers) in enumerate(columns)
+    ]
+
+
+def read_all(broker: Broker, path: str, now_ms: int) -> list[Slice] | Outcome | None:
     """Read a stream from its head to its end, in as many reads as it takes.
 
     None: the stream's end is on its way to the disk, and the answer waits for it.
     """
-    found: list[tuple[int, bytes]] = []
+    found: list[Slice] = []
     offset: int | None = None
     while True:
         got: list[Outcome] = []
@@ -126,8 +147,7 @@ def read_all(broker: Broker, path: str, now_ms: int) -> list[tuple[int, bytes]] 
         done = got[0]
         if not isinstance(done, ReadDone):
             return done
-        for piece in done.slices:
-            found.extend(enumerate(piece.messages(), piece.offset))
+        found.extend(done.slices)
         if not done.slices:
             return found
         offset = done.next_offset
@@ -141,5 +161,12 @@ def demand_readable(broker: Broker, model: Model) -> None:
         view = broker.seen.by_path[path]
         assert view.tail is not None
         slices = broker.reader.read(view, view.tail.head, view.tail.tail, 1 << 40)
-        found = [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
-        demand_equal(found, model.messages(path), f"stream {path}")
+        demand_same_messages(slices, model, path)
+
+
+def demand_same_messages(slices: list[Slice], model: Model, path: str) -> None:
+    """Compare what was read of a stream with what the model holds."""
+    found = [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
+    demand_equal(found, model.messages(path), f"messages of {path}")
+    labels = [label for piece in slices for label in labels_of(piece)]
+    demand_equal(labels, model.labels(path), f"keys, headers, times and producers of {path}")

@@ -14,13 +14,27 @@ from semel.model.commands import DENSE, Append, Batch, Command, Create, Producer
 from semel.model.outcomes import Outcome
 from tests.sim import reference_producers as rules
 from tests.sim.reference_producers import Producer, Receipt
-from tests.sim.reference_streams import KeyUse, Origin, Stream, media_type
+from tests.sim.reference_streams import BAD_EXTRAS, KeyUse, Label, Origin, Stream, media_type
 
 
 def digest_claimed(append: Append) -> int | None:
     if append.body_error is not None:
         return None  # equals no other
-    return digest_of(append.batch.payload if append.batch is not None else b"")
+    return digest_stored(append)
+
+
+def digest_stored(append: Append) -> int:
+    if append.batch is None:
+        return digest_of(b"")
+    return digest_of(append.batch.payload + append.batch.extras)
+
+
+def bad_body(c: Append | Create) -> Outcome | None:
+    if c.body_error is not None:
+        return out.BadBody(c.body_error)
+    if c.batch is not None and c.batch.extras == BAD_EXTRAS:
+        return out.BadBody("the keys, timestamps or headers are malformed: unknown columns")
+    return None
 
 
 class Model:
@@ -94,8 +108,8 @@ class Model:
         refusal = None if c.fork is None else self._fork_refusal(c.fork, c.content_type)
         if refusal is not None:
             return refusal
-        if c.body_error is not None:
-            return out.BadBody(c.body_error)
+        if (bad := bad_body(c)) is not None:
+            return bad
         if len(self.streams) >= self.streams_max:
             return out.LimitReached("streams", self.streams_max)
         now = self._write(c)
@@ -230,7 +244,7 @@ class Model:
             return out.StreamSeqConflict(last)
         if c.if_match is not None and c.if_match != stream.tail:
             return out.PreconditionFailed(stream.tail)
-        return None if c.body_error is None else out.BadBody(c.body_error)
+        return bad_body(c)
 
     def _no_room(self, stream: Stream, tag: ProducerTag) -> Outcome | None:
         if tag.last_seq - tag.first_seq > limits.SEQUENCE_SPAN_MAX:
@@ -245,7 +259,7 @@ class Model:
         stream.is_closed, stream.written_ms = c.close, now
         if c.stream_seq is not None:
             stream.stream_seq = c.stream_seq
-        digest = digest_of(b"" if c.batch is None else c.batch.payload)
+        digest = digest_stored(c)
         if c.key is not None:
             self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now))
         if c.producer is None:
@@ -255,6 +269,7 @@ class Model:
         known = stream.producers.get(tag.id)
         producer = rules.after(known, tag, registered, receipt, self.receipts, now)
         stream.producers[tag.id] = producer
+        stream.sign(first, (tag.id, producer.epoch, tag.first_seq, tag.last_seq))
         if registered is not None:
             self.registry[tag.id] = max(registered, producer.epoch)
         return out.Appended(first, stream.tail, stream.is_closed, producer.epoch, producer.last)
@@ -342,6 +357,13 @@ class Model:
         if stream is None or stream.is_deleted:
             return []
         return [(message.offset, message.body) for message in stream.messages]
+
+    def labels(self, path: str) -> list[Label]:
+        """List what goes with each message that can be read now: its extras, its producer."""
+        stream = self.streams.get(path)
+        if stream is None or stream.is_deleted:
+            return []
+        return [Label(m.offset, *m.extra, m.producer) for m in stream.messages]
 
     def view(self) -> dict[str, object]:
         """Dump everything but the messages, as plain dicts, lists and tuples."""

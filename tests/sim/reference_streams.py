@@ -4,14 +4,38 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from semel.model.commands import Batch
 from tests.sim.reference_producers import Producer
+
+BAD_EXTRAS = bytes(4)  # no columns: the one kind that is out of bounds in simulations
+
+
+class Extra(NamedTuple):
+    """What a message carries beside its bytes."""
+
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Label(NamedTuple):
+    """All that goes with a message but its bytes."""
+
+    offset: int
+    key: bytes | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes], ...]
+    producer: tuple[str, int, int, int] | None  # id, epoch, first and last sequence
 
 
 class Message(NamedTuple):
     offset: int
     body: bytes
     append_end: int  # the offset after the last message of the append that brought this one
+    extra: Extra = Extra()
+    producer: tuple[str, int, int, int] | None = None
 
 
 class KeyUse(NamedTuple):
@@ -57,9 +81,17 @@ class Stream:
         return media_type(self.content_type) == "application/json"
 
     def store(self, batch: Batch | None) -> None:
-        bodies = [] if batch is None else split(batch, self.is_json)
-        end = self.tail + len(bodies)
-        self.messages += [Message(i, body, end) for i, body in enumerate(bodies, self.tail)]
+        if batch is None:
+            return
+        base, bodies, extras = self.tail, split(batch, self.is_json), split_extras(batch)
+        end = base + len(bodies)
+        for body, extra in zip(bodies, extras, strict=True):
+            self.messages.append(Message(self.tail, body, end, extra))
+
+    def sign(self, first: int, producer: tuple[str, int, int, int]) -> None:
+        """Note who brought the messages from `first` on."""
+        at = first - self.head
+        self.messages[at:] = [message._replace(producer=producer) for message in self.messages[at:]]
 
 
 def media_type(content_type: str) -> str:
@@ -75,3 +107,29 @@ def split(batch: Batch, is_json: bool) -> list[bytes]:
         bodies.append(batch.payload[start : start + length])
         start += length + 1  # the comma
     return bodies
+
+
+def split_extras(batch: Batch) -> list[Extra]:
+    """Take the columns apart by the page `docs/reference/format.md`, without the engine's help."""
+    count, data = batch.count, batch.extras
+    found = [Extra()] * count
+    if not data:
+        return found
+    columns, at = int.from_bytes(data[:4], "little"), 4
+    if columns & 2:
+        times = struct.unpack_from(f"<{count}q", data, at)
+        at += 8 * count
+        known = [None if time == -(2**63) else time for time in times]
+        found = [extra._replace(timestamp_ms=t) for extra, t in zip(found, known, strict=True)]
+    if columns & 1:
+        lengths = struct.unpack_from(f"<{count}I", data, at)
+        at += 4 * count
+        for i, length in enumerate(lengths):
+            if length != 2**32 - 1:
+                found[i] = found[i]._replace(key=data[at : at + length])
+                at += length
+    if columns & 4:
+        rows = msgspec.msgpack.decode(data[at + 4 :])
+        for i, row in enumerate(rows):
+            found[i] = found[i]._replace(headers=tuple((name, value) for name, value in row or ()))
+    return found

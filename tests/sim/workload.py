@@ -6,18 +6,22 @@ generator that is refused 99 times in 100 tests nothing.
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Append, Batch, Command, Create, ProducerTag
+from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
 from tests.sim.reference import Model
-from tests.sim.reference_streams import Stream
+from tests.sim.reference_streams import BAD_EXTRAS, Stream
 
 JSON = "application/json"
 TEXT = "text/plain"
+T = TypeVar("T")
 
 
 class Workload:
@@ -148,6 +152,31 @@ class Workload:
         return command
 
     def _batch(self, is_json: bool) -> Batch:
+        batch = self._plain_batch(is_json)
+        luck = self._rng.random()
+        if luck < 0.3:
+            batch = replace(batch, extras=self._extras(batch.count))
+        elif luck < 0.31:
+            batch = replace(batch, extras=BAD_EXTRAS)
+        return batch
+
+    def _extras(self, count: int) -> bytes:
+        """Give each message a key, a timestamp and headers, or none of some; none may have any."""
+        rng = self._rng
+
+        def some(value: Callable[[], T], nothing: T) -> list[T] | None:
+            if rng.random() < 0.3:
+                return None
+            return [value() if rng.random() < 0.7 else nothing for _ in range(count)]
+
+        return encode_extras(
+            count,
+            keys=some(lambda: rng.randbytes(rng.choice([0, 1, 9])), None),
+            headers=some(lambda: [("h", rng.randbytes(3))] * rng.randint(1, 2), []),
+            timestamps=some(lambda: rng.randint(-NUMBER_MAX, NUMBER_MAX), None),
+        )
+
+    def _plain_batch(self, is_json: bool) -> Batch:
         rng = self._rng
         self._count += 1
         if not is_json:

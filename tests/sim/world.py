@@ -30,6 +30,7 @@ from tests.sim.oracle import (
     demand,
     demand_equal,
     demand_readable,
+    demand_same_messages,
     read_all,
     state_view,
 )
@@ -304,7 +305,7 @@ class World:
             return
         found = read_all(self.broker, path, self.now_ms)
         if isinstance(found, list):
-            demand_equal(found, self.durable_model.messages(path), f"read of {path}")
+            demand_same_messages(found, self.durable_model, path)
             self.counts["reads"] += 1
         elif found is not None:
             demand(not isinstance(found, Unreadable), f"{path} cannot be read: {found}")

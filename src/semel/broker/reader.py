@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from semel.broker.seen import Seen, View
+from semel.journal.frame import Record
 from semel.journal.index import Index
 from semel.journal.segments import Segments
-from semel.machine.events import Section
+from semel.machine.events import Mark, Section, StreamAppended
 from semel.model.errors import CorruptRead
+from semel.model.extras import cut_extras
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.messages import split_messages
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """Messages of one append, or its end from some offset on; laid out like a section."""
+    """Messages of one append, or its end from some offset on; laid out like a section.
+
+    `producer` is who brought the append, and under which numbers, if it had a producer.
+    """
 
     offset: int
     count: int
@@ -23,6 +28,8 @@ class Slice(Struct, frozen=True, gc=False):
     lengths: bytes
     is_joined: bool
     time_ms: int
+    extras: bytes = b""
+    producer: Mark | None = None
 
     @property
     def next_offset(self) -> int:
@@ -49,7 +56,7 @@ class Reader:
         for number, start, stop in self._pieces(view, offset, end):
             for piece in self._read_own(number, start, stop):
                 slices.append(piece)
-                size += len(piece.payload)
+                size += len(piece.payload) + len(piece.extras)
                 if size >= bytes_max or len(slices) >= READ_FRAMES_MAX:
                     return slices
         return slices
@@ -77,7 +84,7 @@ class Reader:
                     section.stream == number
                     and section.base <= offset < section.base + section.count
                 ):
-                    yield cut_section(section, offset, end, frame.time_ms)
+                    yield cut_section(section, offset, end, frame.time_ms, _producer(frame.record))
                     offset = section.base + section.count
             if offset >= end:
                 return
@@ -86,12 +93,30 @@ class Reader:
         )
 
 
-def cut_section(section: Section, offset: int, end: int, time_ms: int) -> Slice:
+def _producer(record: Record) -> Mark | None:
+    return record.mark if isinstance(record, StreamAppended) else None
+
+
+def cut_section(
+    section: Section, offset: int, end: int, time_ms: int, producer: Mark | None = None
+) -> Slice:
     """Take the messages of a section from `offset` up to `end`."""
     skip = offset - section.base
     count = min(section.base + section.count, end) - offset
+    extras = section.extras
     if count == section.count:
-        return Slice(offset, count, section.payload, section.lengths, section.is_joined, time_ms)
+        return Slice(
+            offset,
+            count,
+            section.payload,
+            section.lengths,
+            section.is_joined,
+            time_ms,
+            extras,
+            producer,
+        )
+    if extras:
+        extras = cut_extras(extras, section.count, skip, skip + count)
     lengths = struct.unpack(f"<{section.count}I", section.lengths)
     gap = int(section.is_joined)
     start = sum(lengths[:skip]) + gap * skip
@@ -99,4 +124,5 @@ def cut_section(section: Section, offset: int, end: int, time_ms: int) -> Slice:
     size = sum(kept) + gap * (count - 1)
     packed = section.lengths[4 * skip : 4 * (skip + count)] if count > 1 else b""
     payload = section.payload[start : start + size]
-    return Slice(offset, count, payload, packed, section.is_joined and count > 1, time_ms)
+    is_joined = section.is_joined and count > 1
+    return Slice(offset, count, payload, packed, is_joined, time_ms, extras, producer)

@@ -14,8 +14,9 @@
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths,
-flags), the message lengths, and the payload. `docs/reference/format.md` is the long form.
+A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths
+and extras, flags), the message lengths, the extras, and the payload. The long form of all this is
+`docs/reference/format.md`.
 """
 
 from struct import Struct as Layout
@@ -40,6 +41,8 @@ _CRC_FROM: Final = _START.size
 HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
+_HAS_EXTRAS: Final = 2
+_FLAGS: Final = _IS_JOINED | _HAS_EXTRAS
 # Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
 _COPY_BYTES_MAX: Final = 16 * KIB
 
@@ -126,6 +129,8 @@ def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:
     total = HEADER_BYTES + len(meta)
     for section in sections:
         total += SECTION_BYTES + len(section.lengths) + len(section.payload)
+        if section.extras:
+            total += len(section.extras)
     return (total + ALIGN - 1) & -ALIGN
 
 
@@ -150,13 +155,17 @@ def encode(  # noqa: PLR0913 - a header has that many fields
     ]
     for section in sections:
         payload, lengths = section.payload, section.lengths
+        flags = _IS_JOINED if section.is_joined else 0
+        if section.extras:
+            lengths += section.extras
+            flags |= _HAS_EXTRAS
         head = _SECTION.pack(
             section.stream,
             section.base,
             section.count,
             len(payload),
             len(lengths),
-            _IS_JOINED if section.is_joined else 0,
+            flags,
         )
         parts += (head, lengths, payload)
     if length > _COPY_BYTES_MAX:
@@ -231,7 +240,19 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         lengths = data[at:payload_from]
         at = payload_from + payload_bytes
         payload = data[payload_from:at]
-        if flags > _IS_JOINED:
+        if flags > _FLAGS:
             raise UnknownVersion(f"section flags {flags} are unknown to this semel")
-        sections.append(Section(stream, base, messages, payload, lengths, flags == _IS_JOINED))
+        extras = b""
+        if flags & _HAS_EXTRAS:
+            lengths, extras = _part_extras(lengths, messages)
+        is_joined = bool(flags & _IS_JOINED)
+        sections.append(Section(stream, base, messages, payload, lengths, is_joined, extras))
     return tuple(sections)
+
+
+def _part_extras(data: bytes, count: int) -> tuple[bytes, bytes]:
+    """Part the message lengths from the extras behind them."""
+    at = 4 * count if count > 1 else 0
+    if at >= len(data):
+        raise BadFrame("a section lacks the extras it claims")
+    return data[:at], data[at:]

@@ -11,6 +11,7 @@ from semel.machine.producers import judge
 from semel.machine.state import State, Stream
 from semel.model.checksum import digest_of
 from semel.model.commands import Append, Batch, ProducerTag
+from semel.model.extras import fault_in_extras
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.media import is_json, same_media_type
 from semel.model.names import adds_up
@@ -97,7 +98,7 @@ def is_close_only(command: Append) -> bool:
 
 def _digest(command: Append) -> int:
     if command.batch is not None:
-        return digest_of(command.batch.payload)
+        return digest_of(command.batch.payload, command.batch.extras)
     return _NO_BODY if command.body_error is None else _BAD_BODY
 
 
@@ -127,10 +128,13 @@ def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Ou
     """Refuse a body that is not what the stream's media type wants."""
     if error is not None:
         return BadBody(error)  # 14
-    if batch is None or batch.count == 1:
+    if batch is None:
         return None
-    if not adds_up(batch, is_joined=is_json(content_type)):
+    if batch.count > 1 and not adds_up(batch, is_joined=is_json(content_type)):
         return InvalidRequest("batch")
+    if batch.extras:
+        fault = fault_in_extras(batch.extras, batch.count)
+        return None if fault is None else BadBody(fault)  # 14
     return None
 
 
@@ -162,4 +166,4 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 def section_of(number: int, base: int, batch: Batch, content_type: str) -> Section:
     """Place a batch at an offset of a stream."""
     is_joined = batch.count > 1 and is_json(content_type)
-    return Section(number, base, batch.count, batch.payload, batch.lengths, is_joined)
+    return Section(number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras)

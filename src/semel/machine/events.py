@@ -15,6 +15,7 @@ class Section(Struct, frozen=True, gc=False):
 
     `is_joined`: the messages of `payload` stand with a comma between them (a JSON stream), else end
     to end. `lengths` holds a little-endian u32 for each; it is empty for a single message.
+    `extras` holds what the messages carry beside their bytes, if they do.
     """
 
     stream: int
@@ -23,6 +24,7 @@ class Section(Struct, frozen=True, gc=False):
     payload: bytes
     lengths: bytes = b""
     is_joined: bool = False
+    extras: bytes = b""
 
 
 class Mark(Struct, frozen=True, gc=False, array_like=True):

@@ -16,12 +16,14 @@ class Batch(Struct, frozen=True, gc=False):
     """The messages of one append, all or nothing.
 
     One message: `payload` is the message. Several: the messages byte for byte, joined by commas,
-    and `lengths` holds each one's length as a little-endian u32.
+    and `lengths` holds each one's length as a little-endian u32. `extras`, if not empty, holds
+    their keys, timestamps and headers: see `extras.py`.
     """
 
     payload: bytes
     count: int = 1
     lengths: bytes = b""
+    extras: bytes = b""
 
 
 class ProducerTag(Struct, frozen=True, gc=False):

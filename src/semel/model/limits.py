@@ -20,6 +20,10 @@ SESSION_BYTES_MAX: Final = 128
 CURSOR_BYTES_MAX: Final = 1 * KIB
 STREAM_SEQ_BYTES_MAX: Final = 256
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+MESSAGE_KEY_BYTES_MAX: Final = 64 * KIB
+HEADERS_PER_MESSAGE_MAX: Final = 64
+HEADER_NAME_CHARACTERS_MAX: Final = 256
+HEADER_VALUE_BYTES_MAX: Final = 64 * KIB
 SEQUENCE_SPAN_MAX: Final = 2**32 - 1
 
 # How much the state may hold. Reaching one is an answer, never an eviction.

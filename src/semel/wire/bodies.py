@@ -2,30 +2,54 @@
 
 `application/vnd.semel.batch`: many messages of any media type in one POST. Little-endian.
 
-    magic "SMB1" | flags u16 = 0 | media type bytes u16 | count u32
-    media type | count x u32: each message's length | the messages, one after the other
+    magic "SMB1" | flags u16: 1 extras | media type bytes u16 | count u32
+    media type | count x u32: each message's length
+    extras bytes u32, extras: if there are any | the messages, one after the other
 
 `application/vnd.semel.frames`: a read with offsets and times. Little-endian.
 
     magic "SMF1" | flags u16: 1 up to date, 2 closed | media type bytes u16 | pieces u32
     next offset u64 | tail u64 | media type, then for each piece
-    offset u64 | time in ms u64 | count u32 | payload bytes u32 | flags u32: 1 joined
-    count x u32: each message's length, if there are several | payload
+    offset u64 | time in ms u64 | count u32 | payload bytes u32
+    flags u32: 1 joined, 2 extras, 4 producer
+    count x u32: each message's length, if there are several
+    extras bytes u32, extras: if there are any
+    epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
+    payload
 
-The messages of a joined piece are separated by one comma. Offsets grow; there may be gaps.
+The messages of a joined piece are separated by one comma. Offsets grow; there may be gaps. Extras
+are keys, timestamps and headers: `semel.model.extras` has their layout.
 """
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
 from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX
+from semel.model.extras import Header, encode_extras, fault_in_extras
+from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.media import is_json
 from semel.model.messages import split_messages
 from semel.wire.json_mode import split_json
+from semel.wire.pieces import Piece, Producer, ProducerLike, SliceLike
+
+__all__ = [
+    "BadFormat",
+    "CarriedBatch",
+    "Frames",
+    "Piece",
+    "Producer",
+    "SliceLike",
+    "decode_batch",
+    "decode_frames",
+    "encode_batch",
+    "encode_frames",
+    "messages_of",
+    "to_bytes",
+    "to_json_array",
+]
 
 _BATCH_MAGIC: Final = b"SMB1"
 _BATCH_HEAD: Final = struct.Struct("<4sHHI")
@@ -34,57 +58,18 @@ _FRAMES_HEAD: Final = struct.Struct("<4sHHIQQ")
 _PIECE_HEAD: Final = struct.Struct("<QQIII")
 _UP_TO_DATE: Final = 1
 _CLOSED: Final = 2
+_BATCH_EXTRAS: Final = 1
 _JOINED: Final = 1
+_EXTRAS: Final = 2
+_PRODUCER: Final = 4
+_PIECE_FLAGS: Final = _JOINED | _EXTRAS | _PRODUCER
+_SIZE: Final = struct.Struct("<I")
+_PRODUCER_HEAD: Final = struct.Struct("<QQIH")
 _SPACE: Final = b" \t\n\r"
 
 
 class BadFormat(ValueError):
     """The bytes are not what their media type says."""
-
-
-class SliceLike(Protocol):
-    """Messages of one append, as the reader hands them out."""
-
-    @property
-    def offset(self) -> int:
-        """The first message's offset."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """How many messages there are."""
-        ...
-
-    @property
-    def payload(self) -> bytes:
-        """The messages."""
-        ...
-
-    @property
-    def lengths(self) -> bytes:
-        """The length of each as u32, if there are several."""
-        ...
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether commas stand between them."""
-        ...
-
-    @property
-    def time_ms(self) -> int:
-        """When they were written."""
-        ...
-
-
-class Piece(Struct, frozen=True, gc=False):
-    """Messages of one append, as read from the frames format."""
-
-    offset: int
-    count: int
-    payload: bytes
-    lengths: bytes
-    is_joined: bool
-    time_ms: int
 
 
 class Frames(Struct, frozen=True):
@@ -127,25 +112,42 @@ def messages_of(piece: SliceLike) -> Iterator[bytes]:
 # ---- the batch format ----------------------------------------------------------------------------
 
 
-def encode_batch(content_type: str, messages: Sequence[bytes]) -> bytes:
-    """Pack messages of a stream of this media type."""
+def encode_batch(
+    content_type: str,
+    messages: Sequence[bytes],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Sequence[Header]] | None = None,
+    timestamps: Sequence[int | None] | None = None,
+) -> bytes:
+    """Pack messages of a stream of this media type, and what each of them carries."""
     media_type = content_type.encode("ascii")
-    head = _BATCH_HEAD.pack(_BATCH_MAGIC, 0, len(media_type), len(messages))
-    lengths = struct.pack(f"<{len(messages)}I", *map(len, messages))
-    return b"".join((head, media_type, lengths, *messages))
+    count = len(messages)
+    extras = encode_extras(count, keys=keys, headers=headers, timestamps=timestamps)
+    flags = _BATCH_EXTRAS if extras else 0
+    head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), count)
+    lengths = struct.pack(f"<{count}I", *map(len, messages))
+    return b"".join((head, media_type, lengths, *_sized(extras), *messages))
+
+
+def _sized(extras: bytes) -> tuple[bytes, ...]:
+    return (_SIZE.pack(len(extras)), extras) if extras else ()
 
 
 def decode_batch(body: bytes) -> CarriedBatch:
-    """Unpack a batch; raises BadFormat if it is none."""
+    """Unpack a batch; raises BadFormat if it is none. Its extras are left to the machine."""
     if len(body) < _BATCH_HEAD.size:
         raise BadFormat("the batch is cut short")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
-    if magic != _BATCH_MAGIC or flags:
+    if magic != _BATCH_MAGIC or flags & ~_BATCH_EXTRAS:
         raise BadFormat("not a batch of this version")
     if not 0 < count <= BATCH_MESSAGES_MAX:
         raise BadFormat(f"a batch holds 1 to {BATCH_MESSAGES_MAX} messages")
     content_type, at = _take_media_type(body, _BATCH_HEAD.size, type_bytes)
     lengths, at = _take(body, at, 4 * count)
+    extras = b""
+    if flags & _BATCH_EXTRAS:
+        extras, at = _take_extras(body, at)
     sizes = struct.unpack(f"<{count}I", lengths)
     payload = body[at:]
     if sum(sizes) != len(payload):
@@ -153,11 +155,13 @@ def decode_batch(body: bytes) -> CarriedBatch:
     if not all(sizes):
         return CarriedBatch(content_type, None, "a message is empty")
     if is_json(content_type):
-        return _carry_json(content_type, payload, sizes)
-    return CarriedBatch(content_type, Batch(payload, count, lengths if count > 1 else b""))
+        return _carry_json(content_type, payload, sizes, extras)
+    return CarriedBatch(content_type, Batch(payload, count, lengths if count > 1 else b"", extras))
 
 
-def _carry_json(content_type: str, payload: bytes, sizes: Sequence[int]) -> CarriedBatch:
+def _carry_json(
+    content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
+) -> CarriedBatch:
     """Join JSON messages, if each is one by itself: `1,2` or `[1` beside `2]` are none."""
     messages, at = [], 0
     for size in sizes:
@@ -171,7 +175,8 @@ def _carry_json(content_type: str, payload: bytes, sizes: Sequence[int]) -> Carr
     )
     if not is_exact:
         return CarriedBatch(content_type, None, "a message of the batch is not one JSON value")
-    return CarriedBatch(content_type, found)
+    batch = Batch(found.payload, found.count, found.lengths, extras) if extras else found
+    return CarriedBatch(content_type, batch)
 
 
 # ---- the frames format ---------------------------------------------------------------------------
@@ -191,14 +196,27 @@ def encode_frames(
     head = (_FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
     parts = [_FRAMES_HEAD.pack(*head), media_type]
     for piece in slices:
-        payload = piece.payload
-        joined = _JOINED * piece.is_joined
+        payload, extras, producer = piece.payload, piece.extras, piece.producer
+        flags = _JOINED * piece.is_joined
+        beside: tuple[bytes, ...] = ()
+        if extras:
+            flags |= _EXTRAS
+            beside = _sized(extras)
+        if producer is not None:
+            flags |= _PRODUCER
+            beside += _pack_producer(producer)
         parts.append(
-            _PIECE_HEAD.pack(piece.offset, piece.time_ms, piece.count, len(payload), joined)
+            _PIECE_HEAD.pack(piece.offset, piece.time_ms, piece.count, len(payload), flags)
         )
-        parts.append(piece.lengths)
-        parts.append(payload)
+        parts += (piece.lengths, *beside, payload)
     return b"".join(parts)
+
+
+def _pack_producer(producer: ProducerLike) -> tuple[bytes, bytes]:
+    name = producer.id.encode()
+    first = producer.first_seq
+    head = _PRODUCER_HEAD.pack(producer.epoch, first, producer.last_seq - first, len(name))
+    return head, name
 
 
 def decode_frames(body: bytes) -> Frames:
@@ -228,16 +246,44 @@ def decode_frames(body: bytes) -> Frames:
 def _take_piece(body: bytes, at: int) -> tuple[Piece, int]:
     head, at = _take(body, at, _PIECE_HEAD.size)
     offset, time_ms, count, payload_bytes, flags = _PIECE_HEAD.unpack(head)
-    if not count or flags & ~_JOINED:
+    if not count or flags & ~_PIECE_FLAGS:
         raise BadFormat("a frame's head is not one")
     lengths, at = _take(body, at, 4 * count if count > 1 else 0)
+    extras, producer = b"", None
+    if flags & _EXTRAS:
+        extras, at = _take_extras(body, at)
+        fault = fault_in_extras(extras, count)
+        if fault is not None:
+            raise BadFormat(fault)
+    if flags & _PRODUCER:
+        producer, at = _take_producer(body, at)
     payload, at = _take(body, at, payload_bytes)
     is_joined = bool(flags & _JOINED)
     if count > 1:
         size = sum(struct.unpack(f"<{count}I", lengths)) + is_joined * (count - 1)
         if size != payload_bytes:
             raise BadFormat("the lengths do not add up to a frame")
-    return Piece(offset, count, payload, lengths, is_joined, time_ms), at
+    return Piece(offset, count, payload, lengths, is_joined, time_ms, extras, producer), at
+
+
+def _take_producer(body: bytes, at: int) -> tuple[Producer, int]:
+    head, at = _take(body, at, _PRODUCER_HEAD.size)
+    epoch, first, span, id_bytes = _PRODUCER_HEAD.unpack(head)
+    name, at = _take(body, at, id_bytes)
+    if not 0 < id_bytes <= PRODUCER_ID_BYTES_MAX:
+        raise BadFormat("a producer's id is not one")
+    try:
+        return Producer(name.decode(), epoch, first, first + span), at
+    except UnicodeDecodeError:
+        raise BadFormat("a producer's id is not UTF-8") from None
+
+
+def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _take(body, at, _SIZE.size)
+    extras, at = _take(body, at, _SIZE.unpack(size)[0])
+    if not extras:
+        raise BadFormat("extras are claimed and not there")
+    return extras, at
 
 
 def _take(body: bytes, at: int, size: int) -> tuple[bytes, int]:

@@ -1,5 +1,6 @@
 """The broker by itself: what waits, what is seen, what is given up."""
 
+import struct
 from unittest.mock import patch
 
 import pytest
@@ -8,7 +9,8 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker.broker import ReadDone
 from semel.model import outcomes as out
-from semel.model.commands import Delete, ForkRequest, ProducerTag, Trim
+from semel.model.commands import Append, Batch, Delete, ForkRequest, ProducerTag, Trim
+from semel.model.extras import encode_extras, keys_of, timestamps_of
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.outcomes import Outcome
 from tests.unit.broker.bed import SEGMENT_BYTES, Bed
@@ -254,6 +256,33 @@ def test_a_read_of_many_small_appends_ends_early_and_goes_on(bed: Bed) -> None:
     assert isinstance(first, ReadDone)
     assert first.next_offset == READ_FRAMES_MAX
     assert len(bodies(read(bed, offset=first.next_offset))) == 5
+
+
+def test_a_read_from_the_middle_of_an_append_has_the_right_keys_and_its_producer(bed: Bed) -> None:
+    extras = encode_extras(3, keys=[b"a", b"b", None], timestamps=[None, 2, 3])
+    batch = Batch(b"xyz", 3, struct.pack("<3I", 1, 1, 1), extras)
+    tag = ProducerTag("p", 0, 0, epoch=7)
+    bed.execute(Append("s", bed.now_ms, "text/plain", batch, producer=tag))
+    bed.restart()
+    for offset in range(3):
+        found = read(bed, offset=offset)
+        assert isinstance(found, ReadDone)
+        (piece,) = found.slices
+        assert keys_of(piece.extras, piece.count) == [b"a", b"b", None][offset:]
+        assert timestamps_of(piece.extras, piece.count) == [None, 2, 3][offset:]
+        assert piece.producer is not None
+        assert (piece.producer.id, piece.producer.epoch) == ("p", 7)
+
+
+def test_extras_count_towards_the_size_of_a_read(bed: Bed) -> None:
+    bed.restart(segment_bytes=65_536)
+    batch = Batch(b"x", extras=encode_extras(1, keys=[bytes(1_000)]))
+    for _ in range(4):
+        bed.execute(Append("s", bed.now_ms, "text/plain", batch))
+    got: list[Outcome] = []
+    bed.broker.read("s", None, now_ms=bed.now_ms, reply=got.append, bytes_max=2_000)
+    assert isinstance(got[0], ReadDone)
+    assert got[0].next_offset == 2
 
 
 def test_a_new_segment_size_takes_over_an_empty_segment() -> None:

@@ -3,9 +3,11 @@
 `tests/data/frame_v1.bin` holds one frame of every kind and more, end to end. It is the promise to
 journals already written: when `test_version_1_has_the_bytes_it_always_had` fails, the code is wrong
 and the file is right. Only what version 1 never had may be added, with new frames at the end of
-`golden_frames`, by running from the root of the repository:
+`CASES`, by running from the root of the repository:
 
-    python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes())"
+    python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
+
+`tests/data/frame_v1_extras.bin` is the same for what came later: sections with extras.
 """
 
 import struct
@@ -15,6 +17,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from semel.journal import frame as codec
 from semel.journal.frame import (
@@ -35,9 +38,12 @@ from semel.machine import events
 from semel.machine.events import Mark, Section
 from semel.machine.rows import ForkRow, StreamRow
 from semel.model.checksum import crc32c
+from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
 
-GOLDEN = Path(__file__).resolve().parents[2] / "data" / "frame_v1.bin"
+DATA = Path(__file__).resolve().parents[2] / "data"
+GOLDEN = DATA / "frame_v1.bin"
+GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
 SEED = codec.seed_of(b"sixteen bytes id")
 
 
@@ -120,10 +126,27 @@ CASES = (
 )
 
 
-def golden_frames() -> list[bytes]:
+KEYED = encode_extras(2, keys=[b"k\0", None])
+FULL = encode_extras(1, keys=[b""], headers=[[("trace", b"\xff"), ("é", b"")]], timestamps=[-1])
+
+EXTRAS_CASES = (
+    Case(events.StreamAppended(1), (replace(JOINED, extras=KEYED),)),
+    Case(events.StreamAppended(1, mark=DENSE_MARK), (Section(1, 2, 1, b"one", extras=FULL),)),
+    Case(
+        events.StreamCreated(FORK, 1, False),
+        (Section(2, 5, 1, b"ab"), Section(2, 6, 2, b"cd", struct.pack("<II", 1, 1), extras=KEYED)),
+    ),
+)
+
+GOLDENS = pytest.mark.parametrize(
+    ("path", "cases"), [(GOLDEN, CASES), (GOLDEN_EXTRAS, EXTRAS_CASES)], ids=["first", "extras"]
+)
+
+
+def golden_frames(cases: tuple[Case, ...]) -> list[bytes]:
     frames: list[bytes] = []
     lsn = crc = 0
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         time_ms = 1_700_000_000_000 + number
         data = encode(case, lsn=lsn, watermark=lsn // 2, time_ms=time_ms, previous_crc=crc)
         frames.append(data)
@@ -131,18 +154,22 @@ def golden_frames() -> list[bytes]:
     return frames
 
 
-def golden_bytes() -> bytes:
-    return b"".join(golden_frames())
+def golden_bytes(cases: tuple[Case, ...]) -> bytes:
+    return b"".join(golden_frames(cases))
 
 
-def test_version_1_has_the_bytes_it_always_had() -> None:
-    assert golden_bytes() == GOLDEN.read_bytes()
+@GOLDENS
+def test_version_1_has_the_bytes_it_always_had(path: Path, cases: tuple[Case, ...]) -> None:
+    assert golden_bytes(cases) == path.read_bytes()
 
 
-def test_a_journal_of_version_1_reads_as_it_was_written() -> None:
-    data = GOLDEN.read_bytes()
+@GOLDENS
+def test_a_journal_of_version_1_reads_as_it_was_written(
+    path: Path, cases: tuple[Case, ...]
+) -> None:
+    data = path.read_bytes()
     at = crc = 0
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         frame = decode(data, at, lsn=at)
         assert (frame.record, frame.sections) == case
         assert (frame.lsn, frame.watermark, frame.previous_crc) == (at, at // 2, crc)
@@ -161,7 +188,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
 numbers = st.integers(0, NUMBER_MAX)
 names = st.text(max_size=8)
 digests = st.integers(0, 2**64 - 1)
-sections = st.builds(
+plain_sections = st.builds(
     Section,
     numbers,
     numbers,
@@ -170,6 +197,20 @@ sections = st.builds(
     st.binary(max_size=12),
     st.booleans(),
 )
+# With extras the number of lengths is known from the number of messages.
+rich_sections = st.integers(1, 4).flatmap(
+    lambda count: st.builds(
+        Section,
+        numbers,
+        numbers,
+        st.just(count),
+        st.binary(max_size=40),
+        st.just(bytes(4 * count if count > 1 else 0)),
+        st.booleans(),
+        st.binary(min_size=1, max_size=20),
+    )
+)
+sections = plain_sections | rich_sections
 maybe_numbers = st.none() | numbers
 forks = st.builds(ForkRow, numbers, names, numbers, numbers, numbers)
 rows = st.builds(
@@ -256,7 +297,7 @@ def test_a_large_payload_is_handed_on_uncopied_and_reads_the_same(size: int) -> 
 # ---- what is no frame ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: type(case.record).__name__)
+@pytest.mark.parametrize("case", CASES + EXTRAS_CASES, ids=lambda case: type(case.record).__name__)
 def test_no_beginning_of_a_frame_is_a_frame(case: Case) -> None:
     data = encode(case)
     for size in range(len(data)):
@@ -264,7 +305,7 @@ def test_no_beginning_of_a_frame_is_a_frame(case: Case) -> None:
             decode(data[:size])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: type(case.record).__name__)
+@pytest.mark.parametrize("case", CASES + EXTRAS_CASES, ids=lambda case: type(case.record).__name__)
 def test_every_flipped_bit_is_noticed(case: Case) -> None:
     data = encode(case) + bytes(64)
     for bit in range(8 * (len(data) - 64)):
@@ -310,14 +351,18 @@ def test_a_newer_version_or_kind_is_told_from_damage() -> None:
 
 
 def test_unknown_section_flags_are_told_from_damage() -> None:
-    section = codec._SECTION.pack(1, 0, 1, 1, 0, 2) + b"x"
+    section = struct.pack("<QQIIII", 1, 0, 1, 1, 0, 4) + b"x"
     meta = codec.encode_meta(events.StreamAppended(1))
-    length = (codec.HEADER_BYTES + len(meta) + len(section) + 7) & -8
-    rest = codec._REST.pack(codec.VERSION, 17, 1, length, len(meta), 0, 0, 0, 0)
-    body = (rest + meta + section).ljust(length - 8, b"\0")
-    data = codec._START.pack(codec.MAGIC, crc32c(body, SEED)) + body
-    with pytest.raises(UnknownVersion, match="flags 2"):
-        decode(data)
+    with pytest.raises(UnknownVersion, match="flags 4"):
+        decode(forged(KINDS[events.StreamAppended], meta, section, sections=1))
+
+
+@pytest.mark.parametrize(("count", "room"), [(1, 0), (2, 0), (2, 7), (2, 8), (2**32 - 1, 8)])
+def test_extras_that_are_claimed_and_not_there_are_damage(count: int, room: int) -> None:
+    section = struct.pack("<QQIIII", 1, 0, count, 0, room, 2) + bytes(room)
+    meta = codec.encode_meta(events.StreamAppended(1))
+    with pytest.raises(BadFrame, match="extras"):
+        decode(forged(KINDS[events.StreamAppended], meta, section, sections=1))
 
 
 @pytest.mark.parametrize("meta", [b"", b"\xc1", b"\x91", b"\x91\xa1x", b"\x91\x01\x01", b"\x90"])

@@ -1,10 +1,12 @@
 """Appends without a producer, and the one order of checks."""
 
 import pytest
+from msgspec.structs import replace
 
 from semel.machine import MachineLimits, decide
 from semel.model import outcomes as out
-from semel.model.commands import Append
+from semel.model.commands import Append, Batch, StoredAppend
+from semel.model.extras import encode_extras, keys_of
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from tests.unit.machine.builders import (
     JSON,
@@ -13,6 +15,7 @@ from tests.unit.machine.builders import (
     bury,
     create,
     dense,
+    fork,
     json_batch,
     machine_of,
     sparse,
@@ -33,6 +36,42 @@ def test_a_batch_is_one_section_of_one_frame() -> None:
     machine = machine_of(create(kind=JSON), append(json_batch(b"1", b"22"), kind=JSON))
     (section,) = machine.journal[-1].sections
     assert (section.count, section.payload, section.is_joined) == (2, b"1,22", True)
+
+
+def keyed(key: bytes, body: bytes = b"x") -> Batch:
+    return Batch(body, extras=encode_extras(1, keys=[key]))
+
+
+def test_what_messages_carry_stands_in_their_section() -> None:
+    machine = machine_of(create(), append(keyed(b"k")))
+    (section,) = machine.journal[-1].sections
+    assert keys_of(section.extras, section.count) == [b"k"]
+
+
+def test_the_same_payload_under_another_key_is_another_append() -> None:
+    machine = machine_of(create(), append(keyed(b"k"), by=dense(0, epoch=1)))
+    again = append(keyed(b"k"), by=dense(0, epoch=1, strict=True))
+    assert unchanged(machine, again) == out.Duplicate(0, 1, False, 1, 0)
+    for other in (keyed(b"j"), Batch(b"x")):
+        late = append(other, by=dense(0, epoch=1, strict=True))
+        assert unchanged(machine, late) == out.PayloadMismatch()
+
+
+@pytest.mark.parametrize("batch", [Batch(b"x", extras=b"\1"), json_batch(b"1", b"2")])
+def test_extras_out_of_bounds_are_a_bad_body_for_append_and_create(batch: Batch) -> None:
+    bad = replace(batch, extras=batch.extras or encode_extras(1, keys=[b"k"]))
+    machine = machine_of(create(kind=JSON))
+    assert isinstance(unchanged(machine, append(bad, kind=JSON)), out.BadBody)
+    assert isinstance(unchanged(machine, create("other", kind=JSON, batch=bad)), out.BadBody)
+    late = append(bad, kind=JSON, if_match=9)
+    assert unchanged(machine, late) == out.PreconditionFailed(0)
+
+
+def test_a_fork_that_divides_a_message_leaves_its_key_behind() -> None:
+    machine = machine_of(create(), append(keyed(b"k", b"abc")))
+    machine.execute(fork(offset=0, sub=2, stored=StoredAppend(1, 0, 3, b"abc")))
+    (section,) = machine.journal[-1].sections
+    assert (section.payload, section.extras) == (b"ab", b"")
 
 
 def test_closing_again_is_answered_and_writes_nothing() -> None:

@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from semel.journal import frame as codec
 from semel.machine import MachineLimits, State, apply, decide
 from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
+from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
@@ -67,7 +69,7 @@ steps = st.builds(
         st.sampled_from(
             ["plain"] * 14
             + ["json", "close", "error", "seq", "match", "key", "key", "strict", "strict"]
-            + ["cursor", "dated", "typed"]
+            + ["cursor", "dated", "typed", "extras", "extras"]
         ),
         max_size=2,
     ),
@@ -147,9 +149,13 @@ def _fork_request(step: Step, model: Model) -> ForkRequest:
 
 def _batch(step: Step, kind: str) -> Batch:
     assert step.body is not None
+    batch = Batch(step.body)
     if kind == JSON and step.span:
-        return json_batch(*[step.body] * (step.span + 1))
-    return Batch(step.body)
+        batch = json_batch(*[step.body] * (step.span + 1))
+    if "extras" in step.flags:
+        keys = [b"k%d" % step.span, *[None] * (batch.count - 1)]
+        batch = replace(batch, extras=encode_extras(batch.count, keys=keys))
+    return batch
 
 
 def _append(step: Step, model: Model, now: int) -> ask.Append:

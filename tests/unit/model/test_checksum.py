@@ -15,6 +15,11 @@ def test_the_digest_is_both_checksums_side_by_side() -> None:
     assert digest_of(b"") == 0
 
 
+@given(st.binary(max_size=64), st.binary(max_size=64))
+def test_the_digest_goes_on_over_the_extras(payload: bytes, extras: bytes) -> None:
+    assert digest_of(payload, extras) == digest_of(payload + extras)
+
+
 @given(st.binary(max_size=64))
 def test_a_digest_fits_64_bits(payload: bytes) -> None:
     assert 0 <= digest_of(payload) < 2**64

@@ -1,19 +1,24 @@
 """Bodies: JSON arrays, plain bytes, and our two binary formats."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from semel.broker.reader import Slice
+from semel.machine.events import Mark
 from semel.model.commands import Batch
+from semel.model.extras import encode_extras
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.wire.bodies import (
     BadFormat,
     CarriedBatch,
     Frames,
     Piece,
+    Producer,
     decode_batch,
     decode_frames,
     encode_batch,
@@ -94,6 +99,33 @@ def test_an_empty_message_is_refused_in_its_place() -> None:
     )
 
 
+RICH: dict[str, Any] = {
+    "keys": [b"k", None],
+    "headers": [[], [("n", b"v")]],
+    "timestamps": [None, 5],
+}
+RICH_EXTRAS = encode_extras(2, **RICH)
+
+
+def test_keys_headers_and_timestamps_travel_in_a_batch() -> None:
+    found = decode_batch(encode_batch(TEXT, [b"ab", b"c"], **RICH))
+    assert found == CarriedBatch(TEXT, Batch(b"abc", 2, struct.pack("<2I", 2, 1), RICH_EXTRAS))
+    found = decode_batch(encode_batch(JSON, [b" 1", b"2"], **RICH))
+    assert found == CarriedBatch(JSON, Batch(b"1,2", 2, struct.pack("<2I", 1, 1), RICH_EXTRAS))
+
+
+def test_a_batch_without_any_is_the_batch_it_always_was() -> None:
+    nothing = encode_batch(TEXT, [b"a"], keys=[None], headers=[[]], timestamps=[None])
+    assert nothing == encode_batch(TEXT, [b"a"])
+    assert nothing[4:6] == b"\0\0"
+
+
+def test_what_is_wrong_inside_the_extras_is_left_to_the_machine() -> None:
+    whole = encode_batch(TEXT, [b"a"], keys=[b"k"])
+    found = decode_batch(whole.replace(struct.pack("<II", 1, 1), struct.pack("<II", 1, 9)))
+    assert found.batch == Batch(b"a", extras=struct.pack("<II", 1, 9) + b"k")
+
+
 def test_a_batch_has_its_limit() -> None:
     decode_batch(encode_batch(TEXT, [b"x"] * BATCH_MESSAGES_MAX))
     with pytest.raises(BadFormat, match="10000"):
@@ -101,6 +133,7 @@ def test_a_batch_has_its_limit() -> None:
 
 
 WHOLE = encode_batch(TEXT, [b"ab", b"c"])
+RICH_BATCH = encode_batch(TEXT, [b"ab", b"c"], **RICH)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +141,11 @@ WHOLE = encode_batch(TEXT, [b"ab", b"c"])
     [
         b"",
         b"SMB2" + WHOLE[4:],
+        WHOLE[:4] + b"\x02" + WHOLE[5:],
         WHOLE[:4] + b"\x01" + WHOLE[5:],
+        RICH_BATCH.replace(struct.pack("<I", len(RICH_EXTRAS)), bytes(4)),
+        RICH_BATCH.replace(struct.pack("<I", len(RICH_EXTRAS)), b"\xff\xff\xff\xff"),
+        *(RICH_BATCH[:size] for size in range(len(RICH_BATCH))),
         encode_batch(TEXT, []),
         encode_batch("", [b"a"]),
         encode_batch("a" * 257, [b"a"]),
@@ -136,6 +173,63 @@ def test_frames_come_back(batches: list[list[bytes]], joined: bool, gap: int, be
     assert decode_frames(body) == Frames(JSON, pieces, at, at + behind, not behind, not behind)
 
 
+PRODUCER = Producer("pé", 2**53 - 1, 11, 11 + 2**32 - 1)
+PLAIN = piece(3, b"ab", b"c", time=9)
+RICH_PIECE = replace(PLAIN, extras=RICH_EXTRAS, producer=PRODUCER)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [RICH_PIECE, replace(RICH_PIECE, extras=b""), replace(RICH_PIECE, producer=None)],
+    ids=["both", "producer", "extras"],
+)
+def test_extras_and_producers_come_back_in_frames(made: Piece) -> None:
+    body = encode_frames(TEXT, [made, piece(5, b"d")], next_offset=6, tail=6)
+    assert decode_frames(body).pieces == [made, piece(5, b"d")]
+    for size in range(len(body)):
+        with pytest.raises(BadFormat):
+            decode_frames(body[:size])
+
+
+def test_the_broker_s_slice_and_mark_are_frames_as_well() -> None:
+    mark = Mark("p", "sparse", 4, "session", 5, 9, 1, b"cursor")
+    made = Slice(0, 1, b"x", b"", False, 3, encode_extras(1, keys=[b"k"]), mark)
+    (found,) = decode_frames(encode_frames(TEXT, [made], next_offset=1, tail=1)).pieces
+    assert (found.producer, found.keys()) == (Producer("p", 4, 5, 9), [b"k"])
+
+
+def test_a_piece_shows_what_its_messages_carry() -> None:
+    assert list(RICH_PIECE.messages()) == [b"ab", b"c"]
+    assert RICH_PIECE.keys() == [b"k", None]
+    assert RICH_PIECE.headers() == [[], [("n", b"v")]]
+    assert RICH_PIECE.timestamps() == [9, 5], "without its own, a message has the time of writing"
+
+
+def test_a_piece_without_extras_shows_nothing_but_the_time_of_writing() -> None:
+    assert PLAIN.keys() == [None, None]
+    assert PLAIN.headers() == [[], []]
+    assert PLAIN.timestamps() == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (RICH_EXTRAS[:4], struct.pack("<I", 8)),
+        (struct.pack("<I", len(RICH_EXTRAS)), struct.pack("<I", len(RICH_EXTRAS) + 1)),
+        (b"p\xc3\xa9", b"p\xff\xff"),
+        (struct.pack("<H", 3) + b"p", struct.pack("<H", 0) + b"p"),
+        (struct.pack("<H", 3) + b"p", struct.pack("<H", 257) + b"p"),
+    ],
+    ids=["columns", "size", "utf-8", "no id", "long id"],
+)
+def test_a_piece_that_lies_about_extras_or_producer_is_refused(old: bytes, new: bytes) -> None:
+    made = replace(RICH_PIECE, payload=b"y" * 400, lengths=struct.pack("<II", 200, 200))
+    body = encode_frames(TEXT, [made], next_offset=5, tail=5)
+    assert body.count(old) == 1
+    with pytest.raises(BadFormat):
+        decode_frames(body.replace(old, new))
+
+
 FRAMES = encode_frames(TEXT, [piece(3, b"ab", b"c"), piece(5, b"d")], next_offset=6, tail=6)
 
 
@@ -157,6 +251,7 @@ HEAD_BYTES = 28 + len(TEXT)
         damaged(20, b"\x05"),
         damaged(HEAD_BYTES, b"\x09"),
         damaged(HEAD_BYTES + 16, b"\x00"),
+        damaged(HEAD_BYTES + 24, b"\x08"),
         damaged(HEAD_BYTES + 24, b"\x02"),
         damaged(HEAD_BYTES + 24, b"\x01"),
         damaged(HEAD_BYTES + 28, b"\x09"),
