@@ -110,7 +110,7 @@ def split(batch: Batch, is_json: bool) -> list[bytes]:
 
 
 def split_extras(batch: Batch) -> list[Extra]:
-    """Take the columns apart by the page `docs/reference/format.md`, without the engine's help."""
+    """Take the columns apart by the page `docs/reference/http.md`, without the engine's help."""
     count, data = batch.count, batch.extras
     found = [Extra()] * count
     if not data:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from semel.wire.bodies import Producer, decode_frames, encode_batch
+from semel.wire.media import BATCH, FRAMES
 from tests.spec.process import Later, Server, Stream, offset_of
 
 PRODUCER: Final[dict[str, Any]] = {"producer_id": "p", "producer_epoch": 0}
@@ -95,6 +97,33 @@ def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives:
     pages = [msgspec.json.decode(page, type=list[int]) for page in stream.pages()]
     assert [number for page in pages for number in page] == list(range(seq))
     assert stream.tail == offset_of(seq)
+
+
+@pytest.mark.crash
+@pytest.mark.spec("design 7.2; D01")
+def test_keys_headers_and_timestamps_survive_a_kill_and_are_known_to_a_retry(lives: Lives) -> None:
+    rich = encode_batch(
+        "text/plain",
+        [b"1", b"2"],
+        keys=[b"k", None],
+        headers=[[], [("n", b"v")]],
+        timestamps=[7, 8],
+    )
+    stream = lives.start().stream("a")
+    stream.create()
+    first = stream.post(rich, content_type=BATCH, producer_seq=0, **PRODUCER)
+    before = stream.get(accept=FRAMES).body
+    lives.servers[-1].kill()
+    stream = lives.start().stream("a")
+    again = stream.post(rich, content_type=BATCH, producer_seq=0, **PRODUCER)
+    assert (first.status, again.status) == (200, 204)
+    assert again.next_offset == first.next_offset
+    assert "producer-payload-mismatch" not in again.headers
+    assert stream.get(accept=FRAMES).body == before
+    (piece,) = decode_frames(before).pieces
+    assert piece.producer == Producer("p", 0, 0, 0)
+    assert (piece.keys(), piece.headers()) == ([b"k", None], [[], [("n", b"v")]])
+    assert piece.timestamps() == [7, 8]
 
 
 def append_number(stream: Stream, seq: int) -> int:

@@ -24,6 +24,7 @@ from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import Reader
 from semel.machine.events import StreamCreated
 from semel.model.errors import CorruptData
+from semel.model.extras import fault_in_extras
 
 
 class Files(Protocol):
@@ -305,6 +306,9 @@ class SegmentCheck:
         for section in frame.sections:
             report.message_count += section.count
             self._sections.add(at, section.stream, section.base, section.count)
+            fault = fault_in_extras(section.extras, section.count) if section.extras else None
+            if fault is not None:
+                report.corrupt(name, at, fault)
         if self._known.is_readable:
             self._check_joint(frame, name, at)
 

@@ -38,5 +38,6 @@ queries are still percent-encoded.
     sse.control_event(next_offset, *, cursor=None, is_up_to_date=False, is_closed=False) -> bytes
     cursors.next_cursor(given, *, now_ms, jitter_s) -> int        jitter_s: 1..3600
     bodies: to_json_array, to_bytes, encode_batch, decode_batch, encode_frames, decode_frames
+    pieces.Piece: .messages(), .keys(), .headers(), .timestamps(), .producer
     etags: etag_of, is_match
 """

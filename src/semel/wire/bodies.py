@@ -127,11 +127,12 @@ def encode_batch(
     flags = _BATCH_EXTRAS if extras else 0
     head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), count)
     lengths = struct.pack(f"<{count}I", *map(len, messages))
-    return b"".join((head, media_type, lengths, *_sized(extras), *messages))
+    beside = _sized(extras) if extras else b""
+    return b"".join((head, media_type, lengths, beside, *messages))
 
 
-def _sized(extras: bytes) -> tuple[bytes, ...]:
-    return (_SIZE.pack(len(extras)), extras) if extras else ()
+def _sized(extras: bytes) -> bytes:
+    return _SIZE.pack(len(extras)) + extras
 
 
 def decode_batch(body: bytes) -> CarriedBatch:
@@ -195,28 +196,27 @@ def encode_frames(
     flags = _UP_TO_DATE * (next_offset >= tail) | _CLOSED * is_closed
     head = (_FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
     parts = [_FRAMES_HEAD.pack(*head), media_type]
+    pack = _PIECE_HEAD.pack
     for piece in slices:
-        payload, extras, producer = piece.payload, piece.extras, piece.producer
-        flags = _JOINED * piece.is_joined
-        beside: tuple[bytes, ...] = ()
-        if extras:
+        payload = piece.payload
+        flags = _JOINED if piece.is_joined else 0
+        beside = b""
+        if piece.extras:
             flags |= _EXTRAS
-            beside = _sized(extras)
-        if producer is not None:
+            beside = _sized(piece.extras)
+        if piece.producer is not None:
             flags |= _PRODUCER
-            beside += _pack_producer(producer)
-        parts.append(
-            _PIECE_HEAD.pack(piece.offset, piece.time_ms, piece.count, len(payload), flags)
-        )
-        parts += (piece.lengths, *beside, payload)
+            beside += _pack_producer(piece.producer)
+        parts.append(pack(piece.offset, piece.time_ms, piece.count, len(payload), flags))
+        parts.append(piece.lengths + beside)
+        parts.append(payload)
     return b"".join(parts)
 
 
-def _pack_producer(producer: ProducerLike) -> tuple[bytes, bytes]:
+def _pack_producer(producer: ProducerLike) -> bytes:
     name = producer.id.encode()
     first = producer.first_seq
-    head = _PRODUCER_HEAD.pack(producer.epoch, first, producer.last_seq - first, len(name))
-    return head, name
+    return _PRODUCER_HEAD.pack(producer.epoch, first, producer.last_seq - first, len(name)) + name
 
 
 def decode_frames(body: bytes) -> Frames:

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from semel.journal.seal import seal, unseal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import Writer
+from semel.machine import append
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore
@@ -359,6 +361,13 @@ def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
     (finding,) = damage(directory.verify())
     assert finding.position == at
     assert "which lies after it" in finding.message
+
+
+def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:
+    with patch.object(append, "fault_in_extras", lambda *_: None):
+        directory.do(Append("a", 0, "text/plain", Batch(b"x", extras=bytes(4))))
+    (finding,) = damage(directory.verify())
+    assert "unknown columns" in finding.message
 
 
 def test_a_broken_chain_is_found_and_what_follows_is_read(directory: Directory) -> None:
