@@ -6,8 +6,9 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE  := $(wildcard src tests bench)
 
-# The public conformance suite runs on node; without node its tests are skipped.
-SUITE := build/conformance/.installed
+# The public conformance suite, the official client and the reference server run on node; without
+# node their tests are skipped.
+NODE := build/conformance/.installed build/interop/.installed
 
 # What must be covered branch by branch: the parts whose mistakes are silent.
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
@@ -27,17 +28,19 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 # No lock file: it would record where the packages were downloaded.
-$(SUITE): tests/conformance/package.json tests/conformance/suite.test.mjs
+$(NODE): build/%/.installed: tests/%/package.json
 	@mkdir -p $(@D) && cp $^ $(@D)
 	@if command -v node >/dev/null && command -v npm >/dev/null; then \
-	  echo "installing the conformance suite into $(@D)" && \
+	  echo "installing what tests/$* needs into $(@D)" && \
 	  npm install --no-package-lock --no-audit --no-fund --loglevel=error --prefix $(@D) && touch $@; \
-	else echo "node or npm is missing: the conformance suite is skipped"; fi
+	else echo "node or npm is missing: tests/$* is skipped"; fi
+
+build/conformance/.installed: tests/conformance/suite.test.mjs
 
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 	@$(BIN)/semel demo --force
 
-test: cover $(SUITE) ## the coverage gate, every test, then the simulator
+test: cover $(NODE) ## the coverage gate, every test, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 

@@ -1,0 +1,38 @@
+"""One server for each worker, and the packages that npm installed."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.spec.process import Server, Stream
+
+HOME: Final = Path(__file__).resolve().parents[2] / "build" / "interop"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    it = Server(tmp_path_factory.mktemp("interop") / "data")
+    try:
+        yield it
+        assert it.is_sound(), it.stderr
+    finally:
+        it.kill()
+
+
+@pytest.fixture
+def stream(server: Server) -> Stream:
+    """A path nobody has used."""
+    return server.stream()
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """Where node finds the official client and the reference server."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node or npm is missing")
+    if not (HOME / ".installed").exists():
+        pytest.fail("the packages are not installed: run `make build/interop/.installed`")
+    return HOME
