@@ -14,7 +14,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test cover check format sim bench clean
+.PHONY: help install demo test cover check format rows sim bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ check: $(STAMP) ## lint, format, types and the direction of imports
 format: $(STAMP) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+rows: $(STAMP) ## the promises of the seeds and the tests that show each
+	@$(BIN)/python -m tests.rows
 
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)

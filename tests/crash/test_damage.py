@@ -161,6 +161,7 @@ def test_a_checkpoint_full_of_garbage_is_refused(
     assert_refused(zygote, path, CHECKPOINT)
 
 
+# rows: P04, P16, X18
 @BOTH
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_without_a_checkpoint_the_whole_journal_is_replayed(
@@ -334,6 +335,7 @@ def test_locks_and_spare_space_may_hold_anything(
 # ---- a full segment ------------------------------------------------------------------------------
 
 
+# rows: X11
 @pytest.mark.parametrize("left", [0, 8, 40, 48, 56, 64])
 def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
     zygote: Zygote, place: Path, left: int

@@ -129,6 +129,7 @@ def test_a_closed_directory_has_nothing_to_replay(zygote: Zygote, tmp_path: Path
     process.close()
 
 
+# rows: P16, X22
 def test_a_killed_directory_is_replayed_to_the_same_state_every_time(
     zygote: Zygote, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_killed_directory_is_replayed_to_the_same_state_every_time(
 # ---- the disk fails ------------------------------------------------------------------------------
 
 
+# rows: P20, P25
 @pytest.mark.parametrize("at_call", [1, 2, 5])
 @pytest.mark.parametrize(
     ("operation", "code", "words"),
@@ -195,6 +197,7 @@ def write_until_the_end(process: Process, seq: int) -> int:
     return seq
 
 
+# rows: P20, P25
 @pytest.mark.parametrize("at_call", [1, 2, 3, 5, 8])
 def test_a_sync_the_kernel_fails_ends_the_process_and_loses_nothing_acked(
     zygote: Zygote, tmp_path: Path, at_call: int
@@ -250,6 +253,7 @@ def fill_up(process: Process, path: str, seq: int) -> int:
     raise AssertionError("the disk never filled up")
 
 
+# rows: D34
 @pytest.mark.root
 def test_a_full_disk_refuses_growth_and_nothing_else_and_recovers_by_itself(
     zygote: Zygote, tmp_path: Path, figure: Report

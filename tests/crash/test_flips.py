@@ -97,6 +97,7 @@ def test_no_flipped_bit_is_ever_served(
     assert not bad, f"seed {SEED}: " + "\n".join(bad[:20])
 
 
+# rows: X11
 def test_damage_to_the_last_acked_group_is_corruption_and_no_torn_tail(
     zygote: Zygote, place: Path, figure: Report
 ) -> None:

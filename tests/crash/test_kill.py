@@ -67,6 +67,7 @@ class Loop:
             process.close()
 
 
+# rows: D01, D15, P16, P20, X18, X19
 def test_nothing_acked_is_lost_doubled_or_torn_by_kills(
     zygote: Zygote, tmp_path: Path, figure: Report
 ) -> None:

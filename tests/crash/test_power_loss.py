@@ -51,6 +51,7 @@ def wait_or_kill(process: Process) -> int:
     return process.kill() if process.link.is_open else process.wait()
 
 
+# rows: P20
 def test_nothing_acked_is_lost_when_the_power_fails(
     zygote: Zygote, tmp_path: Path, figure: Report
 ) -> None:

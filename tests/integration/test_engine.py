@@ -71,6 +71,7 @@ def test_a_closed_engine_takes_nothing_and_its_directory_is_free(tmp_path: Path)
     asyncio.run(again())
 
 
+# rows: P13, P25
 @pytest.mark.parametrize("count", [1, 20], ids=["on the loop", "on the thread"])
 def test_a_failed_write_stops_the_engine_and_answers_nobody(tmp_path: Path, count: int) -> None:
     async def story(engine: Engine, _fatal: list[BaseException]) -> None:
@@ -96,6 +97,7 @@ def test_a_bug_anywhere_in_the_broker_stops_the_engine(tmp_path: Path, place: st
     assert isinstance(error, InvariantBroken)
 
 
+# rows: P15
 def test_checkpoints_follow_the_rolls_and_dead_segments_go(tmp_path: Path) -> None:
     async def story(engine: Engine, _fatal: list[BaseException]) -> None:
         for _ in range(200):

@@ -25,6 +25,7 @@ CORPUS = (
 )  # seeds that found a bug once
 
 
+# rows: P05, P20
 @pytest.mark.sim
 @pytest.mark.parametrize("seed", CORPUS)
 def test_a_seed_that_found_a_bug_once_stays_clean(seed: int) -> None:
@@ -41,11 +42,13 @@ def test_two_seeds_differ() -> None:
     assert run_seed(7).digest != run_seed(8).digest
 
 
+# rows: P05, P14, P16, X11, X22
 @pytest.mark.sim
 def test_every_crash_image_of_a_film_recovers() -> None:
     assert check_all(1001) > 300
 
 
+# rows: P14, X11
 @pytest.mark.sim
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_seeded_bug_is_caught(mutant: Mutant) -> None:

@@ -68,13 +68,15 @@ def answer_to(table: dict[str, Stream], changes: dict[str, Any]) -> tuple[int, s
     return answer.status, None if answer.status == 204 else answer.code
 
 
-@pytest.mark.spec("design 4; D32")
+# rows: D32, X26, X09
+@pytest.mark.spec("design 4")
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_each_fault_alone_has_its_answer(table: dict[str, Stream], fault: Fault) -> None:
     assert answer_to(table, fault[1]) == fault[2]
 
 
-@pytest.mark.spec("design 4; D32")
+# rows: D32, X26
+@pytest.mark.spec("design 4")
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_of_two_faults_the_one_that_stands_first_speaks(
     table: dict[str, Stream], first: Fault, second: Fault
@@ -91,7 +93,7 @@ def test_a_body_over_the_limit_is_413_before_the_stream_is_looked_at(
     assert answer_to(table, {"to": to, "body": body}) == (413, "body_too_large")
 
 
-@pytest.mark.spec("D34")
+# rows: D34
 def test_a_refused_append_advances_nothing(stream: Stream) -> None:
     stream.create(b"", JSON)
     for changes in ({"body": b"{"}, {"if_match": "7"}, {"content_type": "text/plain"}):
@@ -104,7 +106,7 @@ def test_a_refused_append_advances_nothing(stream: Stream) -> None:
 # ---- If-Match, Stream-Seq ------------------------------------------------------------------------
 
 
-@pytest.mark.spec("D30, D31")
+# rows: D30, D31
 def test_if_match_compares_with_the_end_of_the_stream(stream: Stream) -> None:
     stream.create(b"a")
     for value in ("1", f'"{offset_of(2)}"', offset_of(3), '"4"'):
@@ -115,7 +117,7 @@ def test_if_match_compares_with_the_end_of_the_stream(stream: Stream) -> None:
     assert stream.text == "abbbb"
 
 
-@pytest.mark.spec("D32")
+# rows: D32
 def test_a_retry_that_carries_if_match_and_stream_seq_is_204(stream: Stream) -> None:
     stream.create()
     headers: dict[str, Any] = {"producer_id": "p", "producer_epoch": 0, "producer_seq": 0}
@@ -124,7 +126,7 @@ def test_a_retry_that_carries_if_match_and_stream_seq_is_204(stream: Stream) -> 
         assert (answer.status, answer.next_offset) == (status, offset_of(1))
 
 
-@pytest.mark.spec("D29")
+# rows: D29
 def test_stream_seq_grows_byte_by_byte(stream: Stream) -> None:
     stream.create()
     for value, status in (("2", 204), ("10", 409), ("2", 409), ("a", 204), ("B", 409)):
@@ -148,6 +150,7 @@ def test_closing_alone_ignores_the_content_type_and_can_be_repeated(stream: Stre
     assert (missing.status, missing.code) == (404, "stream_not_found")
 
 
+# rows: D41
 @pytest.mark.spec("protocol 1.4.2")
 def test_an_append_to_a_closed_stream_is_409_with_its_final_offset(stream: Stream) -> None:
     stream.create(b"a")
@@ -159,7 +162,8 @@ def test_an_append_to_a_closed_stream_is_409_with_its_final_offset(stream: Strea
     assert stream.text == "ab"
 
 
-@pytest.mark.spec("protocol 1.15; D41")
+# rows: D41
+@pytest.mark.spec("protocol 1.15")
 def test_a_retry_after_the_close_is_204_with_its_own_offset(stream: Stream) -> None:
     stream.create()
     headers: dict[str, Any] = {"producer_id": "p", "producer_epoch": 0}

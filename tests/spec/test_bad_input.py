@@ -157,6 +157,7 @@ def refuse_post(stream: Stream, *lines: str, status: int = 400) -> str:
     return answer.code
 
 
+# rows: D36
 @pytest.mark.parametrize("value", BAD_NUMBERS.values(), ids=BAD_NUMBERS)
 @pytest.mark.parametrize(
     "name", ["Producer-Epoch", "Producer-Seq", "X-Producer-Epoch", "X-Producer-Seq"]
@@ -180,6 +181,7 @@ def test_blanks_around_a_number_are_not_part_of_it(stream: Stream) -> None:
     assert ask(stream.server, "POST", stream.target, *lines, body=b"x").status == 200
 
 
+# rows: U04
 def test_the_largest_numbers_are_good_ones(stream: Stream) -> None:
     stream.create()
     headers = {"producer_id": "p" * 256, "producer_epoch": NUMBER_MAX, "producer_seq": 0}
@@ -192,6 +194,7 @@ PARTS: Final = ("Producer-Id: p", "Producer-Epoch: 0", "Producer-Seq: 0")
 X_PARTS: Final = ("X-Producer-Id: p", "X-Producer-Epoch: 0", "X-Producer-Seq: 0")
 
 
+# rows: D36, U01
 @pytest.mark.parametrize(
     "lines",
     [
@@ -657,6 +660,7 @@ def test_a_stream_of_single_records_is_read_whole(stream: Stream) -> None:
     assert b"".join(stream.pages()) == b"." * 2500
 
 
+# rows: P24
 def test_a_stream_takes_ten_thousand_producers_and_not_one_more(stream: Stream) -> None:
     stream.create()
 

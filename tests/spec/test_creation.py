@@ -144,6 +144,7 @@ def test_a_fork_reads_its_sources_data_and_then_its_own(server: Server) -> None:
     assert (fork.text, source.text) == ("[1,3]", "[1,2,4]")
 
 
+# rows: D42
 @pytest.mark.spec("protocol 1.13")
 def test_a_fork_inherits_neither_producers_nor_stream_seq(server: Server) -> None:
     source, fork = server.stream(), server.stream()

@@ -47,8 +47,9 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 # ---- kill -9 -------------------------------------------------------------------------------------
 
 
+# rows: D15, P05, P20, P21, U14, X18, X19
 @pytest.mark.crash
-@pytest.mark.spec("design 7.2; D15")
+@pytest.mark.spec("design 7.2")
 def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(lives: Lives) -> None:
     stream = lives.start().stream("a")
     stream.create()
@@ -71,8 +72,9 @@ def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(lives: Liv
     assert stream.text == "01234kx5"
 
 
+# rows: D01, P20, P25, X19
 @pytest.mark.crash
-@pytest.mark.spec("design 7.2; D01")
+@pytest.mark.spec("design 7.2")
 def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives: Lives) -> None:
     """One producer, five kills in the middle of its appends, every unanswered one sent again."""
     server = lives.start()

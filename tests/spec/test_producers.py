@@ -28,7 +28,8 @@ def crossed(stream: Stream, body: bytes, seq: int, **headers: Any) -> Answer:
 # ---- client epochs -------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("protocol 1.4.1; D39")
+# rows: D39, U01, U05, U06, X09
+@pytest.mark.spec("protocol 1.4.1")
 def test_an_accepted_append_is_200_and_a_repeat_204_with_the_first_offset(stream: Stream) -> None:
     stream.create()
     first, second = dense(stream, b"a", 0, 0), dense(stream, b"b", 0, 1)
@@ -40,7 +41,8 @@ def test_an_accepted_append_is_200_and_a_repeat_204_with_the_first_offset(stream
     assert stream.text == "ab"
 
 
-@pytest.mark.spec("protocol 1.4.1; D08")
+# rows: D08, D17, D38, U03, U07, X15
+@pytest.mark.spec("protocol 1.4.1")
 def test_a_gap_is_409_with_both_sequences_and_changes_nothing(stream: Stream) -> None:
     stream.create()
     for expected, received in ((0, 1), (1, 3)):
@@ -54,7 +56,8 @@ def test_a_gap_is_409_with_both_sequences_and_changes_nothing(stream: Stream) ->
     assert stream.text == "yy"
 
 
-@pytest.mark.spec("protocol 1.4.1; D09, D36")
+# rows: D09, D36, U02, U09, U10
+@pytest.mark.spec("protocol 1.4.1")
 def test_a_stale_epoch_is_403_and_a_raised_one_begins_at_zero(stream: Stream) -> None:
     stream.create()
     dense(stream, b"a", 0, 0)
@@ -68,7 +71,8 @@ def test_a_stale_epoch_is_403_and_a_raised_one_begins_at_zero(stream: Stream) ->
     assert stream.text == "ab"
 
 
-@pytest.mark.spec("design 6; D37")
+# rows: D37
+@pytest.mark.spec("design 6")
 def test_a_repeat_with_another_payload_keeps_the_first_and_says_so(stream: Stream) -> None:
     stream.create()
     dense(stream, b"a", 0, 0)
@@ -88,7 +92,7 @@ def test_a_repeat_whose_receipt_is_gone_is_204_without_an_offset(stream: Stream)
     assert (zero.status, zero.next_offset) == (204, offset_of(1))
 
 
-@pytest.mark.spec("D14")
+# rows: D14, P02, U11, X16
 def test_one_producer_has_its_own_state_on_each_stream(server: Server) -> None:
     one, two = server.stream(), server.stream()
     one.create()
@@ -96,7 +100,7 @@ def test_one_producer_has_its_own_state_on_each_stream(server: Server) -> None:
     assert [dense(it, b"a", 0, 0).status for it in (one, two, one)] == [200, 200, 204]
 
 
-@pytest.mark.spec("D19")
+# rows: D19, U14
 def test_a_json_array_is_one_batch_and_one_sequence(stream: Stream) -> None:
     stream.create(b"", "application/json")
     for _ in range(2):
@@ -116,6 +120,7 @@ def test_an_all_digit_id_that_was_never_given_out_is_404(stream: Stream) -> None
 # ---- server epochs: sessions ---------------------------------------------------------------------
 
 
+# rows: X01
 @pytest.mark.spec("design 7.2")
 def test_a_session_gets_its_epoch_from_the_server(stream: Stream) -> None:
     stream.create()
@@ -128,6 +133,7 @@ def test_a_session_gets_its_epoch_from_the_server(stream: Stream) -> None:
     assert stream.text == "abc"
 
 
+# rows: P07
 @pytest.mark.spec("machine: identity h; dense 3")
 def test_a_session_that_was_replaced_is_403_and_a_new_one_begins_at_zero(stream: Stream) -> None:
     stream.create()
@@ -141,6 +147,7 @@ def test_a_session_that_was_replaced_is_403_and_a_new_one_begins_at_zero(stream:
     assert stream.text == "ab"
 
 
+# rows: P07
 @pytest.mark.spec("machine: identity g")
 def test_two_sessions_cannot_share_an_epoch(stream: Stream) -> None:
     stream.create()
@@ -152,6 +159,7 @@ def test_two_sessions_cannot_share_an_epoch(stream: Stream) -> None:
 # ---- sparse --------------------------------------------------------------------------------------
 
 
+# rows: P09, P12
 @pytest.mark.spec("design 7.2; machine: sparse")
 def test_sparse_ranges_may_leave_holes_but_never_overlap(stream: Stream) -> None:
     stream.create()
@@ -183,7 +191,7 @@ def test_a_producer_keeps_its_mode(stream: Stream) -> None:
 # ---- the X dialect -------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("D02, D04-D07")
+# rows: D02, D04, D05, D06, D07
 def test_the_x_dialect_answers_201_with_its_own_headers_and_204_again(stream: Stream) -> None:
     stream.create(b"[1,2]", "application/json")
     first = crossed(stream, b"[3,4]", 0, content_type="application/json")
@@ -198,7 +206,7 @@ def test_the_x_dialect_answers_201_with_its_own_headers_and_204_again(stream: St
     assert stream.text == "[1,2,3,4,5]"
 
 
-@pytest.mark.spec("D08")
+# rows: D08
 def test_a_gap_in_the_x_dialect_is_409_with_its_own_headers(stream: Stream) -> None:
     stream.create()
     answer = crossed(stream, b"x", 2)
@@ -206,7 +214,7 @@ def test_a_gap_in_the_x_dialect_is_409_with_its_own_headers(stream: Stream) -> N
     assert (answer.headers["x-expected-seq"], answer.headers["x-received-seq"]) == ("0", "2")
 
 
-@pytest.mark.spec("D09-D11")
+# rows: D09, D10, D11, U10
 def test_a_restart_in_the_x_dialect_raises_the_epoch_and_fences_the_old(stream: Stream) -> None:
     stream.create()
     crossed(stream, b"a", 0)
@@ -278,7 +286,7 @@ def test_a_producer_cursor_of_one_kibibyte_is_taken_and_a_longer_one_refused(
 # ---- many at once --------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("D20")
+# rows: D20
 def test_five_batches_in_flight_on_one_connection_keep_their_order(stream: Stream) -> None:
     stream.create()
     head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"

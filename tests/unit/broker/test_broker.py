@@ -41,6 +41,7 @@ def test_an_answer_waits_until_its_frame_is_durable(bed: Bed) -> None:
     assert answers == [out.Appended(0, 1, is_closed=False)]
 
 
+# rows: P13, P22
 def test_a_refusal_waits_for_the_facts_it_reveals(bed: Bed) -> None:
     bed.submit(Delete("s", 0))
     refused = bed.submit(bed.append())
@@ -49,6 +50,7 @@ def test_a_refusal_waits_for_the_facts_it_reveals(bed: Bed) -> None:
     assert refused == [out.NotFound()]
 
 
+# rows: P13, P22
 def test_a_refusal_waits_for_a_group_that_is_being_written(bed: Bed) -> None:
     bed.submit(Delete("s", 0))
     group = bed.broker.next_group()

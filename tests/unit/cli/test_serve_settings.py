@@ -79,6 +79,7 @@ def test_the_command_line_goes_before_all(started: Started, tmp_path: Path) -> N
     assert started.serving.port == 3
 
 
+# rows: P24
 def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path) -> None:
     values = {
         "data": "d",

@@ -23,16 +23,18 @@ from tests.unit.machine.builders import (
 )
 
 
+# rows: D33, U13
 def test_an_append_takes_the_next_offsets() -> None:
-    """D33, U13: without a producer nothing is compared with anything."""
+    """Without a producer nothing is compared with anything."""
     machine = machine_of(create(kind=JSON), append(b"1", kind=JSON))
     answer = machine.execute(append(json_batch(b"2", b"3"), kind="application/json;v=1"))
     assert answer == out.Appended(1, 3, False)
     assert machine.execute(append(b"1", kind=JSON)) == out.Appended(3, 4, False)
 
 
+# rows: D19, X23
 def test_a_batch_is_one_section_of_one_frame() -> None:
-    """D19, X23: all of a batch or nothing."""
+    """All of a batch or nothing."""
     machine = machine_of(create(kind=JSON), append(json_batch(b"1", b"22"), kind=JSON))
     (section,) = machine.journal[-1].sections
     assert (section.count, section.payload, section.is_joined) == (2, b"1,22", True)
@@ -80,6 +82,7 @@ def test_closing_again_is_answered_and_writes_nothing() -> None:
     assert unchanged(machine, again) == out.Appended(1, 1, True)
 
 
+# rows: D41
 @pytest.mark.parametrize(
     "late",
     [
@@ -91,13 +94,14 @@ def test_closing_again_is_answered_and_writes_nothing() -> None:
     ],
 )
 def test_a_closed_stream_refuses_everything_else(late: Append) -> None:
-    """D41: closed is told before media type and sequence."""
+    """Closed is told before media type and sequence."""
     machine = machine_of(create(), append(b"a", by=dense(0)), append(None, close=True))
     assert unchanged(machine, late) == out.StreamClosed(1)
 
 
+# rows: D41, U14
 def test_a_repeat_is_recognised_on_a_closed_stream() -> None:
-    """D41, U14: a closing append stays idempotent after the close."""
+    """A closing append stays idempotent after the close."""
     last = append(b"a", close=True, by=dense(0, epoch=1))
     assert unchanged(machine_of(create(), last), last) == out.Duplicate(0, 1, True, 1, 0)
 
@@ -127,9 +131,9 @@ def test_a_sequence_is_refused_before_stream_seq() -> None:
     assert unchanged(machine, append(by=dense(1), stream_seq="a")) == out.SequenceGap(0, 1)
 
 
+# rows: D29
 @pytest.mark.parametrize("seq", ["a", "b", "B", "aé"])
 def test_stream_seq_must_grow_byte_by_byte(seq: str) -> None:
-    """D29."""
     machine = machine_of(create(), append(stream_seq="b"))
     assert unchanged(machine, append(stream_seq=seq, if_match=9)) == out.StreamSeqConflict("b")
 
@@ -144,15 +148,17 @@ def test_stream_seq_is_kept_by_an_append_without_one() -> None:
     assert machine.stream().tail.stream_seq == "é"
 
 
+# rows: D30
 def test_if_match_must_name_the_tail() -> None:
-    """D30: a mismatch tells the tail."""
+    """A mismatch tells the tail."""
     machine = machine_of(create(), append())
     assert unchanged(machine, append(if_match=0, error="bad")) == out.PreconditionFailed(1)
     assert machine.execute(append(if_match=1)) == out.Appended(1, 2, False)
 
 
+# rows: D31
 def test_only_if_match_minds_that_somebody_else_was_faster() -> None:
-    """D31: A read at 5, B appended to 6."""
+    """A read at 5, B appended to 6."""
     machine = machine_of(create(), *[append()] * 5, append(b"B"))
     assert unchanged(machine, append(b"A", if_match=5)) == out.PreconditionFailed(6)
     assert machine.execute(append(b"A", by=dense(0))) == out.Appended(6, 7, False, 1, 0)
@@ -191,6 +197,7 @@ def test_a_stream_holds_so_many_producers_and_tombstones() -> None:
     assert machine.execute(append(b"y", by=dense(0))) == out.Appended(1, 2, False, 2, 0)
 
 
+# rows: D34, D38
 @pytest.mark.parametrize(
     "refused",
     [
@@ -202,14 +209,15 @@ def test_a_stream_holds_so_many_producers_and_tombstones() -> None:
     ],
 )
 def test_a_refused_append_does_not_advance_its_producer(refused: Append) -> None:
-    """D34, D38: a gap can be filled, a refused sequence sent again."""
+    """A gap can be filled, a refused sequence sent again."""
     machine = machine_of(create(), append(b"a", by=dense(0, epoch=1), stream_seq="b"))
     assert isinstance(unchanged(machine, refused), out.Refusal)
     assert machine.execute(append(by=dense(1, epoch=1))) == out.Appended(1, 2, False, 1, 1)
 
 
+# rows: X26, D32
 def test_each_check_hides_the_ones_behind_it() -> None:
-    """X26, D32: fenced, repeat, closed, media type, sequence, Stream-Seq, If-Match, body, room."""
+    """Fenced, repeat, closed, media type, sequence, Stream-Seq, If-Match, body, room."""
     small = MachineLimits(producers_per_stream=1)
     first = append(b"a", by=dense(0, epoch=5), stream_seq="m")
     open_, closed = machine_of(create(), first, limits=small), machine_of(create(), first)

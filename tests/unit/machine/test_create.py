@@ -76,8 +76,9 @@ def test_soft_deleted_streams_count_as_streams() -> None:
     assert unchanged(machine, create("t")) == out.LimitReached("streams", 2)
 
 
+# rows: X16
 def test_a_path_created_anew_knows_nothing_of_the_one_before() -> None:
-    """X16: the state belongs to the incarnation, not to the name."""
+    """The state belongs to the incarnation, not to the name."""
     machine = machine_of(create(), append(key="k", stream_seq="a"), ask.Delete("s", 0))
     machine.execute(create(now=1))
     stream = machine.stream()

@@ -10,13 +10,14 @@ from tests.unit.machine.builders import append, bury, create, dense, machine_of,
 TWO_RECEIPTS = MachineLimits(receipts=2)
 
 
+# rows: X29, D36
 def test_1_a_new_producer_must_start_at_sequence_zero() -> None:
-    """X29, D36: what came before it would be lost unseen."""
+    """What came before it would be lost unseen."""
     assert unchanged(machine_of(create()), append(by=dense(3, epoch=1))) == out.SequenceGap(0, 3)
 
 
+# rows: U10
 def test_2_a_raised_epoch_must_start_at_sequence_zero() -> None:
-    """U10."""
     machine = machine_of(create(), append(by=dense(0, epoch=1)))
     assert unchanged(machine, append(by=dense(1, epoch=2))) == out.EpochMustStartAtZero(1)
     assert machine.execute(append(by=dense(0, epoch=7))) == out.Appended(1, 2, False, 7, 0)
@@ -41,16 +42,18 @@ def test_4_a_bare_start_is_a_retry_over_a_tombstone_too() -> None:
     assert machine.execute(named) == out.Appended(2, 3, False, 2, 0)
 
 
+# rows: D10
 def test_5_a_bare_start_with_another_payload_is_a_restart() -> None:
-    """D10: the epoch rises, the sequence begins anew."""
+    """The epoch rises, the sequence begins anew."""
     machine = machine_of(create(), append(b"a", by=dense(0)), append(b"b", by=dense(1)))
     assert machine.execute(append(b"c", by=dense(0))) == out.Appended(2, 3, False, 2, 0)
     assert unchanged(machine, append(b"d", by=dense(2))) == out.SequenceGap(1, 2)
 
 
+# rows: U05, R04, D07, D39
 @pytest.mark.parametrize(("epoch", "session"), [(1, None), (None, "a"), (1, "a"), (None, None)])
 def test_6_a_repeat_gets_its_first_offsets(epoch: int | None, session: str | None) -> None:
-    """U05, R04, D07, D39: nothing is appended, and the highest sequence is told."""
+    """Nothing is appended, and the highest sequence is told."""
     sends = [append(b"%d" % n, by=dense(n, epoch=epoch, session=session)) for n in range(3)]
     machine = machine_of(create(), *sends)
     for n in (2, 1, 0):
@@ -63,8 +66,9 @@ def test_7_a_bare_repeat_with_another_payload_is_ambiguous() -> None:
     assert unchanged(machine, append(b"c", by=dense(1, strict=True))) == out.RestartAmbiguous(1, 1)
 
 
+# rows: D37
 def test_7_a_named_repeat_with_another_payload_is_marked_or_refused() -> None:
-    """D37: the first payload stays; strict producers are refused."""
+    """The first payload stays; strict producers are refused."""
     machine = machine_of(create(), append(b"a", by=dense(0, epoch=1)))
     late = unchanged(machine, append(b"c", by=dense(0, epoch=1)))
     assert late == out.Duplicate(0, 1, False, 1, 0, is_mismatch=True)
@@ -78,8 +82,9 @@ def test_7_a_bad_body_equals_no_stored_payload_not_even_the_empty_one() -> None:
     assert unchanged(machine, late) == out.Duplicate(1, 1, True, 1, 1, is_mismatch=True)
 
 
+# rows: X10, R06
 def test_8_beyond_the_receipts_a_repeat_has_no_offsets() -> None:
-    """X10, R06: an offset is never guessed."""
+    """An offset is never guessed."""
     sends = [append(by=dense(n)) for n in range(5)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     assert unchanged(machine, append(by=dense(2))) == out.RestartAmbiguous(1, 4)
@@ -87,15 +92,15 @@ def test_8_beyond_the_receipts_a_repeat_has_no_offsets() -> None:
     assert unchanged(machine, named) == out.Duplicate(None, None, False, 1, 4)
 
 
+# rows: D08, D17, U07
 def test_9_a_gap_is_refused_and_names_what_is_missing() -> None:
-    """D08, D17, U07."""
     machine = machine_of(create(), append(by=dense(0, epoch=1)))
     assert unchanged(machine, append(by=dense(2, epoch=1))) == out.SequenceGap(1, 2)
     assert unchanged(machine, append(by=dense(2))) == out.SequenceGap(1, 2)
 
 
+# rows: D13, U03, U06
 def test_10_the_next_sequence_is_accepted() -> None:
-    """D13, U03, U06."""
     machine = machine_of(create(), append(by=dense(0, epoch=1)))
     assert machine.execute(append(by=dense(1, epoch=1))) == out.Appended(1, 2, False, 1, 1)
 
@@ -110,8 +115,9 @@ def test_10_a_raise_or_restart_begins_anew(tag: ProducerTag) -> None:
     assert unchanged(machine, append(b"a", by=dense(0, epoch=epoch))) == repeat
 
 
+# rows: U12
 def test_what_a_raised_epoch_left_behind_is_not_found_again() -> None:
-    """U12: receipts of an older epoch answer nothing."""
+    """Receipts of an older epoch answer nothing."""
     old = [append(b"%d" % n, by=dense(n, epoch=1)) for n in range(3)]
     machine = machine_of(create(), *old, append(b"new", by=dense(0, epoch=2)))
     producers = machine.stream().producers

@@ -117,8 +117,9 @@ def test_a_bad_body_of_a_fork_is_refused() -> None:
     assert unchanged(machine_of(create()), fork(error="bad")) == out.BadBody("bad")
 
 
+# rows: D42
 def test_a_fork_inherits_type_and_expiry_but_no_producer_key_or_stream_seq() -> None:
-    """D42: a fork does not inherit producers."""
+    """A fork does not inherit producers."""
     machine = machine_of(create(ttl=7), append(by=dense(0), stream_seq="a"), append(key="k"))
     machine.execute(append(None, close=True))
     assert machine.execute(fork(now=3)) == out.Created("i-f-3", TEXT, 2, False, True)

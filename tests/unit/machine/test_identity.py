@@ -31,8 +31,8 @@ def known(machine: Machine) -> ProducerRow:
 # ---- the table -----------------------------------------------------------------------------------
 
 
+# rows: R10
 def test_a_an_all_digit_id_must_have_been_given_out() -> None:
-    """R10."""
     machine = machine_of(create())
     assert unchanged(machine, append(by=dense(0, name="1"))) == out.UnknownProducer()
     machine.execute(ask.Register(0))
@@ -51,8 +51,9 @@ def test_b_the_mode_is_fixed_also_by_a_tombstone() -> None:
     assert unchanged(machine, append(by=sparse(1, epoch=9))) == out.ModeConflict(DENSE)
 
 
+# rows: R02
 def test_c_the_registry_fences_streams_the_producer_never_wrote() -> None:
-    """R02: registering again fences the older instance everywhere."""
+    """Registering again fences the older instance everywhere."""
     machine = machine_of(create(), REGISTER, REGISTER)
     assert unchanged(machine, append(by=dense(0, epoch=0))) == out.StaleEpoch(1)
 
@@ -77,28 +78,32 @@ def test_d_a_successor_without_an_epoch_is_above_tombstone_and_registry(mode: st
     assert machine.execute(append(b"y", by=tag)) == out.Appended(1, 2, False, 5, tag.last_seq)
 
 
+# rows: X12
 @pytest.mark.parametrize("tag", [dense(0, epoch=5), dense(1, epoch=6), dense(1), dense(0, epoch=4)])
 def test_e_a_tombstone_refuses_everyone_else(tag: ProducerTag) -> None:
-    """X12: an expired producer is told so, with the epoch it has to pass."""
+    """An expired producer is told so, with the epoch it has to pass."""
     machine = machine_of(create(), append(by=dense(0, epoch=5)), bury())
     assert unchanged(machine, append(by=tag)) == out.ProducerStateExpired(5)
 
 
+# rows: X12
 @pytest.mark.parametrize("session", ["a", "b"])
 def test_e_a_tombstone_refuses_the_sessions_it_knows(session: str) -> None:
-    """X12: a zombie of an expired producer does not come back as a new one."""
+    """A zombie of an expired producer does not come back as a new one."""
     sessions = [append(by=dense(0, session=name)) for name in "ab"]
     machine = machine_of(create(), *sessions, bury())
     late = append(b"y", by=dense(0, session=session))
     assert unchanged(machine, late) == out.ProducerStateExpired(2)
 
 
+# rows: D09, D11, U09
 def test_f_an_older_epoch_is_stale() -> None:
-    """D09, D11, U09: the zombie of an older epoch is told the current one."""
+    """The zombie of an older epoch is told the current one."""
     machine = machine_of(create(), append(by=dense(0, epoch=5)))
     assert unchanged(machine, append(by=dense(0, epoch=4))) == out.StaleEpoch(5)
 
 
+# rows: P07
 def test_g_two_sessions_cannot_share_an_epoch() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=5, session="a")))
     late = append(by=dense(0, epoch=5, session="b"))
@@ -137,8 +142,9 @@ def test_i_a_bare_start_restarts_at_the_registered_epoch() -> None:
 # ---- epochs --------------------------------------------------------------------------------------
 
 
+# rows: D02, D04
 def test_a_first_append_runs_under_its_own_the_registered_or_the_first_epoch() -> None:
-    """D02, D04: no handshake; an unknown producer gets epoch 1."""
+    """No handshake; an unknown producer gets epoch 1."""
     machine = machine_of(create(), ask.Register(0, "r"))
     assert machine.execute(append(by=dense(0, name="a"))) == out.Appended(0, 1, False, 1, 0)
     assert machine.execute(append(by=dense(0, name="r"))) == out.Appended(1, 2, False, 0, 0)
@@ -153,9 +159,9 @@ def test_an_accepted_higher_epoch_raises_the_registry() -> None:
     assert machine.state.registry["p"].epoch == 10
 
 
+# rows: U04
 @pytest.mark.parametrize("tag", [dense(0), dense(0, session="b"), sparse(9, session="b")])
 def test_an_epoch_cannot_pass_the_largest_number(tag: ProducerTag) -> None:
-    """U04."""
     first = ProducerTag("p", 0, 0, NUMBER_MAX, "a", tag.mode)
     machine = machine_of(create(), append(b"a", by=first))
     assert unchanged(machine, append(b"b", by=tag)) == out.EpochExhausted(NUMBER_MAX)
@@ -199,6 +205,7 @@ def test_a_session_that_comes_back_leaves_the_older_ones() -> None:
     assert machine.execute(append(by=dense(1, session="a"))) == out.Appended(3, 4, False, 9, 1)
 
 
+# rows: P17, X02
 def test_the_cursor_is_kept_until_another_is_given() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=1, cursor=b"c")))
     machine.execute(append(by=dense(1, epoch=1)))
@@ -208,6 +215,7 @@ def test_the_cursor_is_kept_until_another_is_given() -> None:
     assert known(machine).cursor == b""
 
 
+# rows: D12
 def test_a_tombstone_is_what_was_without_the_receipts() -> None:
     first = append(now=5, by=dense(0, session="a", cursor=b"c"))
     machine = machine_of(create(), first, append(now=6, by=dense(1, session="a")))

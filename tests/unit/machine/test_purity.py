@@ -83,6 +83,7 @@ EVERYTHING: tuple[Command, ...] = (
 )
 
 
+# rows: P03
 @pytest.mark.parametrize("command", EVERYTHING, ids=lambda command: type(command).__name__)
 def test_deciding_changes_nothing_and_twice_is_the_same(command: Command) -> None:
     state = machine_of(*STORY).state
@@ -92,8 +93,8 @@ def test_deciding_changes_nothing_and_twice_is_the_same(command: Command) -> Non
     assert decide(state, command) == first
 
 
+# rows: P05, D15
 def test_replaying_the_frames_gives_the_state_that_was() -> None:
-    """P05, D15."""
     machine = machine_of(*STORY)
     for command in EVERYTHING:
         machine.execute(command)

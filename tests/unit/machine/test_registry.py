@@ -7,8 +7,8 @@ from semel.model.limits import NUMBER_MAX
 from tests.unit.machine.builders import Machine, append, bury, create, dense, machine_of, unchanged
 
 
+# rows: R01, R02, P06
 def test_identities_are_counted_and_known_ones_raised() -> None:
-    """R01, R02, P06."""
     machine = Machine()
     assert machine.execute(ask.Register(0)) == out.Registered("1", 0)
     assert machine.execute(ask.Register(0)) == out.Registered("2", 0)
@@ -41,8 +41,9 @@ def test_a_stream_without_producers_knows_none() -> None:
     assert unchanged(machine, bury()) == out.UnknownProducer()
 
 
+# rows: D16
 def test_only_an_idle_producer_becomes_a_tombstone_and_only_once() -> None:
-    """D16: the time of the last append counts."""
+    """The time of the last append counts."""
     machine = machine_of(create(), append(now=5, by=dense(0)))
     assert unchanged(machine, ask.ExpireProducer("s", 14, "p", 10)) == out.StillAlive()
     assert machine.execute(ask.ExpireProducer("s", 15, "p", 10)) == out.Forgotten()

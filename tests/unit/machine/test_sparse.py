@@ -10,13 +10,15 @@ from tests.unit.machine.builders import Machine, append, bury, create, machine_o
 TWO_RECEIPTS = MachineLimits(receipts=2)
 
 
+# rows: P08, P09
 def test_1_any_first_sequence_and_any_higher_one_is_accepted() -> None:
-    """P08, P09: sequences are the application's, with holes."""
+    """Sequences are the application's, with holes."""
     machine = machine_of(create())
     assert machine.execute(append(by=sparse(7, 9))) == out.Appended(0, 1, False, 1, 9)
     assert machine.execute(append(by=sparse(20))) == out.Appended(1, 2, False, 1, 20)
 
 
+# rows: P02
 @pytest.mark.parametrize("tag", [sparse(7, 9), sparse(7, 9, session="new"), sparse(7, 9, epoch=5)])
 def test_2_a_repeat_of_exactly_that_range_gets_its_offsets(tag: ProducerTag) -> None:
     machine = machine_of(create(), append(b"a", by=sparse(7, 9)), append(b"b", by=sparse(20)))
@@ -30,9 +32,10 @@ def test_2_a_repeat_with_another_payload_is_marked_or_refused() -> None:
     assert unchanged(machine, append(b"z", by=sparse(7, strict=True))) == out.PayloadMismatch()
 
 
+# rows: X23
 @pytest.mark.parametrize("late", [sparse(7, 10), sparse(5, 12), sparse(9, 11)])
 def test_3_a_range_over_the_last_sequence_overlaps(late: ProducerTag) -> None:
-    """X23, B03: the new part of an overlapping batch is not lost silently."""
+    """The new part of an overlapping batch is not lost silently."""
     machine = machine_of(create(), append(by=sparse(7, 9)))
     assert unchanged(machine, append(by=late)) == out.BatchOverlap(9)
 
@@ -50,8 +53,9 @@ def test_4_a_range_half_of_which_is_forgotten_overlaps(late: ProducerTag) -> Non
     assert unchanged(machine, append(by=late)) == out.BatchOverlap(39)
 
 
+# rows: P12, P23, X10
 def test_5_what_is_forgotten_is_a_duplicate_without_offsets() -> None:
-    """P12, P23, X10: still acknowledged, but no offset is made up."""
+    """Still acknowledged, but no offset is made up."""
     sends = [append(by=sparse(n)) for n in (10, 20, 30)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     assert unchanged(machine, sends[0]) == out.Duplicate(None, None, False, 1, 30)
@@ -80,18 +84,20 @@ def load(state: State, other: State) -> None:
             state.load_producer(number, name, row)
 
 
+# rows: X28
 def test_6_a_skipped_sequence_is_never_confirmed() -> None:
-    """X28: it was not stored, so it is not acknowledged."""
+    """It was not stored, so it is not acknowledged."""
     machine = machine_of(create(), append(by=sparse(10)), append(by=sparse(20)))
     assert unchanged(machine, append(by=sparse(5))) == out.SequenceHole(20)
     assert unchanged(machine, append(by=sparse(15))) == out.SequenceHole(20)
 
 
+# rows: X02
 @pytest.mark.parametrize(("epoch", "session"), [(2, None), (None, "b")])
 def test_a_raise_or_restart_fences_but_keeps_what_is_known(
     epoch: int | None, session: str | None
 ) -> None:
-    """X02: a restarted sparse producer resumes where the old one was."""
+    """A restarted sparse producer resumes where the old one was."""
     machine = machine_of(create(), append(b"a", by=sparse(5, epoch=1, session="a")))
     late = append(b"b", by=sparse(3, epoch=epoch, session=session))
     assert unchanged(machine, late) == out.SequenceHole(5)

@@ -40,6 +40,7 @@ STORY = (
 )
 
 
+# rows: P16
 def test_a_state_loaded_from_its_rows_is_the_state_that_was() -> None:
     state = machine_of(*STORY).state
     dirty = state.take_dirty()

@@ -20,6 +20,6 @@ def test_a_batch_is_one_message_unless_it_says_otherwise() -> None:
     assert Batch(b"x") == Batch(b"x", 1, b"")
 
 
+# rows: U04
 def test_the_largest_number_survives_every_json_parser() -> None:
-    """U04."""
     assert int(float(limits.NUMBER_MAX)) == limits.NUMBER_MAX == 2**53 - 1

@@ -27,6 +27,7 @@ def test_a_producer_number_is_digits_up_to_2_53(text: str) -> None:
     assert read.read_number({"n": text}, "n") == int(text)
 
 
+# rows: D36
 @pytest.mark.parametrize(
     "text",
     [
@@ -35,7 +36,7 @@ def test_a_producer_number_is_digits_up_to_2_53(text: str) -> None:
     ],
 )  # fmt: skip
 def test_everything_else_is_no_producer_number(text: str) -> None:
-    """Reliability 5.4 "Headers", D36."""
+    """Reliability 5.4 "Headers"."""
     problem = problem_of(lambda: read.read_number({"producer-seq": text}, "producer-seq"))
     assert (problem.status, problem.code) == (400, "invalid_header")
     assert problem.facts == {"header": "Producer-Seq"}

@@ -20,8 +20,8 @@ def code_of(**values: str) -> str:
     return caught.value.problem.code
 
 
+# rows: D33
 def test_without_producer_headers_there_is_no_producer() -> None:
-    """D33."""
     assert tag_of(content_type="text/plain", stream_seq="1") is None
 
 
@@ -56,8 +56,8 @@ def test_a_cursor_and_strictness_join_the_tag() -> None:
     assert tag == ProducerTag("p", 0, 0, 1, None, DENSE, b"a:9", True)
 
 
+# rows: D02, D03
 def test_the_x_dialect_may_be_bare() -> None:
-    """D02, D03."""
     assert tag_of(x_producer_id="p", x_producer_seq="0") == ProducerTag("p", 0, 0)
     full = tag_of(strict=True, x_producer_id="p", x_producer_seq="2", x_producer_epoch="4")
     assert full == ProducerTag("p", 2, 2, 4, is_strict=True)

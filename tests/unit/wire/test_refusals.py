@@ -80,8 +80,9 @@ def headers_of(outcome: out.Outcome, *, is_x: bool = False) -> dict[str, str]:
     return dict(problem_of(outcome, is_x=is_x).headers)
 
 
+# rows: D08
 def test_a_gap_tells_both_sequences() -> None:
-    """Protocol 1.4.1, D08; design 7.2: the body has `expected_seq`."""
+    """Protocol 1.4.1, design 7.2: the body has `expected_seq`."""
     gap = out.SequenceGap(3, 9)
     assert headers_of(gap) == {"Producer-Expected-Seq": "3", "Producer-Received-Seq": "9"}
     assert headers_of(gap, is_x=True) == {"X-Expected-Seq": "3", "X-Received-Seq": "9"}
@@ -92,8 +93,9 @@ def test_a_gap_tells_both_sequences() -> None:
     )
 
 
+# rows: D09
 def test_a_stale_epoch_tells_the_current_one() -> None:
-    """Protocol 1.4.1, D09."""
+    """Protocol 1.4.1."""
     assert headers_of(out.StaleEpoch(4)) == {"Producer-Epoch": "4"}
     expected = {"X-Error": "stale-epoch", "X-Current-Epoch": "4"}
     assert headers_of(out.StaleEpoch(4), is_x=True) == expected
@@ -112,8 +114,9 @@ def test_a_closed_stream_tells_its_end() -> None:
     assert headers_of(out.StreamClosed(6)) == {"Stream-Next-Offset": end, "Stream-Closed": "true"}
 
 
+# rows: D30
 def test_offsets_are_printed_where_they_help() -> None:
-    """D30, design 6."""
+    """Design 6."""
     for outcome in (out.PreconditionFailed(6), out.OffsetBeyondTail(6)):
         assert headers_of(outcome) == {"Stream-Next-Offset": print_offset(6)}
         assert problem_of(outcome).facts == {"next_offset": print_offset(6)}

@@ -128,8 +128,9 @@ def test_a_deletion_is_204() -> None:
 # ---- POST ----------------------------------------------------------------------------------------
 
 
+# rows: D39
 def test_an_append_is_204_without_a_producer_and_200_with_one() -> None:
-    """Protocol 1.4, 1.4.1, D39."""
+    """Protocol 1.4, 1.4.1."""
     plain = post_response(out.Appended(1, 2, False), BARE)
     assert plain == Response(204, [("Stream-Next-Offset", print_offset(2))])
     produced = post_response(out.Appended(1, 2, True, 2, 4), PRODUCED)
@@ -161,6 +162,7 @@ def test_a_duplicate_is_204_with_its_first_offset_and_the_highest_sequence() -> 
     }
 
 
+# rows: P23, X10
 def test_a_duplicate_tells_a_lost_receipt_and_another_payload() -> None:
     """Design 6."""
     lost = post_response(out.Duplicate(None, None, True, 2, 9), PRODUCED)
@@ -186,8 +188,8 @@ def test_a_key_is_told_its_window(outcome: out.Outcome) -> None:
     assert headers_of(other)["Idempotency-Window"] == "60; keys=5"
 
 
+# rows: D05, D06, D07, D08, D09
 def test_the_x_dialect_answers_as_it_was_asked() -> None:
-    """D05 to D09."""
     asked = posted(x_producer_id="p", x_producer_seq="0")
     new = post_response(out.Appended(42, 44, False, 1, 0), asked, is_x=True)
     assert new.status == 201
