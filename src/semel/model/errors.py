@@ -20,7 +20,7 @@ from typing import ClassVar
 class SemelError(Exception):
     """Everything semel raises on purpose."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
 
 
 class EngineError(SemelError):

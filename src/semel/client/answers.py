@@ -1,0 +1,298 @@
+"""Reading answers of HTTP/1.1 from the bytes of one connection. Pure: bytes in, answers out.
+
+`expect` is called once for each request sent, in order, since an answer's shape depends on its
+request. `feed` takes what arrived, in pieces of any size. `end` is called when the other side has
+closed the connection. What two readers could understand differently is refused.
+"""
+
+import re
+import zlib
+from collections import deque
+from typing import Final, NoReturn
+
+from msgspec import Struct
+
+from semel.client.errors import ProtocolError
+from semel.model.limits import KIB, MIB
+
+HEAD_BYTES_MAX: Final = 64 * KIB
+BODY_BYTES_MAX: Final = 1024 * MIB
+_CHUNK_LINE_BYTES_MAX: Final = 1 * KIB
+
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
+_FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_GZIP_WINDOW: Final = 31  # zlib's way to say: gzip
+_BODILESS: Final = frozenset({204, 304})
+_STREAMED_TYPE: Final = "text/event-stream"
+
+
+class Answer(Struct, frozen=True):
+    """An answer. Names of headers are in lower case; a repeated one is joined with a comma.
+
+    `is_streamed`: this is the head only, and the body follows in parts.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    is_streamed: bool = False
+
+
+class BodyPart(Struct, frozen=True):
+    """A part of a streamed body."""
+
+    data: bytes
+
+
+class BodyEnd(Struct, frozen=True):
+    """A streamed body is complete."""
+
+
+Event = Answer | BodyPart | BodyEnd
+
+
+class _Expected(Struct, frozen=True):
+    is_head: bool
+    is_streamed: bool
+
+
+class AnswerParser:
+    """The answers of one connection."""
+
+    def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        # The last answer said that no other will follow on this connection.
+        self.is_closing = False
+        # At least one byte of the answer waited for has come.
+        self.has_begun = False
+        self._body_bytes_max = body_bytes_max
+        self._expected: deque[_Expected] = deque()
+        self._buffer = bytearray()
+        self._head: Answer | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._rest: int | None = 0  # of the body or chunk; None: until the connection closes
+        self._is_chunked = False
+        self._step = self._take_head
+        self._events: list[Event] = []
+
+    def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
+        """Note that a request was sent."""
+        self._expected.append(_Expected(is_head, is_streamed))
+
+    @property
+    def waiting_count(self) -> int:
+        """How many answers are still to come, whole or in part."""
+        return len(self._expected)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent: all is answered, and the connection goes on."""
+        return not (self._expected or self._buffer or self.is_closing)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what arrived; ProtocolError if it is no answer to what was asked."""
+        if data and not self._expected:
+            self._refuse("an answer came that nobody asked for")
+        self._buffer += data
+        self.has_begun = self.has_begun or bool(data)
+        self._events = []
+        while self._step():
+            pass
+        return self._events
+
+    def end(self) -> list[Event]:
+        """Take note that the connection is closed; ProtocolError if that cuts an answer off.
+
+        If no byte of an answer has come this is no error: `waiting_count` tells what is lost.
+        """
+        self._events = []
+        self.is_closing = True
+        if self._head is not None and self._rest is None:
+            self._finish()
+        elif self.has_begun:
+            self._refuse("the connection was closed in the middle of an answer")
+        return self._events
+
+    # ---- the head --------------------------------------------------------------------------------
+
+    def _take_head(self) -> bool:
+        if not self._buffer:
+            return False
+        end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
+        if end < 0:
+            if len(self._buffer) >= HEAD_BYTES_MAX:
+                self._refuse(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
+            if not b"HTTP/1.".startswith(self._buffer[:7]):
+                self._refuse(
+                    f"an answer of HTTP/1.1 does not begin with {bytes(self._buffer)[:40]!r}"
+                )
+            return False
+        if not self._expected:
+            self._refuse("an answer came that nobody asked for")
+        lines = bytes(self._buffer[:end]).split(b"\r\n")
+        del self._buffer[: end + 4]
+        status, is_old = self._read_status(lines[0])
+        headers = self._read_fields(lines[1:])
+        if status == 101:
+            self._refuse("nobody asked for another protocol")
+        if status < 200:
+            return True  # an interim answer: the one that counts follows
+        self._begin(status, headers, is_old=is_old)
+        return True
+
+    def _read_status(self, line: bytes) -> tuple[int, bool]:
+        found = _STATUS_LINE.fullmatch(line)
+        if found is None:
+            self._refuse(f"this is no status line of HTTP/1.1: {line[:80]!r}")
+        return int(found[2]), found[1] == b"0"
+
+    def _read_fields(self, lines: list[bytes]) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for line in lines:
+            found = _FIELD.fullmatch(line)
+            if found is None:
+                self._refuse(f"this is no header: {line[:80]!r}")
+            name = found[1].decode("ascii").lower()
+            value = found[2].rstrip(b" \t").decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return headers
+
+    def _begin(self, status: int, headers: dict[str, str], *, is_old: bool) -> None:
+        expected = self._expected[0]
+        options = [word.strip() for word in headers.get("connection", "").lower().split(",")]
+        self.is_closing = "close" in options or (is_old and "keep-alive" not in options)
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_streamed = expected.is_streamed and status == 200 and media_type == _STREAMED_TYPE
+        self._head = Answer(status, headers, is_streamed=is_streamed)
+        if is_streamed:
+            self._events.append(self._head)
+        self._frame(status, headers, is_head=expected.is_head)
+
+    def _frame(self, status: int, headers: dict[str, str], *, is_head: bool) -> None:
+        """Find out how the body ends (RFC 9112, 6.3)."""
+        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+        if is_head or status in _BODILESS:
+            self._finish()
+        elif coding is not None:
+            if coding.lower() != "chunked" or length is not None:
+                self._refuse(f"Transfer-Encoding {coding!r} is not understood")
+            self._is_chunked = True
+            self._step = self._take_chunk_size
+        elif length is not None:
+            self._rest = self._read_length(length)
+            self._step = self._take_body
+        else:
+            self.is_closing = True
+            self._rest = None
+            self._step = self._take_body
+
+    def _read_length(self, text: str) -> int:
+        values = {value.strip() for value in text.split(",")}
+        value = values.pop()
+        if values or not (value.isascii() and value.isdigit() and len(value) < 16):
+            self._refuse(f"Content-Length {text!r} is no length")
+        if int(value) > self._body_bytes_max:
+            self._refuse(f"an answer of {value} bytes is more than is taken")
+        return int(value)
+
+    # ---- the body --------------------------------------------------------------------------------
+
+    def _take_body(self) -> bool:
+        if self._rest == 0:
+            self._finish()
+            return True
+        if not self._buffer:
+            return False
+        if self._rest is None or self._rest >= len(self._buffer):
+            part, self._buffer = bytes(self._buffer), bytearray()
+        else:
+            part = bytes(self._buffer[: self._rest])
+            del self._buffer[: self._rest]
+        if self._rest is not None:
+            self._rest -= len(part)
+        self._keep(part)
+        return True
+
+    def _keep(self, part: bytes) -> None:
+        assert self._head is not None
+        if self._head.is_streamed:
+            self._events.append(BodyPart(part))
+            return
+        self._body_bytes += len(part)
+        if self._body_bytes > self._body_bytes_max:
+            self._refuse(f"the answer is longer than {self._body_bytes_max} bytes")
+        self._body.append(part)
+
+    def _take_chunk_size(self) -> bool:
+        line = self._take_line()
+        if line is None:
+            return False
+        found = _CHUNK_SIZE.fullmatch(line)
+        if found is None:
+            self._refuse(f"this is no size of a chunk: {line[:40]!r}")
+        self._rest = int(found[1], 16)
+        self._step = self._take_chunk if self._rest else self._take_trailer
+        return True
+
+    def _take_chunk(self) -> bool:
+        assert self._rest is not None
+        if self._rest:
+            return self._take_body()
+        if len(self._buffer) < 2:
+            return False
+        if self._buffer[:2] != b"\r\n":
+            self._refuse("a chunk is longer than it says")
+        del self._buffer[:2]
+        self._step = self._take_chunk_size
+        return True
+
+    def _take_trailer(self) -> bool:
+        line = self._take_line()
+        if line is None:
+            return False
+        if not line:
+            self._finish()
+        return True
+
+    def _take_line(self) -> bytes | None:
+        end = self._buffer.find(b"\r\n", 0, _CHUNK_LINE_BYTES_MAX)
+        if end < 0:
+            if len(self._buffer) >= _CHUNK_LINE_BYTES_MAX:
+                self._refuse("a line between chunks is too long")
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+    def _finish(self) -> None:
+        head, body = self._head, b"".join(self._body)
+        assert head is not None
+        self._head, self._body, self._body_bytes = None, [], 0
+        self._rest, self._is_chunked = 0, False
+        self._expected.popleft()
+        self._step = self._take_head
+        self.has_begun = bool(self._buffer)
+        if head.is_streamed:
+            self._events.append(BodyEnd())
+            return
+        self._events.append(Answer(head.status, head.headers, self._decoded(head, body)))
+
+    def _decoded(self, head: Answer, body: bytes) -> bytes:
+        coding = head.headers.get("content-encoding", "identity").lower()
+        if coding == "identity" or not body:
+            return body
+        if coding not in ("gzip", "x-gzip"):
+            self._refuse(f"Content-Encoding {coding!r} was not asked for")
+        inflater = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            plain = inflater.decompress(body, self._body_bytes_max)
+        except zlib.error as error:
+            self._refuse(f"the answer says gzip and is not: {error}")
+        if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
+            self._refuse("the answer is cut short, or longer than is taken")
+        return plain
+
+    def _refuse(self, message: str) -> NoReturn:
+        self.is_closing = True
+        raise ProtocolError(message)

@@ -1,0 +1,334 @@
+"""What a call to a server can end with, other than well.
+
+    SemelError
+    ├── Refused                  the server said no; nothing was applied unless `applied` says so
+    │   ├── BadRequest           400 and the like: correct the call
+    │   │   ├── OffsetBeyondTail
+    │   │   └── TooLarge
+    │   ├── Unauthorized · Forbidden
+    │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
+    │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
+    │   ├── PreconditionFailed   If-Match named another end than `next_offset`
+    │   ├── OffsetTrimmed        start at `head`
+    │   ├── ProducerRefused      the producer's number or epoch does not fit
+    │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
+    │   │   ├── SequenceGap      `expected` is missing; `received` came
+    │   │   ├── BatchOverlap     part of the range is stored, up to `last_seq`
+    │   │   ├── RestartAmbiguous
+    │   │   └── PayloadMismatch
+    │   ├── KeyReused            the Idempotency-Key was used with another payload
+    │   ├── LimitReached         try again after `retry_after`, or make room
+    │   │   └── DiskFull
+    │   └── CorruptData          what is stored is not what was written
+    ├── Unavailable              nothing was applied: not reached, overloaded, or out of time before
+    ├── Indeterminate            sent, and no answer: it may have been applied
+    ├── ProtocolError            the other side does not speak the protocol
+    └── ClientClosed             the call came after `close()`
+
+Every one has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
+"no", or "unknown" where the request may have been carried out.
+"""
+
+from collections.abc import Mapping
+
+from semel.model.errors import SemelError
+
+NO = "no"
+UNKNOWN = "unknown"
+
+
+class ClientError(SemelError):
+    """Anything a call of the client ends with, other than well."""
+
+    advice: str = ""
+    applied: str = NO
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.advice})" if self.advice else self.message
+
+
+class Refused(ClientError):
+    """The server said no. `facts` are what it gave to act on, beside code and message."""
+
+    code = "refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        code: str | None = None,
+        applied: str = NO,
+        facts: Mapping[str, object] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.applied = applied
+        self.facts = dict(facts or {})
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+    def text(self, name: str) -> str | None:
+        """Give a fact that is a text; None if the server did not tell."""
+        value = self.facts.get(name)
+        return value if isinstance(value, str) else None
+
+    def number(self, name: str) -> int | None:
+        """Give a fact that is a number; None if the server did not tell."""
+        value = self.facts.get(name)
+        return value if isinstance(value, int) else None
+
+
+class BadRequest(Refused):
+    """The call is wrong and will never succeed as it is."""
+
+    code = "bad_request"
+    advice = "correct the call; sending it again changes nothing"
+
+
+class TooLarge(BadRequest):
+    """The append is larger than the server takes."""
+
+    code = "body_too_large"
+    advice = "send smaller batches"
+
+
+class Unauthorized(Refused):
+    """The server wants credentials."""
+
+    code = "unauthorized"
+    advice = "pass token= or an Authorization header"
+
+
+class Forbidden(Refused):
+    """The credentials do not allow this."""
+
+    code = "forbidden"
+    advice = "ask for the right to do this"
+
+
+class StreamNotFound(Refused):
+    """There is no such stream."""
+
+    code = "stream_not_found"
+    advice = "create it, or correct the path"
+
+
+class StreamGone(Refused):
+    """The stream is deleted; its data lives on in its forks only."""
+
+    code = "stream_gone"
+    advice = "its path is free again once its forks are deleted"
+
+
+class StreamExists(Refused):
+    """The stream is there already, with the same configuration."""
+
+    code = "stream_exists"
+    advice = "pass exist_ok=True if that is fine"
+
+
+class ConfigConflict(Refused):
+    """The path holds a stream with another configuration."""
+
+    code = "config_conflict"
+    advice = "use its configuration, or another path"
+
+
+class StreamClosed(Refused):
+    """The stream takes no more appends; `next_offset` is its end."""
+
+    code = "stream_closed"
+    advice = "write to another stream"
+
+    @property
+    def next_offset(self) -> str | None:
+        """Where the stream ends."""
+        return self.text("next_offset")
+
+
+class ContentTypeConflict(Refused):
+    """The stream has another media type."""
+
+    code = "content_type_conflict"
+    advice = "send the stream's own media type"
+
+
+class StreamSeqConflict(Refused):
+    """Stream-Seq must grow, byte-wise."""
+
+    code = "stream_seq_conflict"
+    advice = "send a greater one, or none"
+
+
+class PreconditionFailed(Refused):
+    """If-Match named another end than `next_offset`."""
+
+    code = "precondition_failed"
+    advice = "read what was appended in between, then decide anew"
+
+    @property
+    def next_offset(self) -> str | None:
+        """Where the stream ends now."""
+        return self.text("next_offset")
+
+
+class OffsetBeyondTail(BadRequest):
+    """The offset lies past the end."""
+
+    code = "OFFSET_BEYOND_TAIL"
+    advice = "start at next_offset"
+
+    @property
+    def next_offset(self) -> str | None:
+        """Where the stream ends."""
+        return self.text("next_offset")
+
+
+class OffsetTrimmed(Refused):
+    """The offset lies before the first message that is kept."""
+
+    code = "offset_trimmed"
+    advice = "start at head, knowing that something is missing"
+
+    @property
+    def head(self) -> str | None:
+        """Where the stream starts now."""
+        return self.text("head")
+
+
+class ProducerRefused(Refused):
+    """The producer's number, epoch or session does not fit what the server knows of it."""
+
+    code = "producer_refused"
+    advice = "look at the producer's state with stream.producers()"
+
+    @property
+    def current_epoch(self) -> int | None:
+        """The epoch the server knows."""
+        return self.number("current_epoch")
+
+    @property
+    def last_seq(self) -> int | None:
+        """The highest sequence the server has of the producer."""
+        return self.number("last_seq")
+
+
+class ProducerFenced(ProducerRefused):
+    """A newer instance owns this producer id."""
+
+    code = "PRODUCER_FENCED"
+    advice = "stop this instance, or, if it is the rightful one, start a higher epoch"
+
+
+class SequenceGap(ProducerRefused):
+    """Something before this sequence is missing."""
+
+    code = "producer_seq_conflict"
+    advice = "send again from the sequence that is expected"
+
+    @property
+    def expected(self) -> int | None:
+        """The sequence the server waits for."""
+        return self.number("expected_seq")
+
+    @property
+    def received(self) -> int | None:
+        """The sequence that came."""
+        return self.number("received_seq")
+
+
+class BatchOverlap(ProducerRefused):
+    """Part of this range is stored already, part is not."""
+
+    code = "batch_overlap"
+    advice = "send the ranges as they were sent first"
+
+
+class RestartAmbiguous(ProducerRefused):
+    """A bare producer repeats a sequence with another payload: a restart, not a retry."""
+
+    code = "producer_restart_ambiguous"
+    advice = "send a session or an epoch, or begin with 0"
+
+
+class PayloadMismatch(ProducerRefused):
+    """This sequence was stored before with another payload; the first one stays."""
+
+    code = "payload_mismatch"
+    advice = "find out why two messages got one number"
+
+
+class KeyReused(Refused):
+    """The Idempotency-Key was used with another payload."""
+
+    code = "idempotency_key_reused"
+    advice = "use a fresh key for each message"
+
+
+class LimitReached(Refused):
+    """A limit of the server is reached."""
+
+    code = "limit_reached"
+    advice = "try again later, or delete what is no longer needed"
+
+
+class DiskFull(LimitReached):
+    """The server's disk has no room to grow."""
+
+    code = "disk_full"
+    advice = "free some space on the server, then send the same again"
+
+
+class CorruptData(Refused):
+    """What the server has stored is not what was written."""
+
+    code = "corrupt_data"
+    advice = "run `semel doctor --verify` on the server"
+
+
+class Unavailable(ClientError):
+    """Nothing was applied: the server was not reached, or would not take the request now."""
+
+    code = "unavailable"
+    advice = "try again later"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Indeterminate(ClientError):
+    """The request was sent and no answer came that tells: it may have been applied."""
+
+    code = "indeterminate"
+    applied = UNKNOWN
+    advice = "read the stream to find out; an append with a key or a producer is safe to repeat"
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ProtocolError(ClientError):
+    """What came is not an answer of the protocol."""
+
+    code = "protocol_error"
+    applied = UNKNOWN
+    advice = "check the address: is this a Durable Streams server?"
+
+
+class ClientClosed(ClientError):
+    """The client was closed before this call."""
+
+    code = "client_closed"
+    advice = "make a new Client"

@@ -1,0 +1,150 @@
+"""What calls take and return."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from semel.model.media import is_json, is_text
+from semel.model.offsets import print_offset
+
+START: Final = "-1"
+NOW: Final = "now"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_encode_json: Final = msgspec.json.Encoder().encode
+_decode_json: Final = msgspec.json.Decoder().decode
+
+
+class Message(Struct, gc=False):
+    """One message of a stream.
+
+    `raw` is its bytes, `value` what they mean: JSON decoded, text as str, else the bytes.
+
+    semel tells each message's `offset`, and `next_offset`, where to go on after it. Other servers
+    tell them for a whole answer only: then the first message of an answer has an `offset`, the last
+    one a `next_offset`, and those between have neither. In a stream that is not JSON such an answer
+    is one message, whatever the appends were.
+    """
+
+    raw: bytes
+    content_type: str
+    place: int | str | None = None
+    next_place: int | str | None = None
+    time_ms: int | None = None
+    key: bytes | None = None
+    headers: Mapping[str, Any] | None = None
+    kept: Any | UnsetType = UNSET
+
+    @property
+    def value(self) -> Any:
+        """The message decoded; done when first asked for."""
+        if self.kept is UNSET:
+            self.kept = decode(self.raw, self.content_type)
+        return self.kept
+
+    @property
+    def offset(self) -> str | None:
+        """Where the message is."""
+        return _offset(self.place)
+
+    @property
+    def next_offset(self) -> str | None:
+        """Where to go on after it."""
+        return _offset(self.next_place)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the server stored it."""
+        if self.time_ms is None:
+            return None
+        return _EPOCH + timedelta(milliseconds=self.time_ms)
+
+    def __repr__(self) -> str:
+        return f"Message(offset={self.offset!r}, raw={self.raw[:80]!r})"
+
+
+class Receipt(Struct, frozen=True):
+    """An append is stored. `duplicate`: it was before, and this is what was answered then.
+
+    `next_offset` is the end of the stream after it; None if the server no longer knows.
+    """
+
+    next_offset: str | None
+    duplicate: bool = False
+    closed: bool = False
+
+
+class StreamInfo(Struct, frozen=True):
+    """A stream as it is now. `ttl` is in seconds. Only semel tells `incarnation`."""
+
+    content_type: str
+    next_offset: str
+    closed: bool = False
+    ttl: int | None = None
+    expires_at: datetime | None = None
+    incarnation: str | None = None
+
+
+class StreamEntry(Struct, frozen=True):
+    """A stream in a listing."""
+
+    path: str
+    content_type: str
+    next_offset: str
+    closed: bool = False
+
+
+class ProducerState(Struct, frozen=True):
+    """What the server knows of a producer in a stream."""
+
+    stream: str
+    producer_id: str
+    mode: str
+    epoch: int
+    last_seq: int | None = None
+    last_offset: str | None = None
+    cursor: str | None = None
+    updated_at: str | None = None
+
+
+def encode(value: Any, content_type: str) -> bytes:
+    """Turn a value into the bytes of one message; TypeError if the stream cannot hold it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if is_json(content_type):
+        return encode_json(value)
+    if isinstance(value, str) and is_text(content_type):
+        return value.encode()
+    raise TypeError(
+        f"a stream of {content_type} takes bytes{' or str' if is_text(content_type) else ''}, "
+        f"not {type(value).__name__}; encode it, or create the stream as application/json"
+    )
+
+
+def encode_json(value: Any) -> bytes:
+    """Turn a value into JSON; bytes are taken for JSON that is ready."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return _encode_json(value)
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON can say it, as an escape
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def decode(raw: bytes, content_type: str) -> Any:
+    """Turn the bytes of one message into a value."""
+    if is_json(content_type):
+        try:
+            return _decode_json(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # JSON, and more than msgspec takes: half a surrogate pair, a very large number.
+            return json.loads(raw)
+    return raw.decode() if is_text(content_type) else raw
+
+
+def _offset(place: int | str | None) -> str | None:
+    return print_offset(place) if isinstance(place, int) else place
