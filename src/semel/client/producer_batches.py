@@ -1,0 +1,138 @@
+"""What a producer is told to do, what it sends, and what became of it: values."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from semel.client.errors import NO
+from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
+
+DENSE: Final = "dense"
+SPARSE: Final = "sparse"
+
+Encode = Callable[[Sequence[bytes]], bytes]
+
+
+class ProducerSettings(Struct, frozen=True, kw_only=True):
+    """Who the producer is and how it gathers. Times in seconds, sizes in bytes.
+
+    Exactly one of `session`, `epoch` and `is_claiming` says how the epoch is found: the server
+    counts sessions, the caller declares it, or the producer raises the one it meets at its start.
+    """
+
+    id: str
+    session: str | None = None
+    epoch: int | None = None
+    is_claiming: bool = False
+    mode: str = DENSE
+    max_in_flight: int = 5
+    max_batch_bytes: int = 1_000_000
+    max_batch_messages: int = BATCH_MESSAGES_MAX
+    linger: float = 0.0
+    delivery_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        is_name = self.id.isascii() and self.id.isprintable() and self.id == self.id.strip()
+        if not is_name or not 0 < len(self.id) <= PRODUCER_ID_BYTES_MAX:
+            raise ValueError(
+                f"a producer id is 1 to {PRODUCER_ID_BYTES_MAX} printable ASCII characters,"
+                f" not {self.id!r}"
+            )
+        if (self.session is not None) + (self.epoch is not None) + self.is_claiming != 1:
+            raise ValueError("pass epoch= or auto_claim=True, not both")
+        if self.epoch is not None and self.epoch < 0:
+            raise ValueError("epoch must not be negative")
+        if self.mode not in (DENSE, SPARSE):
+            raise ValueError(f"mode must be 'dense' or 'sparse', not {self.mode!r}")
+        if not 0 < self.max_batch_messages <= BATCH_MESSAGES_MAX:
+            raise ValueError(f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}")
+        if self.max_in_flight < 1 or self.max_batch_bytes < 1:
+            raise ValueError("max_in_flight and max_batch_bytes must be at least 1")
+        if self.linger < 0 or self.delivery_timeout <= 0:
+            raise ValueError("linger_ms must not be negative, delivery_timeout must be positive")
+
+
+class BatchAck(Struct, frozen=True):
+    """A batch that is stored. `duplicate`: it was stored by an earlier attempt or instance.
+
+    `seq` is its number; in sparse mode the last one of its messages. `next_offset` is where the
+    stream went on after it, None if the server no longer knows.
+    """
+
+    count: int
+    seq: int
+    next_offset: str | None = None
+    duplicate: bool = False
+    cursor: str | None = None
+
+
+class FailedBatch(Struct, frozen=True):
+    """A batch that will not be sent again. `values` are its messages as bytes.
+
+    `applied` is "no" if it is certain that none of it is stored, else "unknown". `seq` is None if
+    it was never numbered.
+    """
+
+    count: int
+    values: Sequence[bytes]
+    seq: int | None = None
+    applied: str = NO
+    cursor: str | None = None
+
+
+class ProducerStats(Struct):
+    """What a producer has done so far."""
+
+    messages_acked: int = 0
+    messages_failed: int = 0
+    messages_skipped: int = 0
+    batches_acked: int = 0
+    duplicates: int = 0
+    retries: int = 0
+
+
+class Batch:
+    """Messages that travel together, for as long as they are not settled.
+
+    `is_doubtful` once an attempt has ended without a word: it may be stored.
+    """
+
+    __slots__ = (
+        "ack",
+        "body",
+        "born",
+        "cursor",
+        "is_doubtful",
+        "is_in_flight",
+        "last_seq",
+        "messages",
+        "seq",
+        "seqs",
+        "size",
+    )
+
+    def __init__(
+        self, messages: list[bytes], seqs: list[int], size: int, born: float, cursor: str | None
+    ) -> None:
+        self.messages = messages
+        self.seqs = seqs  # sparse mode only
+        self.size = size
+        self.born = born
+        self.cursor = cursor
+        self.seq: int | None = seqs[0] if seqs else None
+        self.last_seq: int | None = seqs[-1] if seqs else None
+        self.body = b""
+        self.is_in_flight = False
+        self.is_doubtful = False
+        self.ack: BatchAck | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return len(self.messages)
+
+    @property
+    def printed_seq(self) -> str:
+        """Its number, or range, as the header has it."""
+        return f"{self.seq}" if self.seq == self.last_seq else f"{self.seq}-{self.last_seq}"

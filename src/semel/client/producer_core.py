@@ -1,0 +1,384 @@
+"""The idempotent producer as a pure object: no threads, no sockets, no clock.
+
+Messages go in by `append`, batches to write come out of `next_to_send`, answers go in by
+`answered`, and what became of each batch comes out of `take_events`, in order. Time is an
+argument, in seconds of any clock that does not go back.
+
+The rules, all for the sake of exactly once:
+
+1. A batch gets its number when it is first sent. From then on it is never renumbered, split or
+   merged, and every attempt has the same bytes. (A sparse range of which the server says that its
+   first part is stored is cut there: its messages keep their numbers.)
+2. Batches are sent in order, over one connection. When it breaks, all that were not answered are
+   sent again, in order.
+3. Nothing is sent behind the first batch until it is answered: only then is the epoch known to be
+   ours. In sparse mode this holds for every batch, for the server would take the next one though
+   the one before was refused.
+4. After a refusal worth a retry nothing is sent until all that is in flight is answered. What was
+   sent behind it comes back as a gap; any other gap is fatal.
+5. A fatal refusal ends the producer: a later number could not be accepted.
+6. The epoch is raised only at the start, and only if no attempt under the old one is in doubt:
+   what may be stored must not be sent under another epoch.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from semel.client.errors import (
+    NO,
+    UNKNOWN,
+    BatchOverlap,
+    ClientError,
+    Indeterminate,
+    ProtocolError,
+    Refused,
+    SequenceGap,
+    Unavailable,
+)
+from semel.client.producer_batches import (
+    SPARSE,
+    Batch,
+    BatchAck,
+    Encode,
+    FailedBatch,
+    ProducerSettings,
+    ProducerStats,
+)
+from semel.client.producer_gather import Gatherer
+from semel.client.producer_identity import Identity
+from semel.client.refusals import error_of, retry_after_of
+
+Event = BatchAck | FailedBatch
+
+_DONE: Final = frozenset({200, 201, 204})
+_WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+_PAUSE_SECONDS_MIN: Final = 0.05
+_PAUSE_SECONDS_MAX: Final = 5.0
+_NO_SESSIONS: Final = (
+    "the server does not know Producer-Session; pass epoch= or auto_claim=True to producer()"
+)
+
+
+def _no_jitter(seconds: float) -> float:
+    return seconds
+
+
+class ProducerCore:
+    """One producer of one stream. `encode` makes a body of messages, `jitter` shortens pauses."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        encode: Encode,
+        jitter: Callable[[float], float] = _no_jitter,
+    ) -> None:
+        self._settings = settings
+        self._encode = encode
+        self._jitter = jitter
+        self._is_sparse = settings.mode == SPARSE
+        self._identity = Identity(settings)
+        self._gatherer = Gatherer(settings)
+        self._unsettled: deque[Batch] = deque()  # numbered, in order
+        self._next_seq = 0
+        self._stored_seq = -1  # sparse: what the server had before we began
+        self._is_stalled = False  # rule 4
+        self._resume_at = 0.0
+        self._troubles = 0  # since the last good answer
+        self._trouble: ClientError | None = None  # the last one
+        self._events: list[Event] = []
+        self._is_idle = True  # the sender waits for news from `append`
+        self.last_seq: int | None = None
+        self.cursor: str | None = None
+        self.failure: ClientError | None = None
+        self.in_flight_count = 0
+        self.pending_count = 0
+        self.pending_bytes = 0
+        self.appended_count = 0
+        self.stats = ProducerStats()
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch we write under; None until the server has given us one."""
+        return self._identity.epoch
+
+    @property
+    def settled_count(self) -> int:
+        """How many messages are stored or have failed; they are settled in order."""
+        return self.appended_count - self.pending_count
+
+    # ---- what the caller does --------------------------------------------------------------------
+
+    def resume(self, last_seq: int | None, cursor: str | None) -> None:
+        """Take over what the server knows of this producer, before the first message.
+
+        A sparse producer skips the messages it has; a dense one begins anew, and only tells.
+        """
+        self.last_seq = last_seq
+        self.cursor = cursor
+        if self._is_sparse and last_seq is not None:
+            self._stored_seq = last_seq
+
+    def append(
+        self, raw: bytes, now: float, cursor: str | None = None, seq: int | None = None
+    ) -> bool:
+        """Take a message; True if whoever sends should look."""
+        if seq is not None and seq <= self._stored_seq:
+            self.stats.messages_skipped += 1
+            return False
+        is_news = self._gatherer.append(raw, now, cursor, seq)
+        self.appended_count += 1
+        self.pending_count += 1
+        self.pending_bytes += len(raw)
+        if is_news and self._is_idle:
+            self._is_idle = False
+            return True
+        return False
+
+    def hurry(self) -> None:
+        """Let what has been gathered go without lingering."""
+        self._gatherer.hurry()
+
+    def take_events(self) -> list[Event]:
+        """Hand out what became of batches since the last time, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # ---- what the sender does --------------------------------------------------------------------
+
+    def is_ready(self, now: float) -> bool:
+        """Tell whether there is something to send, and so a need for a connection."""
+        if not self._may_send(now):
+            self._is_idle = False  # an answer or a time to wait for will wake the sender
+            return False
+        due_at = self._gatherer.due_at()
+        is_ready = self._retry() is not None or (due_at is not None and due_at <= now)
+        self._is_idle = not is_ready
+        return is_ready
+
+    def next_to_send(self, now: float) -> Batch | None:
+        """Choose what to write to the connection next; None if there is nothing to write now."""
+        if not self.is_ready(now):
+            return None
+        batch = self._retry()
+        if batch is None:
+            batch = self._first_try(now)
+        else:
+            self.stats.retries += 1
+        batch.is_in_flight = True
+        self.in_flight_count += 1
+        return batch
+
+    def headers(self, batch: Batch) -> list[tuple[str, str]]:
+        """Tag a batch, which has just been chosen."""
+        return self._identity.headers(batch)
+
+    def wake_at(self) -> float | None:
+        """When there will be something to send though nothing has happened; None if never."""
+        if self.failure is not None or self._is_stalled or self.in_flight_count >= self._room:
+            return None
+        due_at = self._resume_at if self._retry() is not None else self._gatherer.due_at()
+        return None if due_at is None else max(due_at, self._resume_at)
+
+    def expires_at(self) -> float | None:
+        """When the oldest message will be given up; None if there is none."""
+        if self._unsettled:
+            return self._unsettled[0].born + self._settings.delivery_timeout
+        if self._gatherer.is_empty:
+            return None
+        return self._gatherer.born + self._settings.delivery_timeout
+
+    def tick(self, now: float) -> None:
+        """Give up on what has waited for longer than the delivery timeout."""
+        expires_at = self.expires_at()
+        if expires_at is not None and now >= expires_at:
+            self._fail(self._timeout_error())
+
+    def answered(
+        self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
+    ) -> None:
+        """Take the answer to a batch that is in flight."""
+        assert batch.is_in_flight
+        batch.is_in_flight = False
+        self.in_flight_count -= 1
+        if self.failure is not None:
+            return
+        if status in _DONE:
+            self._accepted(batch, status, headers)
+        else:
+            self._refused(batch, status, headers, body, now)
+        if self._is_stalled and not self.in_flight_count:
+            self._is_stalled = False
+
+    def connection_lost(self, now: float, error: ClientError) -> None:
+        """Take note that no more answers will come to what is in flight."""
+        if not self.in_flight_count:
+            return
+        for batch in self._unsettled:
+            if batch.is_in_flight:
+                batch.is_in_flight = False
+                batch.is_doubtful = True
+        self.in_flight_count = 0
+        self._is_stalled = False
+        self._pause(now, error)
+
+    def connect_failed(self, now: float, error: ClientError) -> None:
+        """Take note that there is no connection."""
+        self._pause(now, error)
+
+    def fail(self, error: ClientError) -> None:
+        """End the producer: nothing is sent any more, and what is not settled has failed."""
+        if self.failure is None:
+            self._fail(error)
+
+    # ---- choosing --------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        is_alone = self._is_sparse or not self._identity.is_established  # rule 3
+        return 1 if is_alone else self._settings.max_in_flight
+
+    def _may_send(self, now: float) -> bool:
+        is_blocked = self.failure is not None or self._is_stalled or now < self._resume_at
+        return not is_blocked and self.in_flight_count < self._room
+
+    def _retry(self) -> Batch | None:
+        """Find the first batch that must be sent again."""
+        if len(self._unsettled) > self.in_flight_count:
+            for batch in self._unsettled:
+                if not batch.is_in_flight and batch.ack is None:
+                    return batch
+        return None
+
+    def _first_try(self, now: float) -> Batch:
+        batch = self._gatherer.take(now)
+        assert batch is not None
+        if not self._is_sparse:
+            batch.seq = batch.last_seq = self._next_seq  # rule 1
+            self._next_seq += 1
+        batch.body = self._encode(batch.messages)
+        self._unsettled.append(batch)
+        return batch
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def _accepted(self, batch: Batch, status: int, headers: Mapping[str, str]) -> None:
+        error = self._identity.confirm(headers)
+        if error is not None:
+            batch.is_doubtful |= error.applied == UNKNOWN
+            self._fail(error)
+            return
+        self._troubles = 0
+        assert batch.last_seq is not None
+        batch.ack = BatchAck(
+            batch.count,
+            batch.last_seq,
+            headers.get("stream-next-offset"),
+            status == 204,
+            batch.cursor,
+        )
+        self._settle()
+
+    def _settle(self) -> None:
+        """Report what is acknowledged, in order."""
+        while self._unsettled and self._unsettled[0].ack is not None:
+            batch = self._unsettled.popleft()
+            assert batch.ack is not None
+            self._acknowledge(batch.ack, batch.messages)
+
+    def _acknowledge(self, ack: BatchAck, messages: list[bytes]) -> None:
+        self._release(messages)
+        self.last_seq = ack.seq
+        self.cursor = self.cursor if ack.cursor is None else ack.cursor
+        self.stats.batches_acked += 1
+        self.stats.messages_acked += ack.count
+        self.stats.duplicates += ack.duplicate
+        self._events.append(ack)
+
+    def _release(self, messages: list[bytes]) -> None:
+        self.pending_count -= len(messages)
+        self.pending_bytes -= sum(map(len, messages))
+
+    def _refused(
+        self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
+    ) -> None:
+        error = error_of(status, headers, body)
+        batch.is_doubtful |= error.applied == UNKNOWN
+        if status in _WORTH_A_RETRY:
+            self._is_stalled = True
+            self._pause(now, error, retry_after_of(headers))
+        elif isinstance(error, SequenceGap) and self._is_explained(error, batch):
+            pass  # it waits for the one before it
+        elif isinstance(error, BatchOverlap) and self._cut(batch, error.last_seq):
+            pass
+        elif self._identity.claim(error, batch):
+            pass
+        else:
+            self._fail(self._with_hint(error))
+
+    def _is_explained(self, error: SequenceGap, batch: Batch) -> bool:
+        """Tell whether a gap comes from a batch of ours that must be sent again."""
+        first = self._unsettled[0].seq
+        assert first is not None
+        assert batch.seq is not None
+        return first < batch.seq and (error.expected is None or error.expected >= first)
+
+    def _cut(self, batch: Batch, last_seq: int | None) -> bool:
+        """Drop the messages of a sparse batch that are stored; False if that changes nothing."""
+        if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
+            return False
+        count = sum(seq <= last_seq for seq in batch.seqs)
+        stored, batch.messages = batch.messages[:count], batch.messages[count:]
+        batch.seqs = batch.seqs[count:]
+        rest = batch.count
+        ack = BatchAck(count, last_seq, None, True, None if rest else batch.cursor)
+        if rest:
+            batch.seq = batch.seqs[0]
+            batch.body = self._encode(batch.messages)
+        else:
+            self._unsettled.remove(batch)
+        self._acknowledge(ack, stored)
+        return True
+
+    def _with_hint(self, error: ClientError) -> ClientError:
+        is_unknown_session = (
+            self._settings.session is not None
+            and not self._identity.is_established
+            and isinstance(error, Refused)
+            and error.status == 400
+            and error.code == "bad_request"  # another server's; ours have codes of their own
+        )
+        return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
+
+    # ---- trouble ---------------------------------------------------------------------------------
+
+    def _pause(self, now: float, error: ClientError, at_least: float | None = None) -> None:
+        self._trouble = error
+        seconds = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2 ** min(self._troubles, 16))
+        self._troubles += 1
+        pause = max(self._jitter(seconds), at_least or 0.0)
+        self._resume_at = max(self._resume_at, now + pause)
+
+    def _timeout_error(self) -> ClientError:
+        oldest = self._unsettled[0] if self._unsettled else None
+        reason = f": {self._trouble}" if self._trouble is not None else ""
+        seconds = self._settings.delivery_timeout
+        message = f"not delivered within {seconds:g} seconds{reason}"
+        if oldest is not None and (oldest.is_doubtful or oldest.is_in_flight):
+            return Indeterminate(message)
+        return Unavailable(message)
+
+    def _fail(self, error: ClientError) -> None:
+        self.failure = error
+        for batch in (*self._unsettled, *self._gatherer.take_all()):
+            if batch.ack is not None:
+                self._acknowledge(batch.ack, batch.messages)
+                continue
+            is_certain = not (batch.is_doubtful or batch.is_in_flight)
+            self._release(batch.messages)
+            self.stats.messages_failed += batch.count
+            applied = NO if is_certain else UNKNOWN
+            self._events.append(
+                FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
+            )
+        self._unsettled.clear()

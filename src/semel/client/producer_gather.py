@@ -1,0 +1,118 @@
+"""Gathering messages into batches, before any of them is sent."""
+
+from collections import deque
+
+from semel.client.producer_batches import SPARSE, Batch, ProducerSettings
+from semel.model.limits import CURSOR_BYTES_MAX, NUMBER_MAX, SEQUENCE_SPAN_MAX
+
+# What one message may cost in a body beside its own bytes: a comma, or a length.
+MESSAGE_OVERHEAD_BYTES = 4
+
+
+class Gatherer:
+    """Messages in the order they came, cut into batches that are full or due."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._bytes_max = settings.max_batch_bytes
+        self._messages_max = settings.max_batch_messages
+        self._linger = settings.linger
+        self._is_sparse = settings.mode == SPARSE
+        self._full: deque[Batch] = deque()
+        self._messages: list[bytes] = []
+        self._seqs: list[int] = []
+        self._size = 0
+        self._born = 0.0
+        self._cursor: str | None = None
+        self._is_hurried = False
+        self.last_seq = -1  # sparse: of the newest message that was taken or skipped
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._messages and not self._full
+
+    @property
+    def born(self) -> float:
+        """When the oldest message came; only if there is one."""
+        return self._full[0].born if self._full else self._born
+
+    def due_at(self) -> float | None:
+        """When the next batch may be taken; None if there is none."""
+        if self._full:
+            return self._full[0].born
+        if not self._messages:
+            return None
+        return self._born if self._is_hurried else self._born + self._linger
+
+    def append(self, raw: bytes, now: float, cursor: str | None, seq: int | None) -> bool:
+        """Take a message; True if there is now a batch to look at, or a new time to wait for."""
+        if self._is_sparse or seq is not None:
+            self._check_seq(seq)
+        if cursor is not None:
+            check_cursor(cursor)
+        size = len(raw) + MESSAGE_OVERHEAD_BYTES
+        messages = self._messages
+        is_news = not messages
+        if messages and not self._has_room(size, seq):
+            self._seal()
+            messages = self._messages
+            is_news = True
+        if not messages:
+            self._born = now
+        messages.append(raw)
+        self._size += size
+        if seq is not None:
+            self._seqs.append(seq)
+            self.last_seq = seq
+        if cursor is not None:
+            self._cursor = cursor
+        return is_news
+
+    def hurry(self) -> None:
+        """Let what has been gathered go without waiting for more."""
+        self._is_hurried = True
+
+    def take(self, now: float) -> Batch | None:
+        """Hand out the next batch, if one is full or due."""
+        due = self.due_at()
+        if due is None or now < due:
+            return None
+        if not self._full:
+            self._seal()
+        return self._full.popleft()
+
+    def take_all(self) -> list[Batch]:
+        """Hand out everything."""
+        if self._messages:
+            self._seal()
+        batches = list(self._full)
+        self._full.clear()
+        return batches
+
+    def _has_room(self, size: int, seq: int | None) -> bool:
+        if self._size + size > self._bytes_max or len(self._messages) >= self._messages_max:
+            return False
+        return seq is None or seq - self._seqs[0] <= SEQUENCE_SPAN_MAX
+
+    def _seal(self) -> None:
+        batch = Batch(self._messages, self._seqs, self._size, self._born, self._cursor)
+        self._full.append(batch)
+        self._messages, self._seqs, self._size, self._cursor = [], [], 0, None
+        self._is_hurried = False
+
+    def _check_seq(self, seq: int | None) -> None:
+        if not self._is_sparse:
+            raise ValueError("seq= is for mode='sparse'; a dense producer numbers by itself")
+        if seq is None:
+            raise ValueError("mode='sparse' needs seq= with every message")
+        if not self.last_seq < seq <= NUMBER_MAX:
+            raise ValueError(f"seq={seq} must be greater than {self.last_seq}, up to {NUMBER_MAX}")
+
+
+def check_cursor(cursor: str) -> None:
+    """Refuse what cannot travel in a header."""
+    is_sound = cursor.isascii() and cursor.isprintable() and cursor == cursor.strip()
+    if not is_sound or not 0 < len(cursor) <= CURSOR_BYTES_MAX:
+        raise ValueError(
+            f"a cursor is 1 to {CURSOR_BYTES_MAX} printable ASCII characters without spaces around"
+        )

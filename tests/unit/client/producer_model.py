@@ -1,0 +1,203 @@
+"""A server small enough to be believed, and a network that does its worst to a producer."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from semel.client.errors import Unavailable
+from semel.client.producer_batches import Batch, BatchAck, FailedBatch, ProducerSettings
+from semel.client.producer_core import ProducerCore
+
+Headers = dict[str, str]
+PROBLEM = "application/problem+json"
+
+
+def json_body(messages: Any) -> bytes:
+    return b"[" + b",".join(messages) + b"]"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Headers = field(default_factory=dict)
+    body: bytes = b""
+
+
+def refusal(status: int, code: str, headers: Headers | None = None, **facts: Any) -> Answer:
+    problem = {"code": code, "message": code, "applied": "no", **facts}
+    fields = {"content-type": PROBLEM, **(headers or {})}
+    return Answer(status, fields, msgspec.json.encode(problem))
+
+
+@dataclass
+class Known:
+    """What the model server knows of the one producer."""
+
+    epoch: int
+    session: str | None
+    last: int
+    bodies: dict[Any, bytes]
+    older: frozenset[str | None] = frozenset()
+
+
+class ModelServer:
+    """One stream, one producer id; the rules of the protocol, without any memory limits."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.known: Known | None = None
+        self.is_closed = False
+
+    def take(self, headers: Headers, body: bytes) -> Answer:
+        epoch = headers.get("producer-epoch")
+        session = headers.get("producer-session")
+        given = None if epoch is None else int(epoch)
+        first, _, last = headers["producer-seq"].partition("-")
+        is_sparse = headers.get("producer-mode") == "sparse"
+        span = int(first), int(last or first)
+        known = self.known
+        if known is None:
+            known = Known(given or 0 if session is None else 1, session, -1, {})
+        fence = self._fence(known, given, session)
+        if fence is not None:
+            return fence
+        if (given is not None and given > known.epoch) or (
+            given is None and session != known.session
+        ):
+            if not is_sparse and span[0]:
+                return refusal(400, "epoch_must_start_at_zero")
+            raised = known.epoch + 1 if given is None else given
+            last_seq = known.last if is_sparse else -1
+            older = known.older | {known.session}
+            bodies = dict(known.bodies) if is_sparse else {}
+            known = Known(raised, session, last_seq, bodies, older)
+        return self._decide(known, span, body, is_sparse=is_sparse)
+
+    def _fence(self, known: Known, given: int | None, session: str | None) -> Answer | None:
+        if given is not None and given < known.epoch:
+            fields = {"producer-epoch": str(known.epoch)}
+            return refusal(403, "PRODUCER_FENCED", fields, current_epoch=known.epoch)
+        if given == known.epoch and session != known.session:
+            return refusal(403, "session_conflict", {"producer-epoch": str(known.epoch)})
+        if given is None and session != known.session and session in known.older:
+            return refusal(403, "stale_session", {"producer-epoch": str(known.epoch)})
+        return None
+
+    def _decide(
+        self, known: Known, span: tuple[int, int], body: bytes, *, is_sparse: bool
+    ) -> Answer:
+        first, last = span
+        fields = {"producer-epoch": str(known.epoch)}
+        if span in known.bodies or (not is_sparse and last <= known.last):
+            if known.bodies[span] != body:
+                fields["producer-payload-mismatch"] = "true"
+            return Answer(204, fields)
+        if self.is_closed:
+            return refusal(409, "stream_closed", {"stream-closed": "true"})
+        if is_sparse and first <= known.last:
+            return refusal(409, "batch_overlap", last_seq=known.last)
+        if not is_sparse and first != known.last + 1:
+            expected = known.last + 1
+            return refusal(
+                409, "producer_seq_conflict", expected_seq=expected, received_seq=first
+            )
+        known.last = last
+        known.bodies[span] = body
+        self.known = known
+        self.log += map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw]))
+        return Answer(200, {**fields, "stream-next-offset": str(len(self.log))})
+
+
+class Network:
+    """Connections between a core and a server; old ones may still hold requests."""
+
+    def __init__(self, core: ProducerCore, server: ModelServer) -> None:
+        self.core = core
+        self.server = server
+        self.now = 0.0
+        self.seen: dict[tuple[str, str], bytes] = {}
+        self.sent: deque[Batch] = deque()  # on the connection in use, in order
+        self.line: deque[tuple[Headers, bytes]] = deque()  # not yet read by the server
+        self.answers: deque[Answer] = deque()  # not yet read by the client
+        self.ghosts: list[deque[tuple[Headers, bytes]]] = []
+        self.acked: list[BatchAck] = []
+        self.failed: list[FailedBatch] = []
+
+    def send(self) -> bool:
+        batch = self.core.next_to_send(self.now)
+        if batch is None:
+            return False
+        headers = {name.lower(): value for name, value in self.core.headers(batch)}
+        owner = headers.get("producer-session") or headers["producer-epoch"]
+        # No two payloads ever travel under one number of one epoch.
+        assert self.seen.setdefault((owner, headers["producer-seq"]), batch.body) == batch.body
+        self.sent.append(batch)
+        self.line.append((headers, batch.body))
+        return True
+
+    def serve(self, answer: Answer | None = None, *, is_taken: bool = True) -> None:
+        """Let the server read one request: take it or not, answer as it would, or otherwise."""
+        if self.line:
+            request = self.line.popleft()
+            own = self.server.take(*request) if is_taken else None
+            said = answer or own
+            assert said is not None
+            self.answers.append(said)
+
+    def deliver(self) -> None:
+        if self.answers:
+            answer = self.answers.popleft()
+            batch = self.sent.popleft()
+            self.core.answered(batch, answer.status, answer.headers, answer.body, self.now)
+            self.collect()
+
+    def lose(self) -> None:
+        """The connection breaks; what the server has not read may still reach it."""
+        if self.line:
+            self.ghosts.append(self.line)
+        self.line, self.answers = deque(), deque()
+        self.sent.clear()
+        self.core.connection_lost(self.now, Unavailable("lost"))
+
+    def haunt(self, which: int) -> None:
+        """The server reads a request of a connection that is long gone."""
+        if self.ghosts:
+            ghost = self.ghosts[which % len(self.ghosts)]
+            if ghost:
+                self.server.take(*ghost.popleft())
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.core.tick(self.now)
+        self.collect()
+
+    def drain(self) -> None:
+        """From now on all goes well."""
+        self.core.hurry()
+        for _ in range(10_000):
+            while self.send():
+                pass
+            while self.line:
+                self.serve()
+            while self.answers:
+                self.deliver()
+            if not self.core.pending_count or self.core.failure is not None:
+                return
+            self.now = max(self.now, self.core.wake_at() or self.now)
+        raise AssertionError("the producer does not come to an end")
+
+    def collect(self) -> None:
+        for event in self.core.take_events():
+            if isinstance(event, BatchAck):
+                self.acked.append(event)
+            else:
+                self.failed.append(event)
+
+
+def make(server: ModelServer | None = None, **settings: Any) -> Network:
+    if not {"epoch", "is_claiming", "session"} & set(settings):
+        settings["session"] = "s-1"
+    settings = {"id": "p", "delivery_timeout": 1e9, **settings}
+    return Network(ProducerCore(ProducerSettings(**settings), json_body), server or ModelServer())

@@ -1,0 +1,525 @@
+import pytest
+
+from semel.client.errors import (
+    Indeterminate,
+    PayloadMismatch,
+    ProducerFenced,
+    ProducerRefused,
+    ProtocolError,
+    SequenceGap,
+    StreamClosed,
+    StreamNotFound,
+    Unavailable,
+)
+from semel.client.producer_batches import ProducerSettings
+from semel.model.limits import SEQUENCE_SPAN_MAX
+from tests.unit.client.producer_model import Answer, Network, make, refusal
+
+
+def append(network: Network, *messages: bytes) -> None:
+    for raw in messages:
+        network.core.append(raw, network.now)
+
+
+def send_all(network: Network) -> list[dict[str, str]]:
+    """Send what may be sent; the headers of each."""
+    while network.send():
+        pass
+    return [headers for headers, _ in network.line]
+
+
+def pump(network: Network) -> None:
+    """One turn in which all goes well."""
+    send_all(network)
+    while network.line:
+        network.serve()
+    while network.answers:
+        network.deliver()
+
+
+def established(**settings: object) -> Network:
+    """A producer whose first message, `0`, is stored."""
+    network = make(max_batch_messages=1, **settings)
+    append(network, b"0")
+    pump(network)
+    return network
+
+
+def busy() -> Answer:
+    return refusal(503, "overloaded", {"retry-after": "1"})
+
+
+# ---- numbers and batches ---------------------------------------------------------------------
+
+
+def test_messages_gather_while_the_first_batch_is_out() -> None:
+    network = make()
+    append(network, b"0")
+    assert send_all(network) == [
+        {"producer-id": "p", "producer-seq": "0", "producer-session": "s-1"}
+    ]
+    append(network, b"1", b"2")
+    assert not network.send()
+    network.serve()
+    network.deliver()
+    (headers,) = send_all(network)
+    assert headers["producer-seq"] == "1"
+    assert headers["producer-epoch"] == "1"
+    assert headers["producer-session"] == "s-1"
+    assert network.line[0][1] == b"[1,2]"
+
+
+def test_at_most_max_in_flight_batches_are_out() -> None:
+    network = established(max_in_flight=3)
+    append(network, *[b"%d" % n for n in range(1, 9)])
+    assert len(send_all(network)) == 3
+    assert network.core.in_flight_count == 3
+    assert network.core.pending_count == 8
+
+
+def test_a_batch_ends_at_its_bytes_and_a_large_message_goes_alone() -> None:
+    network = make(max_batch_bytes=20)
+    append(network, b"1111", b"2222", b"3333", b"4" * 50, b"5555")
+    network.drain()
+    assert [ack.count for ack in network.acked] == [2, 1, 1, 1]
+    assert network.server.log == [b"1111", b"2222", b"3333", b"4" * 50, b"5555"]
+
+
+def test_a_batch_ends_at_its_count() -> None:
+    network = make(max_batch_messages=2)
+    append(network, b"1", b"2", b"3")
+    network.drain()
+    assert [ack.count for ack in network.acked] == [2, 1]
+
+
+def test_lingering_waits_for_more_but_not_when_hurried_or_full() -> None:
+    network = make(linger=1.0, max_batch_messages=3)
+    append(network, b"1")
+    assert not network.send()
+    assert network.core.wake_at() == 1.0
+    network.wait(1.0)
+    assert network.send()
+    network.serve()
+    network.deliver()
+    append(network, b"2", b"3", b"4", b"5")
+    assert network.send()
+    assert not network.send()
+    network.core.hurry()
+    assert network.send()
+
+
+def test_only_news_wakes_the_sender() -> None:
+    network = make()
+    core = network.core
+    assert core.append(b"1", 0.0)
+    assert not core.append(b"2", 0.0)
+    send_all(network)
+    assert not core.append(b"3", 0.0)  # an answer will come first
+    network.drain()
+    assert not network.send()
+    assert core.append(b"4", 0.0)
+    assert not core.append(b"5", 0.0)
+
+
+def test_while_lingering_only_a_first_message_or_a_full_batch_wakes_the_sender() -> None:
+    network = make(linger=1.0, max_batch_messages=2)
+    core = network.core
+    assert not network.send()
+    assert core.append(b"1", 0.0)
+    assert not network.send()
+    assert network.core.wake_at() == 1.0
+    assert not core.append(b"2", 0.0)
+    assert core.append(b"3", 0.0)
+
+
+# ---- who it is -------------------------------------------------------------------------------
+
+
+def test_a_restarted_session_takes_the_next_epoch() -> None:
+    first = established()
+    second = make(first.server, session="s-2")
+    append(second, b"1")
+    pump(second)
+    assert (first.core.epoch, second.core.epoch) == (1, 2)
+    append(first, b"2")
+    pump(first)
+    assert isinstance(first.core.failure, ProducerFenced)
+    assert first.failed[0].applied == "no"
+
+
+def test_a_claim_raises_the_epoch_it_meets() -> None:
+    server = established(epoch=7).server
+    network = make(server, is_claiming=True)
+    append(network, b"1")
+    assert send_all(network)[0]["producer-epoch"] == "0"
+    network.serve()
+    network.deliver()
+    assert send_all(network)[0]["producer-epoch"] == "8"
+    network.drain()
+    assert server.log == [b"0", b"1"]
+
+
+def test_a_claim_in_doubt_is_never_made_again_under_another_epoch() -> None:
+    network = make(is_claiming=True)
+    append(network, b"0")
+    network.send()
+    network.serve()
+    network.lose()  # stored, and nobody was told
+    rival = {"producer-id": "p", "producer-epoch": "1", "producer-seq": "0"}
+    network.server.take(rival, b'["rival"]')
+    network.drain()
+    assert isinstance(network.core.failure, ProducerFenced)
+    assert network.failed[0].applied == "unknown"
+    assert network.server.log == [b"0", b'"rival"']
+
+
+def test_a_fenced_producer_does_not_claim_its_place_back() -> None:
+    network = established(is_claiming=True)
+    rival = {"producer-id": "p", "producer-epoch": "5", "producer-seq": "0"}
+    network.server.take(rival, b'["rival"]')
+    append(network, b"1", b"2")
+    pump(network)
+    assert isinstance(network.core.failure, ProducerFenced)
+    assert network.core.failure.current_epoch == 5
+    assert [batch.values for batch in network.failed] == [[b"1"], [b"2"]]
+
+
+def test_another_payload_under_our_number_is_fatal() -> None:
+    server = established(epoch=1).server
+    network = make(server, epoch=1)
+    append(network, b"other")
+    pump(network)
+    assert isinstance(network.core.failure, PayloadMismatch)
+
+
+def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
+    server = established(epoch=1).server
+    network = make(server, epoch=1)
+    append(network, b"0")
+    pump(network)
+    assert network.core.failure is None
+    assert network.acked[0].duplicate
+    assert network.core.stats.duplicates == 1
+
+
+def test_a_server_without_sessions_is_named() -> None:
+    network = make()
+    append(network, b"0")
+    network.send()
+    network.serve(Answer(400, {}, b"Producer-Epoch is missing"), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, ProtocolError)
+    assert "auto_claim=True" in str(network.core.failure)
+
+
+def test_a_server_that_ignores_producers_is_not_trusted() -> None:
+    network = make(epoch=0)
+    append(network, b"0")
+    network.send()
+    network.serve(Answer(204, {"stream-next-offset": "1"}))
+    network.deliver()
+    assert isinstance(network.core.failure, ProtocolError)
+    assert network.failed[0].applied == "unknown"
+
+
+def test_an_answer_under_another_epoch_is_not_trusted() -> None:
+    network = make(epoch=3)
+    append(network, b"0")
+    network.send()
+    network.serve(Answer(200, {"producer-epoch": "4"}))
+    network.deliver()
+    assert isinstance(network.core.failure, ProtocolError)
+
+
+# ---- trouble ---------------------------------------------------------------------------------
+
+
+def test_all_that_is_unanswered_is_sent_again_in_order_after_a_loss() -> None:
+    network = established()
+    append(network, b"1", b"2", b"3")
+    send_all(network)
+    network.serve()
+    network.lose()
+    network.drain()
+    assert network.server.log == [b"0", b"1", b"2", b"3"]
+    assert [ack.duplicate for ack in network.acked] == [False, True, False, False]
+    assert network.core.stats.retries == 3
+
+
+def test_after_a_refusal_nothing_is_sent_until_all_is_answered() -> None:
+    network = established(max_in_flight=3)
+    append(network, b"1", b"2", b"3", b"4")
+    send_all(network)
+    network.serve(busy(), is_taken=False)
+    network.serve()
+    network.serve()
+    network.deliver()
+    network.wait(60.0)
+    assert not network.send()
+    network.deliver()
+    network.deliver()
+    assert [headers["producer-seq"] for headers in send_all(network)] == ["1", "2", "3"]
+    network.drain()
+    assert network.server.log == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_retry_after_is_waited_for() -> None:
+    network = established()
+    append(network, b"1")
+    send_all(network)
+    network.serve(busy(), is_taken=False)
+    network.deliver()
+    assert network.core.wake_at() == 1.0
+    assert not network.send()
+    network.wait(1.0)
+    assert network.send()
+
+
+def test_pauses_grow_up_to_a_limit_and_end_with_success() -> None:
+    network = make()
+    append(network, b"0")
+    pauses = []
+    for _ in range(10):
+        network.core.connect_failed(network.now, Unavailable("refused"))
+        wake_at = network.core.wake_at()
+        assert wake_at is not None
+        pauses.append(round(wake_at - network.now, 3))
+        network.now = wake_at
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    network.drain()
+    append(network, b"1")
+    network.core.connect_failed(network.now, Unavailable("refused"))
+    wake_at = network.core.wake_at()
+    assert wake_at is not None
+    assert round(wake_at - network.now, 3) == 0.05
+
+
+def test_what_was_stored_behind_an_answer_that_told_nothing_is_confirmed_in_order() -> None:
+    network = established()
+    append(network, b"1", b"2")
+    send_all(network)
+    network.serve(Answer(502, {}, b""))
+    network.serve()
+    network.deliver()
+    network.deliver()
+    assert len(network.acked) == 1
+    network.drain()
+    assert [ack.seq for ack in network.acked] == [0, 1, 2]
+    assert network.server.log == [b"0", b"1", b"2"]
+
+
+def test_a_gap_nobody_can_explain_is_fatal() -> None:
+    network = established()
+    network.server.known = None  # it has lost its memory
+    append(network, b"1", b"2")
+    pump(network)
+    assert isinstance(network.core.failure, SequenceGap)
+    assert network.core.failure.expected == 0
+
+
+def test_a_gap_below_what_was_confirmed_is_fatal_even_behind_a_refusal() -> None:
+    network = established()
+    append(network, b"1", b"2")
+    send_all(network)
+    network.serve(busy(), is_taken=False)
+    network.server.known = None
+    network.serve()
+    network.deliver()
+    network.deliver()
+    assert isinstance(network.core.failure, SequenceGap)
+
+
+def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
+    network = established()
+    network.server.is_closed = True
+    append(network, b"1", b"2")
+    send_all(network)
+    append(network, b"3")
+    pump(network)
+    assert isinstance(network.core.failure, StreamClosed)
+    assert [batch.seq for batch in network.failed] == [1, 2, 3]
+    assert not network.core.pending_count
+    assert network.core.settled_count == network.core.appended_count
+    assert not network.send()
+    assert network.core.wake_at() is None
+
+
+def test_a_missing_stream_is_fatal() -> None:
+    network = make()
+    append(network, b"0")
+    network.send()
+    network.serve(refusal(404, "stream_not_found"), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, StreamNotFound)
+
+
+def test_what_was_never_sent_is_given_up_as_not_applied() -> None:
+    network = make(delivery_timeout=10.0)
+    append(network, b"0")
+    network.core.connect_failed(0.0, Unavailable("nobody listens"))
+    network.wait(9.9)
+    assert network.core.failure is None
+    network.wait(0.1)
+    assert isinstance(network.core.failure, Unavailable)
+    assert "nobody listens" in str(network.core.failure)
+    assert network.failed[0].applied == "no"
+
+
+def test_what_may_be_stored_is_given_up_as_unknown() -> None:
+    network = make(delivery_timeout=10.0)
+    append(network, b"0")
+    network.send()
+    append(network, b"1")
+    assert network.core.wake_at() is None
+    assert network.core.expires_at() == 10.0
+    network.wait(10.0)
+    assert isinstance(network.core.failure, Indeterminate)
+    assert [batch.applied for batch in network.failed] == ["unknown", "no"]
+    network.serve()
+    network.deliver()  # too late to matter
+    assert not network.acked
+
+
+def test_the_first_failure_stays() -> None:
+    network = make()
+    network.wait(1e10)
+    network.core.fail(Unavailable("first"))
+    network.core.fail(Unavailable("second"))
+    network.wait(1e10)
+    assert str(network.core.failure).startswith("first")
+
+
+# ---- cursors ---------------------------------------------------------------------------------
+
+
+def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
+    network = make()
+    core = network.core
+    core.resume(None, "a:1")
+    assert core.cursor == "a:1"
+    core.append(b"1", 0.0, cursor="a:2")
+    core.append(b"2", 0.0, cursor="a:3")
+    core.append(b"3", 0.0)
+    assert send_all(network)[0]["producer-cursor"] == "a:3"
+    network.drain()
+    append(network, b"4")
+    assert "producer-cursor" not in send_all(network)[0]
+    network.drain()
+    assert core.cursor == "a:3"
+
+
+@pytest.mark.parametrize("cursor", ["", "a\nb", " a", "ü", "x" * 1025])
+def test_a_cursor_that_cannot_travel_is_refused_at_once(cursor: str) -> None:
+    network = make()
+    with pytest.raises(ValueError, match="cursor"):
+        network.core.append(b"1", 0.0, cursor=cursor)
+    assert not network.core.pending_count
+
+
+# ---- sparse ----------------------------------------------------------------------------------
+
+
+def sparse(network: Network, *seqs: int) -> None:
+    for seq in seqs:
+        network.core.append(b"%d" % seq, network.now, seq=seq)
+
+
+def test_a_sparse_batch_names_its_range() -> None:
+    network = make(mode="sparse")
+    sparse(network, 5)
+    (headers,) = send_all(network)
+    assert (headers["producer-seq"], headers["producer-mode"]) == ("5", "sparse")
+    network.drain()
+    sparse(network, 17, 90)
+    (headers,) = send_all(network)
+    assert headers["producer-seq"] == "17-90"
+    network.drain()
+    assert network.core.last_seq == 90
+
+
+def test_a_sparse_producer_never_has_two_batches_out() -> None:
+    network = make(mode="sparse", max_batch_messages=1)
+    sparse(network, 0)
+    pump(network)
+    sparse(network, 1, 2, 3)
+    assert len(send_all(network)) == 1
+
+
+def test_what_the_server_has_is_skipped_at_the_start() -> None:
+    network = make(mode="sparse")
+    network.core.resume(90, None)
+    assert network.core.last_seq == 90
+    sparse(network, 5, 90, 91)
+    network.drain()
+    assert network.server.log == [b"91"]
+    assert network.core.stats.messages_skipped == 2
+
+
+def test_a_range_that_is_partly_stored_is_cut() -> None:
+    server = make(mode="sparse", session="early").server
+    early = make(server, mode="sparse", session="early")
+    sparse(early, 10, 20)
+    early.drain()
+    late = make(server, mode="sparse", session="late")
+    sparse(late, 10, 20, 30)
+    late.drain()
+    assert server.log == [b"10", b"20", b"30"]
+    assert [(ack.count, ack.duplicate) for ack in late.acked] == [(2, True), (1, False)]
+    whole = make(server, mode="sparse", session="last")
+    sparse(whole, 10, 30)
+    whole.drain()
+    assert server.log == [b"10", b"20", b"30"]
+    assert [(ack.count, ack.duplicate) for ack in whole.acked] == [(2, True)]
+
+
+def test_an_overlap_that_cuts_nothing_is_fatal() -> None:
+    network = make(mode="sparse")
+    sparse(network, 10)
+    network.send()
+    network.serve(refusal(409, "batch_overlap", last_seq=3), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, ProducerRefused)
+
+
+def test_a_range_wider_than_the_server_takes_is_divided() -> None:
+    network = make(mode="sparse")
+    sparse(network, 0, SEQUENCE_SPAN_MAX, SEQUENCE_SPAN_MAX + 1)
+    network.drain()
+    assert [ack.count for ack in network.acked] == [2, 1]
+
+
+def test_sparse_numbers_are_required_and_must_grow() -> None:
+    network = make(mode="sparse")
+    sparse(network, 5)
+    with pytest.raises(ValueError, match="greater than 5"):
+        sparse(network, 5)
+    with pytest.raises(ValueError, match="needs seq="):
+        append(network, b"1")
+    with pytest.raises(ValueError, match="numbers by itself"):
+        make().core.append(b"1", 0.0, seq=1)
+    assert network.core.pending_count == 1
+
+
+# ---- settings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": ""},
+        {"id": "ü"},
+        {"id": "x" * 257},
+        {"epoch": 1, "session": "s"},
+        {"session": None},
+        {"epoch": -1, "session": None},
+        {"mode": "loose"},
+        {"max_in_flight": 0},
+        {"max_batch_bytes": 0},
+        {"max_batch_messages": 10_001},
+        {"linger": -1.0},
+        {"delivery_timeout": 0.0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="."):
+        ProducerSettings(**{"id": "p", "session": "s", **wrong})  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""Whatever the network does: each message once, in order, or an error that tells the truth."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.client.errors import PayloadMismatch, ProducerFenced
+from tests.unit.client.producer_model import Answer, ModelServer, Network, make, refusal
+
+ACTIONS = (
+    "append",
+    "send",
+    "serve",
+    "deliver",
+    "lose",
+    "busy",
+    "limited",
+    "broken_before",
+    "broken_after",
+    "haunt",
+    "wait",
+)
+actions = st.lists(
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7)), min_size=1, max_size=80
+)
+
+
+def broken() -> Answer:
+    return Answer(502, {"content-type": "text/plain"}, b"bad gateway")
+
+
+class Script:
+    """Plays a list of actions; messages are numbered as they are appended."""
+
+    def __init__(self, network: Network, *, is_sparse: bool = False) -> None:
+        self.network = network
+        self.is_sparse = is_sparse
+        self.messages: list[bytes] = []
+
+    def play(self, steps: list[tuple[str, int]]) -> None:
+        for name, number in steps:
+            getattr(self, name)(number)
+            assert self.network.core.in_flight_count <= 5
+
+    def append(self, number: int) -> None:
+        core = self.network.core
+        if core.failure is not None:
+            return
+        for _ in range(number + 1):
+            raw = b"%d" % len(self.messages)
+            seq = 10 * len(self.messages) if self.is_sparse else None
+            core.append(raw, self.network.now, seq=seq)
+            self.messages.append(raw)
+
+    def send(self, number: int) -> None:
+        for _ in range(number + 1):
+            self.network.send()
+
+    def serve(self, number: int) -> None:
+        for _ in range(number + 1):
+            self.network.serve()
+
+    def deliver(self, number: int) -> None:
+        for _ in range(number + 1):
+            self.network.deliver()
+
+    def lose(self, number: int) -> None:
+        for _ in range(number):
+            self.network.serve()
+        self.network.lose()
+
+    def busy(self, _: int) -> None:
+        self.network.serve(refusal(503, "overloaded", {"retry-after": "1"}), is_taken=False)
+
+    def limited(self, _: int) -> None:
+        self.network.serve(refusal(429, "limit_reached"), is_taken=False)
+
+    def broken_before(self, _: int) -> None:
+        self.network.serve(broken(), is_taken=False)
+
+    def broken_after(self, _: int) -> None:
+        self.network.serve(broken())
+
+    def haunt(self, number: int) -> None:
+        self.network.haunt(number)
+
+    def wait(self, number: int) -> None:
+        self.network.wait(number / 4)
+
+
+def check_truth(script: Script) -> None:
+    """What was confirmed is stored, what failed for certain is not, and nothing is there twice."""
+    network, log = script.network, script.network.server.log
+    ours = [raw for raw in log if not raw.startswith(b'"')]  # a rival's messages are strings
+    assert len(set(ours)) == len(ours)
+    acked = sum(ack.count for ack in network.acked)
+    failed = [raw for batch in network.failed for raw in batch.values]
+    assert script.messages == script.messages[:acked] + failed
+    assert ours[:acked] == script.messages[:acked]
+    for batch in network.failed:
+        if batch.applied == "no":
+            assert not set(batch.values) & set(ours)
+
+
+def run(steps: list[tuple[str, int]], **settings: Any) -> Script:
+    script = Script(make(**settings), is_sparse=settings.get("mode") == "sparse")
+    script.play(steps)
+    script.network.drain()
+    while any(script.network.ghosts):
+        for which in range(len(script.network.ghosts)):
+            script.network.haunt(which)
+    return script
+
+
+batching = st.sampled_from(({"max_batch_bytes": 12}, {"max_batch_messages": 1}, {}, {"linger": 1}))
+identities = st.sampled_from(({"session": "s"}, {"epoch": 3}, {"is_claiming": True}))
+
+
+@given(actions, identities, batching)
+def test_every_message_is_stored_once_and_in_order(
+    steps: list[tuple[str, int]], identity: dict[str, Any], sizes: dict[str, Any]
+) -> None:
+    script = run(steps, **identity, **sizes)
+    assert script.network.core.failure is None
+    assert script.network.server.log == script.messages
+    assert sum(ack.count for ack in script.network.acked) == len(script.messages)
+    assert [ack.seq for ack in script.network.acked] == list(range(len(script.network.acked)))
+    assert not script.network.core.pending_count
+    assert not script.network.core.pending_bytes
+
+
+@given(actions, batching)
+def test_a_sparse_producer_stores_every_message_once_and_in_order(
+    steps: list[tuple[str, int]], sizes: dict[str, Any]
+) -> None:
+    script = run(steps, mode="sparse", **sizes)
+    assert script.network.core.failure is None
+    assert script.network.server.log == script.messages
+    assert sum(ack.count for ack in script.network.acked) == len(script.messages)
+
+
+@given(actions, actions, identities, batching, st.integers(0, 9))
+def test_a_rival_may_end_it_but_never_makes_it_lie(
+    before: list[tuple[str, int]],
+    after: list[tuple[str, int]],
+    identity: dict[str, Any],
+    sizes: dict[str, Any],
+    raised: int,
+) -> None:
+    script = Script(make(**identity, **sizes))
+    script.play(before)
+    rival = {"producer-id": "p", "producer-epoch": str(raised), "producer-seq": "0"}
+    script.network.server.take(rival, b'["rival"]')
+    script.play(after)
+    script.network.drain()
+    while any(script.network.ghosts):
+        for which in range(len(script.network.ghosts)):
+            script.network.haunt(which)
+    failure = script.network.core.failure
+    assert failure is None or isinstance(failure, ProducerFenced | PayloadMismatch)
+    check_truth(script)
+
+
+@given(actions, actions, identities, batching)
+def test_a_closed_stream_ends_it_and_it_tells_what_was_stored(
+    before: list[tuple[str, int]],
+    after: list[tuple[str, int]],
+    identity: dict[str, Any],
+    sizes: dict[str, Any],
+) -> None:
+    script = Script(make(**identity, **sizes))
+    script.play(before)
+    script.network.server.is_closed = True
+    script.play(after)
+    script.network.drain()
+    check_truth(script)
+    if script.network.core.failure is None:
+        assert script.network.server.log == script.messages
+
+
+@given(actions, st.integers(0, 40))
+def test_a_sparse_producer_goes_on_where_an_earlier_one_ended(
+    steps: list[tuple[str, int]], stored: int
+) -> None:
+    server = ModelServer()
+    early = Script(make(server, mode="sparse", session="early"), is_sparse=True)
+    early.play([("append", 7)] * (stored // 8))
+    early.network.drain()
+    late = Script(make(server, mode="sparse", session="late", max_batch_messages=7), is_sparse=True)
+    late.play(steps)
+    late.network.drain()
+    longest = max((early.messages, late.messages), key=len)
+    assert late.network.core.failure is None
+    assert server.log == longest
