@@ -1,8 +1,51 @@
 """semel: a durable log with exactly-once writes.
 
-Importing this package is cheap on purpose: it loads neither the server nor the broker nor Spark.
+Importing this package is cheap on purpose: it loads neither the server nor the broker nor Spark,
+and the client only when it is first named.
 """
 
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.client import errors
+    from semel.client.async_client import AsyncClient
+    from semel.client.client import Client
+    from semel.client.local_server import local
+    from semel.client.values import Message
+    from semel.model.errors import SemelError
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Message",
+    "SemelError",
+    "__version__",
+    "errors",
+    "local",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncClient": "semel.client.async_client",
+    "Client": "semel.client.client",
+    "Message": "semel.client.values",
+    "SemelError": "semel.model.errors",
+    "local": "semel.client.local_server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is named here when it is first asked for."""
+    if name == "errors":
+        return import_module("semel.client.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'semel' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """Name what can be loaded, too."""
+    return sorted({*globals(), *__all__})

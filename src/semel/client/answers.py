@@ -52,6 +52,10 @@ class BodyEnd(Struct, frozen=True):
 Event = Answer | BodyPart | BodyEnd
 
 
+class AnswerCut(ProtocolError):
+    """The connection was closed in the middle of an answer."""
+
+
 class _Expected(Struct, frozen=True):
     is_head: bool
     is_streamed: bool
@@ -72,7 +76,6 @@ class AnswerParser:
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._rest: int | None = 0  # of the body or chunk; None: until the connection closes
-        self._is_chunked = False
         self._step = self._take_head
         self._events: list[Event] = []
 
@@ -102,7 +105,7 @@ class AnswerParser:
         return self._events
 
     def end(self) -> list[Event]:
-        """Take note that the connection is closed; ProtocolError if that cuts an answer off.
+        """Take note that the connection is closed; AnswerCut if that cuts an answer off.
 
         If no byte of an answer has come this is no error: `waiting_count` tells what is lost.
         """
@@ -111,7 +114,7 @@ class AnswerParser:
         if self._head is not None and self._rest is None:
             self._finish()
         elif self.has_begun:
-            self._refuse("the connection was closed in the middle of an answer")
+            raise AnswerCut("the connection was closed in the middle of an answer")
         return self._events
 
     # ---- the head --------------------------------------------------------------------------------
@@ -177,7 +180,6 @@ class AnswerParser:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 self._refuse(f"Transfer-Encoding {coding!r} is not understood")
-            self._is_chunked = True
             self._step = self._take_chunk_size
         elif length is not None:
             self._rest = self._read_length(length)
@@ -269,7 +271,7 @@ class AnswerParser:
         head, body = self._head, b"".join(self._body)
         assert head is not None
         self._head, self._body, self._body_bytes = None, [], 0
-        self._rest, self._is_chunked = 0, False
+        self._rest = 0
         self._expected.popleft()
         self._step = self._take_head
         self.has_begun = bool(self._buffer)

@@ -17,6 +17,7 @@
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
     │   ├── KeyReused            the Idempotency-Key was used with another payload
+    │   ├── NotSupported         another server, which lacks this call of semel's
     │   ├── LimitReached         try again after `retry_after`, or make room
     │   │   └── DiskFull
     │   └── CorruptData          what is stored is not what was written
@@ -272,6 +273,13 @@ class KeyReused(Refused):
     advice = "use a fresh key for each message"
 
 
+class NotSupported(Refused):
+    """The server does not know this call of semel's; nothing was sent that it could misread."""
+
+    code = "not_supported"
+    advice = "only semel has this call"
+
+
 class LimitReached(Refused):
     """A limit of the server is reached."""
 
@@ -314,9 +322,12 @@ class Indeterminate(ClientError):
     applied = UNKNOWN
     advice = "read the stream to find out; an append with a key or a producer is safe to repeat"
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
 
 class ProtocolError(ClientError):

@@ -78,10 +78,11 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientErro
     applied = problem.get("applied")
     code = problem.get("code")
     code = code if isinstance(code, str) else None
-    if status == 503 and (applied == errors.NO or not problem):
+    if status == 503 and applied == errors.NO:
         return Unavailable(message, status=status, retry_after=retry_after)
-    if status >= 500 and status != 507 and applied != errors.NO:
-        return Indeterminate(message, status=status)
+    if status >= 500 and applied != errors.NO:
+        # A proxy may say this of a request that its server has carried out.
+        return Indeterminate(message, status=status, retry_after=retry_after)
     kind = _kind(status, code, headers)
     return kind(
         message,

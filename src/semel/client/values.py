@@ -1,7 +1,7 @@
 """What calls take and return."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -148,3 +148,13 @@ def decode(raw: bytes, content_type: str) -> Any:
 
 def _offset(place: int | str | None) -> str | None:
     return print_offset(place) if isinstance(place, int) else place
+
+
+def joined(messages: Iterable[Message]) -> bytes:
+    """Put the messages of a byte stream together; TypeError for JSON, which has no such form."""
+    parts: list[bytes] = []
+    for message in messages:
+        if is_json(message.content_type):
+            raise TypeError("the messages of a JSON stream are values: use read()")
+        parts.append(message.raw)
+    return b"".join(parts)

@@ -48,6 +48,7 @@ _RESPONSE_HEADERS: Final = (
     "Producer-Payload-Mismatch",
     "Producer-Receipt",
     "Idempotency-Window",
+    "Idempotent-Replayed",
     "X-Stream-Offset",
     "X-Producer-Epoch",
     "X-Expected-Seq",

@@ -127,6 +127,8 @@ def post_response(
         headers += _x_headers(outcome) if is_x else _producer_headers(outcome)
     if command.key is not None:
         headers.append(("Idempotency-Window", window))
+        if isinstance(outcome, Duplicate):
+            headers.append(("Idempotent-Replayed", "true"))
     return Response(status, headers)
 
 

@@ -1,0 +1,325 @@
+"""The client for asyncio: `AsyncClient`, with the methods of `Client`, awaited."""
+
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from semel.client import site_calls
+from semel.client.async_driver import AsyncDriver
+from semel.client.calls import Conditions, Configuration, Site, StreamCalls
+from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
+from semel.client.flows import Flow
+from semel.client.following import live_reader
+from semel.client.reading import Reader
+from semel.client.transport import transport_to
+from semel.client.values import (
+    START,
+    Message,
+    ProducerState,
+    Receipt,
+    StreamEntry,
+    StreamInfo,
+    joined,
+)
+from semel.model.media import DEFAULT_MEDIA_TYPE
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server, for one event loop at a time; connections are kept and reused.
+
+    Every call ends within `timeout` seconds, with a result or a SemelError that says whether
+    anything was applied. `retries`: how often a call is tried again where that is safe; None: as
+    often as the time allows. `tls`: an ssl.SSLContext, or a file of certificates to trust.
+    `gzip`: ask for compressed answers, which pays over slow networks only.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        connect_timeout: float = CONNECT_SECONDS,
+        retries: int | None = None,
+        tls: ssl.SSLContext | str | None = None,
+        gzip: bool = False,
+    ) -> None:
+        self.transport = transport_to(
+            url, token=token, headers=headers, connect_timeout=connect_timeout, tls=tls
+        )
+        self.timeout = timeout
+        self.site = Site(self.transport.address, retries, gzip)
+        self.driver = AsyncDriver(self.transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self.transport.address.url!r})"
+
+    async def close(self) -> None:
+        """Close the connections; calls after this raise ClientClosed."""
+        await self.driver.close()
+
+    def stream(self, path: str) -> "AsyncStream":
+        """Name a stream; nothing is sent. ValueError if no stream can have that path."""
+        return AsyncStream(self, path)
+
+    async def streams(
+        self, prefix: str = "", *, after: str | None = None, timeout: float | None = None
+    ) -> AsyncIterator[StreamEntry]:
+        """List the streams whose paths begin so, in order of their paths."""
+        while True:
+            page = await self.run(site_calls.list_streams(self.site, prefix, after), timeout)
+            for entry in page.streams:
+                yield entry
+            if page.next is None:
+                return
+            after = page.next
+
+    async def health(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Ask how the server is."""
+        return await self.run(site_calls.health(self.site), timeout)
+
+    async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        """Carry out a flow within `timeout`, or that of the client."""
+        return await self.driver.run(flow, self.timeout if timeout is None else timeout)
+
+
+class AsyncStream:
+    """A stream of a server, by its path."""
+
+    def __init__(self, client: AsyncClient, path: str) -> None:
+        self.client = client
+        self.path = path
+        self.calls = StreamCalls(client.site, path)
+
+    def __repr__(self) -> str:
+        return f"AsyncStream({self.path!r})"
+
+    # ---- the stream as a whole -------------------------------------------------------------------
+
+    async def create(
+        self,
+        content_type: str = DEFAULT_MEDIA_TYPE,
+        *,
+        exist_ok: bool = False,
+        ttl: int | timedelta | None = None,
+        expires_at: datetime | None = None,
+        closed: bool = False,
+        body: Any = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Make the stream, with `body` as its first message if there is one.
+
+        Raises StreamExists if it is there already, unless `exist_ok`, and ConfigConflict if it is
+        there with another configuration. `ttl`: seconds without a use after which it is deleted.
+        """
+        configuration = Configuration(content_type, ttl, expires_at, closed)
+        await self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
+        return self
+
+    async def fork(
+        self,
+        path: str,
+        *,
+        offset: str | None = None,
+        sub_offset: int | None = None,
+        exist_ok: bool = False,
+        ttl: int | timedelta | None = None,
+        expires_at: datetime | None = None,
+        closed: bool = False,
+        timeout: float | None = None,
+    ) -> "AsyncStream":
+        """Make a stream that begins as a copy of this one, up to `offset` or all of it."""
+        fork = AsyncStream(self.client, path)
+        configuration = Configuration(None, ttl, expires_at, closed, self.path, offset, sub_offset)
+        await self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
+        return fork
+
+    async def head(self, *, timeout: float | None = None) -> StreamInfo:
+        """Look at the stream; StreamNotFound if it is not there."""
+        return await self._run(self.calls.head(), timeout)
+
+    async def exists(self, *, timeout: float | None = None) -> bool:
+        """Tell whether the stream is there."""
+        return await self._run(self.calls.exists(), timeout)
+
+    async def delete(self, *, timeout: float | None = None) -> None:
+        """Delete the stream; its data stays for its forks."""
+        await self._run(self.calls.delete(), timeout)
+
+    async def trim(self, before: str, *, timeout: float | None = None) -> None:
+        """Give up the messages before an offset. Only semel can."""
+        await self._run(self.calls.trim(before), timeout)
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        value: Any,
+        *,
+        seq: str | None = None,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        close: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one message; it is durable when this returns.
+
+        In a JSON stream the value is encoded, and bytes are taken for JSON that is ready; in any
+        other it must be bytes, or str where the stream holds text.
+
+        With an `idempotency_key` it is stored once, however often it is sent, and so it is sent
+        again when an answer is lost. Without, a lost answer is Indeterminate. `if_match`: only if
+        the stream ends at this offset. `seq`: only if greater than the last one. `close`: and
+        nothing after it.
+        """
+        return await self.append_many(
+            [value],
+            seq=seq,
+            if_match=if_match,
+            idempotency_key=idempotency_key,
+            close=close,
+            timeout=timeout,
+        )
+
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        seq: str | None = None,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        close: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append messages, all or none of them; the options are those of `append`."""
+        conditions = Conditions(seq, if_match, idempotency_key, close)
+        return await self._run(self.calls.append(list(values), conditions), timeout)
+
+    async def close(self, value: Any = None, *, timeout: float | None = None) -> Receipt:
+        """Close the stream for good, after a last message if there is one."""
+        if value is not None:
+            return await self.append(value, close=True, timeout=timeout)
+        return await self._run(self.calls.close(), timeout)
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    async def read(
+        self, offset: str = START, *, limit: int | None = None, timeout: float | None = None
+    ) -> AsyncIterator[Message]:
+        """Read from an offset to the end as it is now; `timeout` is for each page."""
+        reader = Reader(self.calls, offset, is_live=False)
+        while (page := await self._run(reader.next_page(), timeout)) is not None:
+            if limit is not None:
+                page, limit = page[:limit], limit - len(page)
+            for message in page:
+                yield message
+            if limit is not None and limit <= 0:
+                return
+
+    async def read_bytes(self, offset: str = START, *, timeout: float | None = None) -> bytes:
+        """Read a stream of bytes or text to its end, all in one."""
+        return joined([message async for message in self.read(offset, timeout=timeout)])
+
+    async def read_text(self, offset: str = START, *, timeout: float | None = None) -> str:
+        """Read a stream of text to its end, all in one."""
+        found = await self.read_bytes(offset, timeout=timeout)
+        return found.decode()
+
+    def tail(
+        self, offset: str = START, *, live: str = "auto", timeout: float | None = None
+    ) -> "AsyncTail":
+        """Read from an offset and go on with what comes, until the stream is closed.
+
+        `now` is where the stream ends when the `async with` is entered, or the first message is
+        asked for. The first answer must come within `timeout`;
+        after that, a server that is gone is waited for, and nothing is skipped or repeated.
+        `live`: `long-poll`, `sse`, or `auto` for the first, which brings each message's offset.
+        """
+        within = self.client.timeout if timeout is None else timeout
+        return AsyncTail(self.client.driver, live_reader(self.calls, offset, live), within)
+
+    # ---- producers -------------------------------------------------------------------------------
+
+    async def producers(
+        self, producer_id: str | None = None, *, timeout: float | None = None
+    ) -> list[ProducerState]:
+        """Ask what the server knows of the stream's producers, or of one."""
+        return await self._run(site_calls.producers(self.calls, producer_id), timeout)
+
+    async def explain(
+        self, producer_id: str, seq: int, *, epoch: int | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Ask what would become of an append with this number, and why."""
+        return await self._run(site_calls.explain(self.calls, producer_id, epoch, seq), timeout)
+
+    async def forget_producer(self, producer_id: str, *, timeout: float | None = None) -> None:
+        """Let the stream forget a producer: its numbers begin anew."""
+        await self._run(site_calls.forget_producer(self.calls, producer_id), timeout)
+
+    async def _run(self, flow: Flow[T], timeout: float | None) -> T:
+        return await self.client.run(flow, timeout)
+
+
+class AsyncTail(AsyncIterator[Message]):
+    """The messages of a stream as they come. Ends with the stream, or by `close`."""
+
+    def __init__(self, driver: AsyncDriver, reader: Reader, timeout: float) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._timeout = timeout
+        self._ready: deque[Message] = deque()
+        self._is_over = False
+
+    def __aiter__(self) -> "AsyncTail":
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._fetch()
+        return self._ready.popleft()
+
+    async def __aenter__(self) -> "AsyncTail":
+        await self._driver.run(self._reader.begin(), self._timeout)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @property
+    def offset(self) -> str:
+        """Where to go on after what was fetched so far."""
+        return self._reader.offset
+
+    async def close(self) -> None:
+        """End it. A task that waits for a message is ended by cancelling it."""
+        self._is_over = True
+        await self._driver.run(self._reader.hang_up(), None)
+
+    async def _fetch(self) -> None:
+        timeout = None if self._reader.has_begun else self._timeout
+        try:
+            page = await self._driver.run(self._reader.next_page(), timeout)
+        except BaseException:
+            await self._driver.run(self._reader.hang_up(), None)
+            raise
+        self._ready.extend(page or ())
+        self._is_over = page is None

@@ -1,0 +1,48 @@
+"""The event loop that the sync producers of this process share."""
+
+import asyncio
+import atexit
+import os
+import threading
+
+_lock = threading.Lock()
+_current: "Background | None" = None
+
+
+class Background:
+    """A loop that runs on a thread of its own, as long as the process does."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs on its thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread is there: a fork of the process has none."""
+        return self._thread.is_alive() and self._pid == os.getpid()
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+        self.loop.close()
+
+    def _stop(self) -> None:
+        if self.is_alive:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(1.0)
+
+
+def background() -> Background:
+    """Give the loop, started when it is first needed."""
+    global _current  # noqa: PLW0603 - one for the process is the point
+    with _lock:
+        if _current is None or not _current.is_alive:
+            _current = Background()
+        return _current

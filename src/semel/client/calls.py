@@ -1,0 +1,332 @@
+"""What each call of a stream sends, and what its answer means. Pure: flows, no sockets."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from semel.client import errors
+from semel.client.addresses import Address, query, stream_reference
+from semel.client.answers import Answer
+from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
+from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.outgoing import Fields, Request
+from semel.client.values import Receipt, StreamInfo, encode, encode_json
+from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import print_instant, read_flag, read_instant, to_number
+from semel.wire.media import BATCH
+from semel.wire.problems import BadRequest
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Site(Struct, frozen=True):
+    """A server, and how calls to it are made."""
+
+    address: Address
+    retries: int | None = None
+    is_gzip: bool = False
+
+
+class Conditions(Struct, frozen=True):
+    """What an append asks for beside its messages."""
+
+    seq: str | None = None
+    if_match: str | None = None
+    idempotency_key: str | None = None
+    is_closing: bool = False
+
+    @property
+    def headers(self) -> Fields:
+        """The headers that say so."""
+        found = {
+            "Stream-Seq": self.seq,
+            "If-Match": None if self.if_match is None else f'"{self.if_match}"',
+            "Idempotency-Key": self.idempotency_key,
+            "Stream-Closed": "true" if self.is_closing else None,
+        }
+        return tuple((name, value) for name, value in found.items() if value is not None)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a second try cannot be applied twice, and cannot tell if the first one was."""
+        return self.idempotency_key is None and (self.if_match is not None or self.seq is not None)
+
+
+class Configuration(Struct, frozen=True):
+    """What a stream is created with."""
+
+    content_type: str | None = None
+    ttl: int | timedelta | None = None
+    expires_at: datetime | None = None
+    is_closed: bool = False
+    forked_from: str | None = None
+    fork_offset: str | None = None
+    fork_sub_offset: int | None = None
+
+    @property
+    def headers(self) -> Fields:
+        """The headers that say so; ValueError if they cannot."""
+        found = {
+            "Content-Type": self.content_type,
+            "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
+            "Stream-Expires-At": None if self.expires_at is None else _print_at(self.expires_at),
+            "Stream-Closed": "true" if self.is_closed else None,
+            "Stream-Forked-From": (
+                None if self.forked_from is None else stream_reference(self.forked_from)
+            ),
+            "Stream-Fork-Offset": self.fork_offset,
+            "Stream-Fork-Sub-Offset": (
+                None if self.fork_sub_offset is None else str(self.fork_sub_offset)
+            ),
+        }
+        return tuple((name, value) for name, value in found.items() if value is not None)
+
+
+class StreamCalls:
+    """The calls of one stream; it remembers the stream's media type once it has seen it."""
+
+    def __init__(self, site: Site, path: str) -> None:
+        self.site = site
+        self.path = path
+        self.target = site.address.stream_target(path)
+        self.content_type: str | None = None
+        self.is_semel = False  # as far as is known
+
+    # ---- the stream as a whole -------------------------------------------------------------------
+
+    def create(
+        self, configuration: Configuration, value: Any = None, *, exist_ok: bool = False
+    ) -> Flow[None]:
+        """Make the stream; raises StreamExists or ConfigConflict."""
+        body = None
+        if value is not None:
+            body = _one(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
+        request = Request("PUT", self.target, configuration.headers, body)
+        asked = yield from self._ask(request, Kind.REPEATABLE)
+        answer = asked.answer
+        if answer.status == 409:
+            raise _conflict(asked)
+        asked.expect(200, 201)
+        self.content_type = answer.headers.get("content-type")
+        # After a lost answer, 200 says that the first try made it.
+        if answer.status == 200 and not exist_ok and not asked.was_lost:
+            raise errors.StreamExists(f"{self.path} is there already", status=200)
+
+    def head(self) -> Flow[StreamInfo]:
+        """Look at the stream."""
+        asked = yield from self._ask(Request("HEAD", self.target), Kind.READ)
+        if asked.answer.status >= 400:
+            raise _bodiless(asked, self.path)
+        info = _info(asked.expect(200))
+        self.content_type = info.content_type
+        self.is_semel = info.incarnation is not None
+        return info
+
+    def exists(self) -> Flow[bool]:
+        """Tell whether the stream is there."""
+        try:
+            yield from self.head()
+        except (errors.StreamNotFound, errors.StreamGone):
+            return False
+        return True
+
+    def delete(self) -> Flow[None]:
+        """Delete the stream."""
+        asked = yield from self._ask(Request("DELETE", self.target), Kind.REPEATABLE)
+        self.content_type = None
+        if asked.was_lost and asked.answer.status in (404, 410):
+            return  # the try whose answer was lost did it
+        asked.expect(200, 204)
+
+    def trim(self, before: str) -> Flow[None]:
+        """Give up what lies before an offset."""
+        # Another server would not look at `before`, and delete the stream.
+        yield from self._require_semel("trim")
+        target = self.target + query(before=before)
+        asked = yield from self._ask(Request("DELETE", target), Kind.REPEATABLE)
+        asked.expect(204)
+
+    # ---- appending -------------------------------------------------------------------------------
+
+    def append(self, values: Sequence[Any], conditions: Conditions) -> Flow[Receipt]:
+        """Append messages, all or none."""
+        if not values:
+            raise ValueError("there is nothing to append")
+        if conditions.idempotency_key is not None:
+            yield from self._require_semel("idempotency_key")
+        if conditions.if_match is not None:
+            yield from self._require_semel("if_match")
+        content_type = yield from self.known_type()
+        if len(values) > 1 and not is_json(content_type):
+            yield from self._require_semel(f"append_many of {content_type}")
+        try:
+            return (yield from self._append(values, content_type, conditions))
+        except Refused as error:
+            if not _is_about_type(error):
+                raise
+            fresh = yield from self._changed_type(content_type)
+            if fresh is None:
+                raise _without_type(error, conditions) from None
+        return (yield from self._append(values, fresh, conditions))
+
+    def close(self) -> Flow[Receipt]:
+        """Close the stream; again if it is closed already."""
+        headers = Conditions(is_closing=True).headers
+        request = Request("POST", self.target, headers, b"")
+        asked = yield from self._ask(request, Kind.REPEATABLE)
+        return _receipt(asked.expect(200, 204))
+
+    def known_type(self) -> Flow[str]:
+        """Give the stream's media type; asks for it the first time."""
+        if self.content_type is None:
+            yield from self.head()
+        assert self.content_type is not None
+        return self.content_type
+
+    def _require_semel(self, call: str) -> Flow[None]:
+        """Refuse a call that another server would take for something else."""
+        if not self.is_semel:
+            yield from self.head()
+        if not self.is_semel:
+            raise errors.NotSupported(f"this server does not know {call}")
+
+    def _changed_type(self, content_type: str) -> Flow[str | None]:
+        """Ask for the media type again; None if it is what we thought."""
+        info = yield from self.head()
+        is_same = normalise(info.content_type) == normalise(content_type)
+        return None if is_same else info.content_type
+
+    def _append(
+        self, values: Sequence[Any], content_type: str, conditions: Conditions
+    ) -> Flow[Receipt]:
+        body_type, body = _pack(values, content_type)
+        headers = (("Content-Type", body_type), *conditions.headers)
+        is_tagged = conditions.idempotency_key is not None
+        kind = Kind.REPEATABLE if is_tagged or conditions.is_guarded else Kind.ONCE
+        asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
+        if asked.answer.status in (200, 204):
+            return _receipt(asked.answer)
+        error = _error(asked)
+        if asked.was_lost and conditions.is_guarded and isinstance(error, _OWN_DOING):
+            raise Indeterminate(
+                "an earlier try got no answer, and this refusal may be its own doing:"
+                f" {error.message}",
+                status=asked.answer.status,
+            )
+        raise error
+
+    def _ask(self, request: Request, kind: Kind) -> Flow[Asked]:
+        return ask(request, kind, retries=self.site.retries)
+
+
+_OWN_DOING = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
+
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+def _one(value: Any, content_type: str) -> bytes:
+    """Make the body of one message; a JSON list stays one message."""
+    raw = encode(value, content_type)
+    return b"[" + raw + b"]" if is_json(content_type) else raw
+
+
+def _pack(values: Sequence[Any], content_type: str) -> tuple[str, bytes]:
+    """Make the body of an append, and its media type."""
+    if is_json(content_type):
+        return content_type, b"[" + b",".join([encode_json(value) for value in values]) + b"]"
+    messages = [encode(value, content_type) for value in values]
+    if len(messages) == 1:
+        return content_type, messages[0]
+    return BATCH, encode_batch(content_type, messages)
+
+
+def _print_ttl(ttl: int | timedelta) -> str:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if seconds != int(seconds) or seconds < 0:
+        raise ValueError(f"ttl is in whole seconds, not {seconds}")
+    return str(int(seconds))
+
+
+def _print_at(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ValueError("expires_at needs a time zone, such as datetime.timezone.utc")
+    return print_instant((moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def _receipt(answer: Answer) -> Receipt:
+    headers = answer.headers
+    return Receipt(
+        headers.get("stream-next-offset"),
+        read_flag(headers, "idempotent-replayed"),
+        read_flag(headers, "stream-closed"),
+    )
+
+
+def _info(answer: Answer) -> StreamInfo:
+    headers = answer.headers
+    next_offset = headers.get("stream-next-offset")
+    if next_offset is None:
+        raise ProtocolError("the answer has no Stream-Next-Offset")
+    return StreamInfo(
+        headers.get("content-type", DEFAULT_MEDIA_TYPE),
+        next_offset,
+        read_flag(headers, "stream-closed"),
+        to_number(headers.get("stream-ttl", "")),
+        _read_at(headers),
+        headers.get("stream-incarnation"),
+    )
+
+
+def _read_at(headers: Mapping[str, str]) -> datetime | None:
+    try:
+        instant_ms = read_instant(headers, "stream-expires-at")
+    except BadRequest:
+        return None
+    return None if instant_ms is None else _EPOCH + timedelta(milliseconds=instant_ms)
+
+
+def _is_bare(error: ClientError) -> bool:
+    """Tell whether a 409 is that of another server, which says no more than that."""
+    return type(error) is Refused and error.status == 409 and error.code == Refused.code
+
+
+def _conflict(asked: Asked) -> ClientError:
+    """Read the 409 of a creation."""
+    error = _error(asked)
+    return errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
+
+
+def _is_about_type(error: Refused) -> bool:
+    return isinstance(error, errors.ContentTypeConflict) or _is_bare(error)
+
+
+def _without_type(error: Refused, conditions: Conditions) -> Refused:
+    """Name the refusal of an append whose media type is right."""
+    if _is_bare(error) and conditions.seq is not None:
+        return errors.StreamSeqConflict(error.message, status=409)
+    return error
+
+
+def _bodiless(asked: Asked, path: str) -> ClientError:
+    """Read the refusal of a HEAD, which has no words."""
+    error = _error(asked)
+    if isinstance(error, errors.StreamNotFound):
+        return errors.StreamNotFound(f"there is no stream {path}", status=404)
+    if isinstance(error, errors.StreamGone):
+        return errors.StreamGone(f"the stream {path} is deleted", status=410)
+    return error
+
+
+def _error(asked: Asked) -> ClientError:
+    try:
+        asked.expect()
+    except ClientError as error:
+        return error
+    raise AssertionError

@@ -1,0 +1,195 @@
+"""Calls as generators: what to send, when to wait, when to give up. One set for sync and async.
+
+A flow yields steps and is sent back what became of each; a driver carries them out. Flows hold no
+socket and know no clock: how much time is left is the driver's to say.
+"""
+
+from collections.abc import Generator
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from semel.client import errors
+from semel.client.answers import Answer
+from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
+from semel.client.outgoing import Request
+from semel.client.refusals import error_of
+
+T = TypeVar("T")
+Flow = Generator["Step", Any, T]
+
+PAUSE_SECONDS_MIN: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 2.0
+_DOUBLINGS_MAX: Final = 10
+_PASSING: Final = frozenset({408, 429, 507})
+
+
+class Kind(Enum):
+    """What sending a request twice would mean."""
+
+    READ = "changes nothing"
+    REPEATABLE = "changes nothing the second time"
+    ONCE = "would be carried out twice"
+
+
+# ---- steps, and what becomes of them -------------------------------------------------------------
+
+
+class Send(Struct, frozen=True):
+    """Send a request and wait: Answer, Opened, NotSent or Lost.
+
+    `silence_seconds`: how long the server may take to answer, if not as long as the call.
+    """
+
+    request: Request
+    kind: Kind
+    silence_seconds: float | None = None
+
+
+class Pause(Struct, frozen=True):
+    """Wait about so long, and not less than `at_least`: False if the time is over before that."""
+
+    seconds: float
+    at_least: float = 0.0
+
+
+class Receive(Struct, frozen=True):
+    """Wait for the next part of a streamed answer: BodyPart, BodyEnd or Lost."""
+
+    channel: Any
+    silence_seconds: float
+
+
+class Hang(Struct, frozen=True):
+    """Hang up on a streamed answer."""
+
+    channel: Any
+
+
+Step = Send | Pause | Receive | Hang
+
+
+class Opened(Struct, frozen=True):
+    """An answer that is streamed has begun; `channel` is where the rest comes from."""
+
+    answer: Answer
+    channel: Any
+
+
+class NotSent(Struct, frozen=True):
+    """The server cannot have the whole request. `is_hopeless`: nor will it ever."""
+
+    reason: str
+    is_hopeless: bool = False
+
+
+class Lost(Struct, frozen=True):
+    """The request was sent, and the answer did not come.
+
+    `is_stale`: an old connection was closed before the first byte of it, as happens when a server
+    is tired of waiting in the same moment.
+    """
+
+    reason: str
+    is_stale: bool = False
+
+
+Reply = Answer | Opened | NotSent | Lost
+
+
+class Asked(Struct, frozen=True):
+    """An answer to act on. `was_lost`: an earlier try of the same call may have been applied."""
+
+    answer: Answer
+    was_lost: bool = False
+    channel: Any = None
+
+    def expect(self, *statuses: int) -> Answer:
+        """Take nothing but these for a success; raises what the answer means."""
+        answer = self.answer
+        if answer.status in statuses:
+            return answer
+        if answer.status < 400:
+            raise errors.ProtocolError(
+                f"the answer was {answer.status}, and not {' or '.join(map(str, statuses))}"
+            )
+        raise error_of(answer.status, answer.headers, answer.body)
+
+
+# ---- asking until there is an answer -------------------------------------------------------------
+
+
+def ask(
+    request: Request,
+    kind: Kind,
+    *,
+    retries: int | None = None,
+    silence_seconds: float | None = None,
+) -> Flow[Asked]:
+    """Send a request, again if that is safe, until there is an answer that says something.
+
+    `retries` None: as often as the time allows. Raises Unavailable or Indeterminate.
+    """
+    was_lost = False
+    is_stale_seen = False
+    tries = 0
+    while True:
+        reply: Reply = yield Send(request, kind, silence_seconds)
+        if isinstance(reply, Opened):
+            return Asked(reply.answer, was_lost, reply.channel)
+        error = _failure(reply)
+        if error is None:
+            assert isinstance(reply, Answer)
+            return Asked(reply, was_lost)
+        is_safe = error.applied == errors.NO or kind is not Kind.ONCE
+        was_lost = was_lost or error.applied != errors.NO
+        if is_safe and isinstance(reply, Lost) and reply.is_stale and not is_stale_seen:
+            is_stale_seen = True  # nothing is wrong with the server: no need to wait
+            continue
+        is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
+        if not is_safe or is_hopeless or (retries is not None and tries >= retries):
+            raise _verdict(error, kind, was_lost=was_lost)
+        if not (yield pause_after(tries, _retry_after(error))):
+            raise _verdict(error, kind, was_lost=was_lost)
+        tries += 1
+
+
+def pause_after(tries: int, at_least: float | None = None) -> Pause:
+    """How long to wait after so many tries that were in vain."""
+    seconds = PAUSE_SECONDS_MIN * 2 ** min(tries, _DOUBLINGS_MAX)
+    return Pause(min(seconds, PAUSE_SECONDS_MAX), at_least or 0.0)
+
+
+def _failure(reply: Answer | NotSent | Lost) -> ClientError | None:
+    """Tell what is wrong, if it may be right later; None if the answer is one to act on."""
+    if isinstance(reply, NotSent):
+        return Unavailable(reply.reason)
+    if isinstance(reply, Lost):
+        return Indeterminate(reply.reason)
+    if reply.status < 400:
+        return None
+    error = error_of(reply.status, reply.headers, reply.body)
+    if not isinstance(error, Refused):
+        return error
+    # 429 without Retry-After: a limit that does not go away by waiting.
+    is_passing = error.status == 408 or (error.status in _PASSING and error.retry_after is not None)
+    return error if is_passing else None
+
+
+def _retry_after(error: ClientError) -> float | None:
+    if isinstance(error, Refused | Unavailable | Indeterminate):
+        return error.retry_after
+    return None
+
+
+def _verdict(error: ClientError, kind: Kind, *, was_lost: bool) -> ClientError:
+    """Say what the caller must know in the end: whether anything may have been applied."""
+    status = getattr(error, "status", None)
+    if kind is Kind.READ:
+        return Unavailable(error.message, status=status) if error.applied != errors.NO else error
+    if was_lost and error.applied == errors.NO:
+        return Indeterminate(
+            f"an earlier try got no answer; the last one: {error.message}", status=status
+        )
+    return error

@@ -1,0 +1,143 @@
+"""Following a stream by server-sent events. Pure: flows, no sockets.
+
+What a data event brought counts only when the control event after it has told where to go on: a
+connection that breaks in between costs nothing and repeats nothing.
+"""
+
+import binascii
+from base64 import b64decode
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from semel.client.addresses import query
+from semel.client.answers import BodyPart
+from semel.client.calls import StreamCalls
+from semel.client.errors import ProtocolError
+from semel.client.flows import Flow, Hang, Kind, Receive, ask, pause_after
+from semel.client.outgoing import Request
+from semel.client.reading import SILENCE_SECONDS, Page, Reader, plain_messages
+from semel.client.sse_events import SseEvent, SseParser
+from semel.client.values import Message
+from semel.model.media import is_json
+from semel.wire.media import EVENTS
+
+
+class _Control(Struct, rename="camel"):
+    stream_next_offset: str
+    stream_cursor: str | None = None
+    up_to_date: bool = False
+    stream_closed: bool = False
+
+
+_control = msgspec.json.Decoder(_Control)
+
+
+def live_reader(calls: StreamCalls, offset: str, live: str) -> Reader:
+    """Choose how a stream is followed.
+
+    A long-poll brings each message's own offset and time, so that is the usual way.
+    """
+    if live in ("auto", "long-poll"):
+        return Reader(calls, offset, is_live=True)
+    if live == "sse":
+        return SseReader(calls, offset)
+    raise ValueError(f"live must be auto, long-poll or sse, not {live!r}")
+
+
+class SseReader(Reader):
+    """A reader that is pushed what is new. Its messages have offsets at the ends of each push."""
+
+    def __init__(self, calls: StreamCalls, offset: str) -> None:
+        super().__init__(calls, offset, is_live=True)
+        self._channel: Any = None
+        self._parser = SseParser()
+        self._is_base64 = False
+        self._held: list[bytes] = []
+        self._in_vain = 0
+
+    def next_page(self) -> Flow[list[Message] | None]:
+        """Wait for the next push; an empty list says only that time has passed."""
+        yield from self.begin()
+        if self._is_over:
+            yield from self.hang_up()
+            return None
+        if self._channel is None:
+            yield from self._open()
+        part = yield Receive(self._channel, SILENCE_SECONDS)
+        if not isinstance(part, BodyPart):
+            yield from self.hang_up()
+            yield pause_after(self._in_vain)
+            self._in_vain += 1
+            return []
+        messages: list[Message] = []
+        for event in self._parser.feed(part.data):
+            messages += yield from self._take(event)
+        return messages
+
+    def hang_up(self) -> Flow[None]:
+        """Let the connection go."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            yield Hang(channel)
+
+    def _open(self) -> Flow[None]:
+        target = self._calls.target + query(offset=self.offset, live="sse", cursor=self._cursor)
+        request = Request("GET", target, (("Accept", EVENTS),), is_streamed=True)
+        retries = None if self.has_begun else self._calls.site.retries
+        asked = yield from ask(request, Kind.READ, retries=retries, silence_seconds=SILENCE_SECONDS)
+        answer = asked.expect(200)
+        if asked.channel is None:
+            raise ProtocolError(f"the server does not answer live=sse with {EVENTS}")
+        self._channel = asked.channel
+        self._parser, self._held = SseParser(), []
+        self._is_base64 = answer.headers.get("stream-sse-data-encoding") == "base64"
+        self.check(answer.headers)
+
+    def _take(self, event: SseEvent) -> Flow[list[Message]]:
+        if event.kind == "data":
+            self._held.append(self._decoded(event.data))
+            return []
+        if event.kind != "control":
+            return []
+        try:
+            control = _control.decode(event.data)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"a control event is not understood: {error}") from None
+        media_type = yield from self._calls.known_type()
+        messages = _messages(self._held, media_type, self.offset, control.stream_next_offset)
+        self._held = []
+        self._in_vain = 0
+        page = Page(
+            messages,
+            control.stream_next_offset,
+            control.up_to_date,
+            control.stream_closed,
+            control.stream_cursor,
+        )
+        self._move(page)
+        return messages
+
+    def _decoded(self, data: bytes) -> bytes:
+        if not self._is_base64:
+            return data
+        try:
+            # Lines of it are joined by line ends, which are no part of it.
+            return b64decode(data.replace(b"\n", b""), validate=True)
+        except binascii.Error as error:
+            raise ProtocolError(f"a data event is no base64: {error}") from None
+
+
+def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:
+    """Make the messages of several data events with one control event after them."""
+    if not is_json(media_type):
+        return plain_messages(b"".join(held), media_type, start, next_offset)
+    messages = [
+        message for data in held for message in plain_messages(data, media_type, None, next_offset)
+    ]
+    for message in messages:
+        message.next_place = None
+    if messages:
+        messages[0].place, messages[-1].next_place = start, next_offset
+    return messages

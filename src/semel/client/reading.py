@@ -1,0 +1,201 @@
+"""Reading: pages of messages, and how to go on after each. Pure: flows, no sockets."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from semel.client import errors
+from semel.client.addresses import query
+from semel.client.answers import Answer
+from semel.client.calls import StreamCalls
+from semel.client.errors import ProtocolError
+from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.outgoing import Fields, Request
+from semel.client.values import NOW, Message
+from semel.model.media import is_json, normalise
+from semel.model.messages import split_messages
+from semel.wire.bodies import BadFormat, decode_frames
+from semel.wire.headers import read_flag
+from semel.wire.media import FRAMES
+
+# How long a server may keep a live reader waiting before it counts as lost. Servers end a long-poll
+# after half a minute or so, and an event stream after a minute.
+SILENCE_SECONDS: Final = 90.0
+_array: Final = msgspec.json.Decoder(list[Raw])
+_ACCEPT: Final = ("Accept", f"{FRAMES}, */*;q=0.5")
+
+
+class Page(Struct, frozen=True):
+    """What one answer brought. `end` is where the stream ended then, if the server tells."""
+
+    messages: list[Message]
+    next_offset: str
+    is_up_to_date: bool = False
+    is_closed: bool = False
+    cursor: str | None = None
+    end: int | None = None
+
+
+class Reader:
+    """A place in a stream, and how to move on from it.
+
+    `next_page` is a flow that gives the next messages, or None when there is nothing more to come:
+    at the end as it is, or, if `is_live`, at the end of a closed stream.
+    """
+
+    def __init__(self, calls: StreamCalls, offset: str, *, is_live: bool) -> None:
+        self.offset = offset
+        self._calls = calls
+        self._is_live = is_live
+        self._is_at_end = False
+        self._is_over = False
+        self._has_begun = False
+        self._incarnation: str | None = None
+        self._cursor: str | None = None
+        self._end: int | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the server has answered once: from then on a live reader waits for it."""
+        return self._has_begun
+
+    def begin(self) -> Flow[None]:
+        """Turn `now` into an offset: after a break it would mean another place."""
+        if self.offset == NOW:
+            asked = yield from self._get(live=None)
+            self._move(page_of(asked.expect(200), self.offset))
+
+    def next_page(self) -> Flow[list[Message] | None]:
+        """Read on; an empty list says only that time has passed."""
+        yield from self.begin()
+        if self._is_over:
+            return None
+        live = "long-poll" if self._is_live and self._is_at_end else None
+        asked = yield from self._get(live)
+        page = page_of(asked.expect(200, 204), self.offset)
+        self.check(asked.answer.headers)
+        self._move(page)
+        return page.messages
+
+    def hang_up(self) -> Flow[None]:
+        """Let go of what is held between two pages: nothing, here."""
+        yield from ()
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Refuse to go on in another stream of the same path."""
+        found = headers.get("stream-incarnation")
+        if self._incarnation is not None and found not in (None, self._incarnation):
+            raise errors.StreamGone(
+                f"{self._calls.path} was deleted and made anew; this place in it is gone"
+            )
+        self._incarnation = found
+
+    def _move(self, page: Page) -> None:
+        has_moved = page.next_offset != self.offset
+        self.offset, self._cursor = page.next_offset, page.cursor
+        self._has_begun = True
+        if self._end is None:
+            self._end = page.end
+        self._is_at_end = page.is_up_to_date or not (page.messages or has_moved)
+        if self._is_live:
+            self._is_over = page.is_closed
+        else:
+            self._is_over = page.is_closed or self._is_at_end or self._has_passed(page)
+
+    def _has_passed(self, page: Page) -> bool:
+        """Whether all is read that was there when the reading began."""
+        last = page.messages[-1].next_place if page.messages else None
+        return self._end is not None and isinstance(last, int) and last >= self._end
+
+    def _get(self, live: str | None) -> Flow[Asked]:
+        cursor = self._cursor if live else None
+        target = self._calls.target + query(offset=self.offset, live=live, cursor=cursor)
+        headers: Fields = (_ACCEPT,)
+        if self._calls.site.is_gzip:
+            headers = (_ACCEPT, ("Accept-Encoding", "gzip"))
+        return ask(
+            Request("GET", target, headers),
+            Kind.READ,
+            retries=None if self._has_begun and self._is_live else self._calls.site.retries,
+            silence_seconds=SILENCE_SECONDS if live else None,
+        )
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+
+def page_of(answer: Answer, start: str) -> Page:
+    """Read what an answer to a read from `start` brought."""
+    headers = answer.headers
+    next_offset = headers.get("stream-next-offset")
+    if next_offset is None:
+        raise ProtocolError("the answer has no Stream-Next-Offset")
+    media_type = headers.get("content-type", "")
+    messages: list[Message] = []
+    end = None
+    if answer.status == 204:
+        pass
+    elif normalise(media_type) == FRAMES:
+        messages, end = _from_frames(answer.body)
+    else:
+        messages = plain_messages(answer.body, media_type, start, next_offset)
+    return Page(
+        messages,
+        next_offset,
+        read_flag(headers, "stream-up-to-date"),
+        read_flag(headers, "stream-closed"),
+        headers.get("stream-cursor"),
+        end,
+    )
+
+
+def _from_frames(body: bytes) -> tuple[list[Message], int]:
+    try:
+        frames = decode_frames(body)
+    except BadFormat as error:
+        raise ProtocolError(f"the answer is no {FRAMES}: {error}") from None
+    messages: list[Message] = []
+    media_type = frames.content_type
+    for piece in frames.pieces:
+        place, time_ms = piece.offset, piece.time_ms
+        for raw in split_messages(
+            piece.payload, piece.count, piece.lengths, is_joined=piece.is_joined
+        ):
+            messages.append(Message(raw, media_type, place, place + 1, time_ms))
+            place += 1
+    if messages:
+        messages[-1].next_place = frames.next_offset
+    return messages, frames.tail
+
+
+def plain_messages(
+    body: bytes, media_type: str, start: str | None, next_offset: str
+) -> list[Message]:
+    """Read a body in the stream's own media type: only its two ends have an offset."""
+    if not body:
+        return []
+    found = split_array(body) if is_json(media_type) else [body]
+    messages = [Message(raw, media_type) for raw in found]
+    if messages:
+        messages[0].place = None if start == NOW else start
+        messages[-1].next_place = next_offset
+    return messages
+
+
+def split_array(body: bytes) -> list[bytes]:
+    """Split a JSON array into its elements, byte for byte."""
+    try:
+        return [bytes(raw).strip() for raw in _array.decode(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        # JSON, and more than msgspec takes: half a surrogate pair, say.
+        found = json.loads(body)
+    except ValueError as error:
+        raise ProtocolError(f"the answer is no JSON: {error}") from None
+    if not isinstance(found, list):
+        raise ProtocolError("the answer is no JSON array")
+    return [json.dumps(value).encode("ascii") for value in found]

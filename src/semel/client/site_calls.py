@@ -1,0 +1,98 @@
+"""The calls that are about a server and not one stream, and semel's own about producers."""
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from semel.client.addresses import query
+from semel.client.answers import Answer
+from semel.client.calls import Site, StreamCalls
+from semel.client.errors import NotSupported, ProtocolError
+from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.outgoing import Request
+from semel.client.refusals import error_of
+from semel.client.values import ProducerState, StreamEntry
+from semel.model.media import normalise
+from semel.wire.media import PROBLEM
+
+T = TypeVar("T")
+_LISTING_COUNT: Final = 1_000
+_LACKING: Final = frozenset({"stream_not_found", "stream_gone", "UNKNOWN_PRODUCER_ID"})
+
+
+class Listing(Struct, frozen=True):
+    """A page of a listing; `next` is where the next one begins."""
+
+    streams: list[StreamEntry]
+    next: str | None = None
+
+
+class _Producers(Struct, frozen=True):
+    producers: list[ProducerState]
+
+
+def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
+    """Ask for a page of the streams whose paths begin so."""
+    target = site.address.target("/v1/streams") + query(
+        prefix=prefix or None, after=after, limit=_LISTING_COUNT
+    )
+    answer = yield from _get(site, target)
+    return _decoded(answer, Listing)
+
+
+def health(site: Site) -> Flow[dict[str, Any]]:
+    """Ask how the server is."""
+    answer = yield from _get(site, site.address.target("/health"))
+    return _decoded(answer, dict[str, Any])
+
+
+def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[ProducerState]]:
+    """Ask what the server knows of a stream's producers."""
+    target = calls.site.address.target("/v1/producers") + query(stream=calls.path, id=producer_id)
+    answer = yield from _get(calls.site, target)
+    return _decoded(answer, _Producers).producers
+
+
+def explain(
+    calls: StreamCalls, producer_id: str, epoch: int | None, seq: int
+) -> Flow[dict[str, Any]]:
+    """Ask what would become of an append, and why."""
+    target = calls.site.address.target("/v1/producers/explain") + query(
+        stream=calls.path, id=producer_id, epoch=epoch, seq=seq
+    )
+    answer = yield from _get(calls.site, target)
+    return _decoded(answer, dict[str, Any])
+
+
+def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
+    """Let a stream forget a producer."""
+    target = calls.site.address.target("/v1/producers") + query(stream=calls.path, id=producer_id)
+    request = Request("DELETE", target)
+    asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
+    _require_page(asked)
+    asked.expect(200, 204)
+
+
+def _get(site: Site, target: str) -> Flow[Answer]:
+    asked = yield from ask(Request("GET", target), Kind.READ, retries=site.retries)
+    _require_page(asked)
+    return asked.expect(200)
+
+
+def _require_page(asked: Asked) -> None:
+    """Tell a server that lacks a page from one that lacks what was asked for there."""
+    answer = asked.answer
+    if answer.status not in (404, 405):
+        return
+    error = error_of(answer.status, answer.headers, answer.body)
+    is_semel = normalise(answer.headers.get("content-type", "")) == PROBLEM
+    if not is_semel or error.code not in _LACKING:
+        raise NotSupported(f"this server has no such page: {error.message}", status=answer.status)
+
+
+def _decoded(answer: Answer, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the answer is not what was asked for: {error}") from None

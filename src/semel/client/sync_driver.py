@@ -1,0 +1,269 @@
+"""Carrying out flows with blocking sockets. Safe to use from many threads."""
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import Any, Final, TypeVar
+
+from semel.client.answers import Answer, AnswerCut, AnswerParser, BodyEnd, BodyPart, Event
+from semel.client.chance import jitter
+from semel.client.errors import ClientClosed
+from semel.client.flows import Flow, Kind, Lost, NotSent, Opened, Pause, Receive, Reply, Send
+from semel.client.outgoing import render
+from semel.client.transport import (
+    FOREVER,
+    IDLE_COUNT_MAX,
+    IDLE_SECONDS_MAX,
+    RECEIVE_BYTES,
+    Transport,
+    not_reached,
+)
+
+T = TypeVar("T")
+_LINGER_SECONDS: Final = 1.0
+
+
+class Stop:
+    """Ends a call from another thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the call is to end."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """End the call: what it waits for is lost."""
+        self._event.set()
+        with self._lock:
+            if self._socket is not None:
+                _shut_down(self._socket)
+
+    def watch(self, connection: socket.socket | None) -> None:
+        """Name the socket the call waits for now."""
+        with self._lock:
+            self._socket = connection
+            if connection is not None and self.is_set:
+                _shut_down(connection)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, unless the call is to end."""
+        self._event.wait(seconds)
+
+
+class Connection:
+    """One connection, and the answers on it."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+        self.parser = AnswerParser()
+        self.idle_since = 0.0
+        self.is_reused = False
+        self.events: deque[Event] = deque()
+
+    def is_quiet(self) -> bool:
+        """Whether the other side has neither closed it nor said anything unasked."""
+        if isinstance(self.line, ssl.SSLSocket) and self.line.pending():
+            return False
+        poll = select.poll()
+        poll.register(self.line, select.POLLIN)
+        return not poll.poll(0)
+
+    def send(self, data: bytes, deadline: float) -> int:
+        """Hand bytes to the system; how many it took before the line broke or the time was over."""
+        sent = 0
+        view = memoryview(data)
+        while sent < len(data):
+            try:
+                self._limit(deadline)
+                sent += self.line.send(view[sent : sent + RECEIVE_BYTES])
+            except OSError:
+                return sent
+        return sent
+
+    def receive(self, deadline: float) -> Event:
+        """Wait for the next event; OSError or AnswerCut if there will be none."""
+        while not self.events:
+            self._limit(deadline)
+            data = self.line.recv(RECEIVE_BYTES)
+            if data:
+                self.events.extend(self.parser.feed(data))
+                continue
+            self.events.extend(self.parser.end())
+            if not self.events:
+                raise ConnectionResetError("the connection was closed")
+        return self.events.popleft()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.line.close()
+
+    def _limit(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the time is over")
+        self.line.settimeout(None if left == FOREVER else left)
+
+
+class SyncDriver:
+    """Runs flows, on connections that are kept for the next ones."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def run(self, flow: Flow[T], timeout: float | None, stop: Stop | None = None) -> T:
+        """Carry out a flow and return what it does; None: it may take as long as it wants."""
+        deadline = time.monotonic() + timeout if timeout is not None else FOREVER
+        stop = stop or Stop()
+        reply: Any = None
+        while True:
+            try:
+                step = flow.send(reply)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            if isinstance(step, Send):
+                reply = self._send(step, deadline, stop)
+            elif isinstance(step, Receive):
+                reply = self._receive(step, deadline, stop)
+            elif isinstance(step, Pause):
+                reply = self._pause(step, deadline, stop)
+            else:
+                self.hang(step.channel)
+                reply = None
+
+    def close(self) -> None:
+        """Close what is idle; calls under way go on to their end, and no other begins."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def hang(self, connection: Connection) -> None:
+        """Let a streamed answer go."""
+        self._give_back(connection, is_whole=True)
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def _send(self, step: Send, deadline: float, stop: Stop) -> Reply:
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        if step.silence_seconds is not None:
+            deadline = min(deadline, time.monotonic() + step.silence_seconds)
+        connection = self._take(step.kind)
+        if connection is None:
+            try:
+                connection = self._connect(deadline)
+            except OSError as error:
+                return not_reached(self._transport, error)
+        stop.watch(connection.line)
+        reply: Reply | None = None
+        try:
+            reply = self._exchange(connection, step, deadline)
+            return reply
+        finally:
+            stop.watch(None)
+            if not isinstance(reply, Opened):
+                self._give_back(connection, is_whole=isinstance(reply, Answer))
+
+    def _exchange(self, connection: Connection, step: Send, deadline: float) -> Reply:
+        request = step.request
+        data = render(request, self._transport.fixed)
+        connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
+        sent = connection.send(data, deadline)
+        is_sent = sent == len(data)
+        if not is_sent:
+            # It may have been refused before all of it was sent: then the answer is on its way.
+            deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
+        try:
+            event = connection.receive(deadline)
+        except (OSError, AnswerCut) as error:
+            reason = f"no answer from {self._transport.address.url}: {error}"
+            if not is_sent:
+                return NotSent(f"{reason}; the request was not sent whole")
+            is_stale = connection.is_reused and not connection.parser.has_begun
+            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+        assert isinstance(event, Answer)
+        if not is_sent:
+            connection.parser.is_closing = True
+        return Opened(event, connection) if event.is_streamed else event
+
+    def _receive(self, step: Receive, deadline: float, stop: Stop) -> BodyPart | BodyEnd | Lost:
+        connection: Connection = step.channel
+        stop.watch(connection.line)
+        try:
+            event = connection.receive(min(deadline, time.monotonic() + step.silence_seconds))
+        except (OSError, AnswerCut) as error:
+            return Lost(f"the connection broke: {error}")
+        finally:
+            stop.watch(None)
+        assert not isinstance(event, Answer)
+        return event
+
+    def _pause(self, step: Pause, deadline: float, stop: Stop) -> bool:
+        seconds = max(step.at_least, jitter(step.seconds))
+        if stop.is_set or time.monotonic() + seconds >= deadline:
+            return False
+        stop.wait(seconds)
+        return not stop.is_set
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def _take(self, kind: Kind) -> Connection | None:
+        """Take a connection that is idle and still good; None if there is none.
+
+        One that has been idle for long may be closed by the server just now. What must not be sent
+        twice does not take that risk.
+        """
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            idle_seconds = time.monotonic() - connection.idle_since
+            if idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
+                connection.is_reused = True
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection, *, is_whole: bool) -> None:
+        if is_whole and connection.parser.is_reusable and not connection.events:
+            connection.idle_since = time.monotonic()
+            with self._lock:
+                if not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+    def _connect(self, deadline: float) -> Connection:
+        transport, address = self._transport, self._transport.address
+        left = min(deadline - time.monotonic(), transport.connect_timeout)
+        if left <= 0:
+            raise TimeoutError("the time is over")
+        line = socket.create_connection((address.host, address.port), left)
+        try:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.is_tls:
+                assert transport.tls is not None
+                line = transport.tls.wrap_socket(line, server_hostname=address.host)
+        except BaseException:
+            line.close()
+            raise
+        return Connection(line)
+
+
+def _shut_down(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        line.shutdown(socket.SHUT_RDWR)

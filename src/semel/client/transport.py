@@ -1,0 +1,62 @@
+"""What both drivers know of a server and of connections."""
+
+import ssl
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from semel import __version__
+from semel.client.addresses import Address, parse_address
+from semel.client.flows import Kind, NotSent
+from semel.client.outgoing import fixed_lines, own_headers
+from semel.model.limits import KIB
+
+FOREVER: Final = inf
+RECEIVE_BYTES: Final = 256 * KIB
+IDLE_COUNT_MAX: Final = 64
+# semel waits 30 seconds for the next request on a connection, Node's server 5.
+IDLE_SECONDS_MAX: Final[Mapping[Kind, float]] = {
+    Kind.READ: 25.0,
+    Kind.REPEATABLE: 25.0,
+    Kind.ONCE: 3.0,
+}
+
+
+class Transport(Struct, frozen=True):
+    """How a server is reached; `fixed` are the lines every request begins with."""
+
+    address: Address
+    fixed: bytes
+    connect_timeout: float
+    tls: ssl.SSLContext | None = None
+
+
+def transport_to(
+    url: str,
+    *,
+    token: str | None,
+    headers: Mapping[str, str] | None,
+    connect_timeout: float,
+    tls: ssl.SSLContext | str | None,
+) -> Transport:
+    """Read what a client is made with; ValueError or OSError if it makes no sense."""
+    address = parse_address(url)
+    own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
+    context = tls_context(tls) if address.is_tls else None
+    return Transport(address, fixed_lines(address, own), connect_timeout, context)
+
+
+def not_reached(transport: Transport, error: OSError) -> NotSent:
+    """Say that there is no connection; a certificate that is wrong stays wrong."""
+    reason = str(error) or "the time is over"
+    is_hopeless = isinstance(error, ssl.SSLCertVerificationError)
+    return NotSent(f"{transport.address.url} cannot be reached: {reason}", is_hopeless)
+
+
+def tls_context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
+    """Make what TLS needs: of the system's certificates, or of those in a file."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    return ssl.create_default_context(cafile=tls)
