@@ -5,14 +5,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from semel.client import site_calls
 from semel.client.async_driver import AsyncDriver
+from semel.client.async_producer import AsyncProducer
 from semel.client.calls import Conditions, Configuration, Site, StreamCalls
 from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
 from semel.client.flows import Flow
 from semel.client.following import live_reader
+from semel.client.producer_opening import ProducerOptions, open_producer
 from semel.client.reading import Reader
 from semel.client.transport import transport_to
 from semel.client.values import (
@@ -256,6 +258,23 @@ class AsyncStream:
         return AsyncTail(self.client.driver, live_reader(self.calls, offset, live), within)
 
     # ---- producers -------------------------------------------------------------------------------
+
+    def producer(self, id: str | None = None, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        """Make a producer that stores every message once and in order, whatever happens.
+
+        `id` names it across restarts; by default `PRODUCER_ID` of the environment, or host and
+        process. The options are those of `ProducerOptions`. Nothing is sent before it is entered,
+        opened or given a message.
+        """
+        client = self.client
+        return AsyncProducer(
+            id,
+            client.transport,
+            self.calls.target,
+            options,
+            ask=lambda producer_id: client.run(open_producer(self.calls, producer_id)),
+            answer_timeout=client.timeout,
+        )
 
     async def producers(
         self, producer_id: str | None = None, *, timeout: float | None = None

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from semel.client import site_calls
 from semel.client.calls import Conditions, Configuration, Site, StreamCalls
 from semel.client.flows import Flow
 from semel.client.following import live_reader
+from semel.client.producer import Producer
+from semel.client.producer_opening import ProducerOptions, open_producer
 from semel.client.reading import Reader
 from semel.client.sync_driver import Stop, SyncDriver
 from semel.client.transport import transport_to
@@ -254,6 +256,22 @@ class Stream:
         return Tail(self.client.driver, live_reader(self.calls, offset, live), within)
 
     # ---- producers -------------------------------------------------------------------------------
+
+    def producer(self, id: str | None = None, **options: Unpack[ProducerOptions]) -> Producer:
+        """Make a producer that stores every message once and in order, whatever happens.
+
+        `id` names it across restarts; by default `PRODUCER_ID` of the environment, or host and
+        process. The options are those of `ProducerOptions`. StreamNotFound if there is no stream.
+        """
+        client = self.client
+        return Producer(
+            id,
+            client.transport,
+            self.calls.target,
+            options,
+            ask=lambda producer_id: client.run(open_producer(self.calls, producer_id)),
+            answer_timeout=client.timeout,
+        )
 
     def producers(
         self, producer_id: str | None = None, *, timeout: float | None = None

@@ -10,6 +10,7 @@ from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
+BATCH_BYTES_MAX: Final = 4_000_000  # with what stands around the messages, a body of 4 MiB
 
 Encode = Callable[[Sequence[bytes]], bytes]
 
@@ -47,8 +48,10 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"mode must be 'dense' or 'sparse', not {self.mode!r}")
         if not 0 < self.max_batch_messages <= BATCH_MESSAGES_MAX:
             raise ValueError(f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}")
-        if self.max_in_flight < 1 or self.max_batch_bytes < 1:
-            raise ValueError("max_in_flight and max_batch_bytes must be at least 1")
+        if not 0 < self.max_batch_bytes <= BATCH_BYTES_MAX:
+            raise ValueError(f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}")
+        if self.max_in_flight < 1:
+            raise ValueError("max_in_flight must be at least 1")
         if self.linger < 0 or self.delivery_timeout <= 0:
             raise ValueError("linger_ms must not be negative, delivery_timeout must be positive")
 

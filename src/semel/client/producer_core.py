@@ -307,21 +307,23 @@ class ProducerCore:
         if status in _WORTH_A_RETRY:
             self._is_stalled = True
             self._pause(now, error, retry_after_of(headers))
-        elif isinstance(error, SequenceGap) and self._is_explained(error, batch):
-            pass  # it waits for the one before it
-        elif isinstance(error, BatchOverlap) and self._cut(batch, error.last_seq):
-            pass
-        elif self._identity.claim(error, batch):
-            pass
-        else:
+        elif not (self._is_explained(error, batch) or self._is_mended(error, batch)):
             self._fail(self._with_hint(error))
 
-    def _is_explained(self, error: SequenceGap, batch: Batch) -> bool:
-        """Tell whether a gap comes from a batch of ours that must be sent again."""
+    def _is_explained(self, error: ClientError, batch: Batch) -> bool:
+        """Tell whether this is a gap that comes from a batch of ours that must be sent again."""
+        if not isinstance(error, SequenceGap):
+            return False
         first = self._unsettled[0].seq
         assert first is not None
         assert batch.seq is not None
         return first < batch.seq and (error.expected is None or error.expected >= first)
+
+    def _is_mended(self, error: ClientError, batch: Batch) -> bool:
+        """Change what can be changed about a batch, so that it may be sent again."""
+        if isinstance(error, BatchOverlap):
+            return self._cut(batch, error.last_seq)
+        return self._identity.claim(error, batch)
 
     def _cut(self, batch: Batch, last_seq: int | None) -> bool:
         """Drop the messages of a sparse batch that are stored; False if that changes nothing."""

@@ -100,9 +100,7 @@ class ModelServer:
             return refusal(409, "batch_overlap", last_seq=known.last)
         if not is_sparse and first != known.last + 1:
             expected = known.last + 1
-            return refusal(
-                409, "producer_seq_conflict", expected_seq=expected, received_seq=first
-            )
+            return refusal(409, "producer_seq_conflict", expected_seq=expected, received_seq=first)
         known.last = last
         known.bodies[span] = body
         self.known = known

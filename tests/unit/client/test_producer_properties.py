@@ -21,9 +21,7 @@ ACTIONS = (
     "haunt",
     "wait",
 )
-actions = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7)), min_size=1, max_size=80
-)
+actions = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7)), min_size=1, max_size=80)
 
 
 def broken() -> Answer:

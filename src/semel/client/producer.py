@@ -1,0 +1,135 @@
+"""The producer for threads: fire and forget, in order, exactly once."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from semel.client.background import background
+from semel.client.errors import Indeterminate
+from semel.client.producer_base import BaseProducer
+from semel.client.producer_core import Event
+from semel.client.producer_opening import Opening, ProducerOptions
+from semel.client.transport import Transport
+
+
+class Producer(BaseProducer):
+    """Appends messages to one stream. Many threads may share it.
+
+    Messages are gathered into batches, sent behind one another and sent again after any trouble,
+    under numbers that let the server recognise what it has. Leaving a `with` block waits until
+    all are stored.
+
+    `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client; they must
+    be quick, and may append but not flush. Without `on_error` the first error is raised by the next
+    `append`, `flush` or `close`. After an error nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        producer_id: str | None,
+        transport: Transport,
+        target: str,
+        options: ProducerOptions,
+        *,
+        ask: Callable[[str], Opening],
+        answer_timeout: float,
+    ) -> None:
+        super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
+        self._changed = threading.Condition(self._lock)
+        self._background = background()
+        self._open(ask(self.id))
+
+    def append(self, value: Any, *, cursor: str | None = None, seq: int | None = None) -> None:
+        """Take a message, and return before it is stored; waits if too much is pending.
+
+        `cursor` is a note of yours, such as a place in your input, stored with the message: a
+        later instance finds the last one in `cursor`. `seq` is for mode="sparse".
+        """
+        raw = self._to_raw(value)
+        with self._lock:
+            self._check()
+            if self._core.pending_bytes >= self._pending_bytes_max:
+                self._wait_for_room()
+            is_news = self._core.append(raw, time.monotonic(), cursor, seq)
+        if is_news:
+            self._wake()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message appended so far is stored.
+
+        After the timeout: Indeterminate. The messages are still being sent.
+        """
+        self._refuse_in_callback("flush")
+        if not self._drain(timeout):
+            raise self._late(timeout)
+        self._check_settled(is_again=True)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until every message is stored, and end; after the timeout, give up the rest."""
+        self._refuse_in_callback("close")
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if not is_first:
+            return
+        if not self._drain(timeout):
+            self._give_up(self._late(timeout))
+        self._background.loop.call_soon_threadsafe(self._pump.end)
+        self._check_settled(is_again=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_raised = self._is_raised or error is not None  # what is raised is not masked
+        self.close()
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    def _wait_for_room(self) -> None:
+        """Wait, holding the lock, until there is room; the client's own thread never waits."""
+        if self._background.is_here:
+            return
+        self._wait(lambda: self._core.pending_bytes < self._pending_bytes_max, None)
+        self._check()
+
+    def _drain(self, timeout: float | None) -> bool:
+        with self._lock:
+            goal = self._core.appended_count
+            self._core.hurry()
+        self._wake()
+        with self._lock:
+            return self._wait(lambda: self._is_settled(goal), timeout)
+
+    def _wait(self, is_done: Callable[[], bool], timeout: float | None) -> bool:
+        return self._changed.wait_for(is_done, timeout)
+
+    def _give_up(self, error: Indeterminate) -> None:
+        with self._lock:
+            self._core.fail(error)
+        self._wake()
+        with self._lock:
+            goal = self._core.appended_count
+            self._wait(lambda: self._is_settled(goal), None)
+
+    def _wake(self) -> None:
+        if not self._background.is_alive:
+            raise RuntimeError(
+                "a producer made before a fork cannot be used after it; make another"
+            )
+        self._background.loop.call_soon_threadsafe(self._pump.step)
+
+    def _report(self, events: list[Event]) -> None:
+        super()._report(events)
+        with self._lock:
+            self._changed.notify_all()
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if self._background.is_here:
+            raise RuntimeError(f"{call}() in a callback would wait for itself")

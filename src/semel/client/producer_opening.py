@@ -1,0 +1,100 @@
+"""What a producer must know before its first message: the stream, and its own past there."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final, TypedDict
+
+from msgspec import Struct
+
+from semel.client.calls import StreamCalls
+from semel.client.errors import ClientError, Refused
+from semel.client.flows import Flow
+from semel.client.producer_batches import DENSE, BatchAck, FailedBatch, ProducerSettings
+from semel.client.site_calls import producers
+from semel.client.values import ProducerState
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+
+OnBatchAck = Callable[[BatchAck], object]
+OnError = Callable[[ClientError, FailedBatch], object]
+
+PENDING_BYTES_MAX: Final = 64 * MIB
+_NOT_SERVED: Final = frozenset({404, 405, 501})
+
+
+class Opening(Struct, frozen=True):
+    """What the server told; `state` is None if it knows nothing of the producer."""
+
+    content_type: str
+    is_semel: bool
+    state: ProducerState | None = None
+
+
+def open_producer(calls: StreamCalls, producer_id: str) -> Flow[Opening]:
+    """Ask for the stream's media type, and for what the producer has written before."""
+    info = yield from calls.head()
+    state = None
+    if calls.is_semel:
+        state = yield from _past(calls, producer_id)
+    return Opening(info.content_type, calls.is_semel, state)
+
+
+def _past(calls: StreamCalls, producer_id: str) -> Flow[ProducerState | None]:
+    try:
+        found = yield from producers(calls, producer_id)
+    except Refused as error:
+        if error.status in _NOT_SERVED:
+            return None
+        raise
+    return next((state for state in found if state.producer_id == producer_id), None)
+
+
+def default_id() -> str:
+    """Name this process: `PRODUCER_ID`, or else its host and number."""
+    return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
+
+
+class ProducerOptions(TypedDict, total=False):
+    """How a producer works; all may be left away.
+
+    - `epoch`: your own epoch. Works with every Durable Streams server. By default the server counts
+      the instances of a producer, and each takes the next epoch. `auto_claim`: take the epoch above
+      the one the server knows, at the start; for servers that do not count.
+    - `mode`: "sparse" takes numbers of yours, one with each message, which grow and may have holes.
+    - `max_in_flight`: batches sent and not yet answered. `max_batch_bytes`, `max_batch_messages`:
+      where a batch ends. `linger_ms`: how long a batch waits for more messages.
+    - `max_pending_bytes`: `append` waits when so much is not yet acknowledged.
+    - `delivery_timeout`: seconds after which a message is given up, and the producer with it.
+    - `on_batch_ack(ack)`: called when a batch is stored. `on_error(error, batch)`: when it failed.
+    """
+
+    epoch: int | None
+    auto_claim: bool
+    mode: str
+    max_in_flight: int
+    max_batch_bytes: int
+    max_batch_messages: int
+    linger_ms: float
+    max_pending_bytes: int
+    delivery_timeout: float
+    on_batch_ack: OnBatchAck | None
+    on_error: OnError | None
+
+
+def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSettings:
+    """Read what a producer is made with; ValueError if it makes no sense."""
+    epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
+    is_session = epoch is None and not auto_claim
+    return ProducerSettings(
+        id=default_id() if producer_id is None else producer_id,
+        session=secrets.token_hex(16) if is_session else None,
+        epoch=epoch,
+        is_claiming=auto_claim,
+        mode=options.get("mode", DENSE),
+        max_in_flight=options.get("max_in_flight", 5),
+        max_batch_bytes=options.get("max_batch_bytes", 1_000_000),
+        max_batch_messages=options.get("max_batch_messages", BATCH_MESSAGES_MAX),
+        linger=options.get("linger_ms", 0) / 1000,
+        delivery_timeout=options.get("delivery_timeout", 120.0),
+    )

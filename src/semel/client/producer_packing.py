@@ -1,0 +1,69 @@
+"""From a value to the bytes of a message, and from messages to the body of an append."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from semel.client.errors import TooLarge
+from semel.client.values import encode, encode_json
+from semel.model.commands import Batch
+from semel.model.limits import BODY_BYTES_MAX
+from semel.model.media import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
+from semel.wire.media import BATCH
+
+_FRAME_BYTES: Final = 512  # around one message: brackets, or the head of a batch
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class Packing:
+    """How messages travel to a stream of some media type.
+
+    JSON goes as an array. Other messages keep their bounds in semel's batch format; a server that
+    does not know it gets them one after the other, as all Durable Streams servers understand it.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int) -> str:
+        """Name the media type of a body of so many messages."""
+        return BATCH if self._is_batching and count > 1 else self._content_type
+
+    def body(self, messages: Sequence[bytes]) -> bytes:
+        """Make the body of an append."""
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def _to_json(self, value: Any) -> bytes:
+        """Encode; what would spoil a whole batch is refused here."""
+        raw = encode_json(value)
+        if isinstance(value, bytes | bytearray | memoryview) or _may_be_deep(raw):
+            found = split_json(b"[" + raw + b"]")
+            if not isinstance(found, Batch) or found.count != 1:
+                reason = found if isinstance(found, str) else "not exactly one value"
+                raise ValueError(f"the message is no JSON a stream can hold: {reason}")
+        self._check_size(raw)
+        return raw
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(raw)
+        return raw
+
+    def _check_size(self, raw: bytes) -> None:
+        if len(raw) > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(f"a message may have {BODY_BYTES_MAX - _FRAME_BYTES} bytes")
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    return len(raw) >= _DEEP_BYTES_MIN and raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX

@@ -1,0 +1,165 @@
+"""Moving batches between a producer's core and the server, on an event loop.
+
+The core decides, the pump carries out. All of it runs on the loop's thread; the lock is held
+whenever the core is touched, for others append to it from their own threads.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from semel.client.errors import ClientError, Indeterminate, Unavailable
+from semel.client.outgoing import Request, render
+from semel.client.producer_batches import Batch
+from semel.client.producer_core import Event, ProducerCore
+from semel.client.producer_line import Answers, Line
+from semel.client.producer_packing import Packing
+from semel.client.transport import Transport, not_reached
+
+_SOON_SECONDS: Final = 0.001  # timers are not exact: better a little late than twice
+
+OnEvents = Callable[[list[Event]], None]
+
+
+class Pump:
+    """One producer's way to the server. `answer_timeout` is how long it may be silent.
+
+    `on_events` is called on the loop's thread, without the lock, with what became of batches.
+    """
+
+    def __init__(
+        self,
+        core: ProducerCore,
+        packing: Packing,
+        transport: Transport,
+        target: str,
+        *,
+        lock: threading.Lock,
+        on_events: OnEvents,
+        answer_timeout: float,
+    ) -> None:
+        self._core = core
+        self._packing = packing
+        self._transport = transport
+        self._target = target
+        self._lock = lock
+        self._on_events = on_events
+        self._answer_timeout = answer_timeout
+        self._line: Line | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def step(self) -> None:
+        """Send what may be sent, report what is settled, and see when to look again."""
+        if self._is_ended:
+            return
+        self._loop = loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._drop_silent_line(now)
+        with self._lock:
+            self._core.tick(now)
+            is_needed = self._line is None and self._core.is_ready(now)
+            batches = self._choose(now)
+            events = self._core.take_events()
+            is_over = self._core.failure is not None
+        for batch, request in batches:
+            assert self._line is not None
+            self._line.send(batch, request)
+        if is_over:
+            self.end()
+        else:
+            if is_needed and self._connecting is None:
+                self._connecting = loop.create_task(self._connect())
+            self._set_timer(now)
+        if events:
+            self._on_events(events)
+
+    def end(self) -> None:
+        """Hang up and do nothing any more."""
+        self._is_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._line is not None:
+            self._line.hang_up()
+            self._line = None
+
+    # ---- sending ---------------------------------------------------------------------------------
+
+    def _choose(self, now: float) -> list[tuple[Batch, bytes]]:
+        chosen: list[tuple[Batch, bytes]] = []
+        if self._line is not None:
+            while (batch := self._core.next_to_send(now)) is not None:
+                chosen.append((batch, self._render(batch)))
+        return chosen
+
+    def _render(self, batch: Batch) -> bytes:
+        media_type = self._packing.content_type(batch.count)
+        headers = (("Content-Type", media_type), *self._core.headers(batch))
+        return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
+
+    def _set_timer(self, now: float) -> None:
+        times = [self._core.expires_at()]
+        if self._line is not None:
+            times.append(self._core.wake_at())
+            if self._line.is_waiting:
+                times.append(self._line.quiet_since + self._answer_timeout)
+        elif self._connecting is None:
+            times.append(self._core.wake_at())
+        if self._timer is not None:
+            self._timer.cancel()
+        given = [time for time in times if time is not None]
+        if given:
+            assert self._loop is not None
+            self._timer = self._loop.call_at(max(min(given), now) + _SOON_SECONDS, self.step)
+
+    # ---- the connection --------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        address = self._transport.address
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._transport.connect_timeout):
+                _, line = await loop.create_connection(
+                    lambda: Line(self._on_heard),
+                    address.host,
+                    address.port,
+                    ssl=self._transport.tls,
+                )
+        except OSError as error:
+            with self._lock:
+                reason = not_reached(self._transport, error).reason
+                self._core.connect_failed(loop.time(), Unavailable(reason))
+        else:
+            self._line = line
+        self._connecting = None
+        self.step()
+
+    def _on_heard(self, line: Line, answers: Answers, trouble: ClientError | None) -> None:
+        if line is not self._line:
+            return
+        assert self._loop is not None
+        now = self._loop.time()
+        with self._lock:
+            for batch, answer in answers:
+                self._core.answered(batch, answer.status, answer.headers, answer.body, now)
+            if trouble is not None:
+                self._line = None
+                self._core.connection_lost(now, trouble)
+        self.step()
+
+    def _drop_silent_line(self, now: float) -> None:
+        line = self._line
+        if line is None or not line.is_waiting:
+            return
+        if now >= line.quiet_since + self._answer_timeout:
+            seconds = self._answer_timeout
+            self._line = None
+            line.hang_up()
+            with self._lock:
+                error = Indeterminate(f"no answer within {seconds:g} seconds")
+                self._core.connection_lost(now, error)
