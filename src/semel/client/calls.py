@@ -209,7 +209,7 @@ class StreamCalls:
         asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
         if asked.answer.status in (200, 204):
             return _receipt(asked.answer)
-        error = _error(asked)
+        error = asked.error()
         if asked.was_lost and conditions.is_guarded and isinstance(error, _OWN_DOING):
             raise Indeterminate(
                 "an earlier try got no answer, and this refusal may be its own doing:"
@@ -299,7 +299,7 @@ def _is_bare(error: ClientError) -> bool:
 
 def _conflict(asked: Asked) -> ClientError:
     """Read the 409 of a creation."""
-    error = _error(asked)
+    error = asked.error()
     return errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
 
 
@@ -316,17 +316,9 @@ def _without_type(error: Refused, conditions: Conditions) -> Refused:
 
 def _bodiless(asked: Asked, path: str) -> ClientError:
     """Read the refusal of a HEAD, which has no words."""
-    error = _error(asked)
+    error = asked.error()
     if isinstance(error, errors.StreamNotFound):
         return errors.StreamNotFound(f"there is no stream {path}", status=404)
     if isinstance(error, errors.StreamGone):
         return errors.StreamGone(f"the stream {path} is deleted", status=410)
     return error
-
-
-def _error(asked: Asked) -> ClientError:
-    try:
-        asked.expect()
-    except ClientError as error:
-        return error
-    raise AssertionError

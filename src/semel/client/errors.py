@@ -32,7 +32,7 @@ Every one has `code` (stable), `message` (for people), `advice` (what to do next
 
 from collections.abc import Mapping
 
-from semel.model.errors import SemelError
+from semel.model.errors import SemelError as SemelError  # noqa: PLC0414 - the root of this tree
 
 NO = "no"
 UNKNOWN = "unknown"

@@ -114,7 +114,11 @@ class Asked(Struct, frozen=True):
             raise errors.ProtocolError(
                 f"the answer was {answer.status}, and not {' or '.join(map(str, statuses))}"
             )
-        raise error_of(answer.status, answer.headers, answer.body)
+        raise self.error()
+
+    def error(self) -> ClientError:
+        """Tell what an answer that says no means."""
+        return error_of(self.answer.status, self.answer.headers, self.answer.body)
 
 
 # ---- asking until there is an answer -------------------------------------------------------------

@@ -1,0 +1,259 @@
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from semel.client import errors, site_calls
+from semel.client.calls import Conditions, Configuration, StreamCalls
+from semel.client.flows import Kind, Lost
+from semel.client.values import ProducerState, Receipt, StreamEntry, StreamInfo
+from semel.wire.bodies import decode_batch
+from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
+
+LOST = Lost("reset")
+STORED = answer(204, stream_next_offset="1")
+HEAD = answer(200, content_type="text/plain", stream_next_offset="0", stream_incarnation="i")
+FOREIGN = answer(200, content_type="text/plain", stream_next_offset="0")
+
+
+# ---- creating ------------------------------------------------------------------------------------
+
+
+def test_creation_sends_the_configuration() -> None:
+    configuration = Configuration(
+        "application/json", timedelta(minutes=1), None, True, "a b", "5", 2
+    )
+    played = Played(calls().create(configuration, [1, 2]), [answer(201)])
+    request = played.sends[0].request
+    assert (request.method, request.target) == ("PUT", "/v1/stream/orders")
+    assert request.body == b"[[1,2]]"
+    assert dict(request.headers) == {
+        "Content-Type": "application/json",
+        "Stream-TTL": "60",
+        "Stream-Closed": "true",
+        "Stream-Forked-From": "/v1/stream/a%20b",
+        "Stream-Fork-Offset": "5",
+        "Stream-Fork-Sub-Offset": "2",
+    }
+
+
+def test_an_expiry_date_is_sent_in_utc() -> None:
+    moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
+    headers = dict(Configuration(expires_at=moment).headers)
+    assert headers == {"Stream-Expires-At": "2030-01-31T12:00:00.000Z"}
+    with pytest.raises(ValueError, match="time zone"):
+        _ = Configuration(expires_at=datetime(2030, 1, 31)).headers
+    with pytest.raises(ValueError, match="whole seconds"):
+        _ = Configuration(ttl=timedelta(milliseconds=1500)).headers
+
+
+def test_a_stream_that_is_there_is_an_error_unless_that_is_fine() -> None:
+    again = answer(200, content_type="text/plain")
+    assert isinstance(Played(calls().create(Configuration()), [again]).error, errors.StreamExists)
+    play(calls().create(Configuration(), exist_ok=True), again)
+    # The first try made it, and only its answer was lost.
+    play(calls().create(Configuration()), LOST, again)
+
+
+@pytest.mark.parametrize("refusal", [problem(409, "config_conflict"), answer(409, b"differs")])
+def test_another_configuration_is_a_conflict_on_every_server(refusal: Any) -> None:
+    played = Played(calls().create(Configuration(), exist_ok=True), [refusal])
+    assert isinstance(played.error, errors.ConfigConflict)
+
+
+# ---- the stream as a whole -----------------------------------------------------------------------
+
+
+def test_a_stream_is_described() -> None:
+    described = answer(
+        200,
+        content_type="text/plain",
+        stream_next_offset="7",
+        stream_closed="true",
+        stream_ttl="60",
+        stream_expires_at="2030-01-31T12:00:00Z",
+        stream_incarnation="i",
+    )
+    moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
+    assert play(calls().head(), described) == StreamInfo("text/plain", "7", True, 60, moment, "i")
+    odd = answer(200, stream_next_offset="7", stream_expires_at="tomorrow")
+    assert play(calls().head(), odd).expires_at is None
+    with pytest.raises(errors.ProtocolError):
+        play(calls().head(), answer(200))
+
+
+def test_whether_a_stream_is_there() -> None:
+    assert play(calls().exists(), HEAD)
+    assert not play(calls().exists(), answer(404))
+    assert not play(calls().exists(), answer(410))
+    with pytest.raises(errors.Unauthorized):
+        play(calls().exists(), answer(401))
+
+
+def test_a_deletion_whose_answer_was_lost_is_done_when_nothing_is_there() -> None:
+    play(calls().delete(), LOST, answer(404))
+    play(calls().delete(), LOST, answer(410))
+    with pytest.raises(errors.StreamNotFound):
+        play(calls().delete(), problem(404, "stream_not_found"))
+
+
+def test_trimming_is_never_sent_to_a_server_that_would_delete() -> None:
+    foreign = StreamCalls(SITE, "orders")
+    played = Played(foreign.trim("5"), [FOREIGN])
+    assert isinstance(played.error, errors.NotSupported)
+    assert [send.request.method for send in played.sends] == ["HEAD"]
+    sent = Played(StreamCalls(SITE, "orders").trim("5"), [HEAD, answer(204)]).sends[1].request
+    assert (sent.method, sent.target) == ("DELETE", "/v1/stream/orders?before=5")
+
+
+# ---- appending -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "content_type", "body"),
+    [
+        ([{"a": 1}], "application/json", b'[{"a":1}]'),
+        ([[1, 2]], "application/json", b"[[1,2]]"),
+        ([1, b"2", "3"], "application/json", b'[1,2,"3"]'),
+        (["grün"], "text/plain", "grün".encode()),
+    ],
+)
+def test_an_append_sends_its_messages(values: list[Any], content_type: str, body: bytes) -> None:
+    played = Played(calls(content_type=content_type).append(values, Conditions()), [STORED])
+    send = played.sends[0]
+    assert (send.request.method, send.request.body) == ("POST", body)
+    assert send.request.headers == (("Content-Type", content_type),)
+    assert send.kind is Kind.ONCE
+    assert played.result == Receipt("1")
+
+
+def test_many_messages_of_bytes_are_one_batch() -> None:
+    played = Played(calls(content_type="text/plain").append(["a", "bc"], Conditions()), [STORED])
+    request = played.sends[0].request
+    assert request.headers == (("Content-Type", "application/vnd.semel.batch"),)
+    carried = decode_batch(request.body or b"")
+    assert carried.content_type == "text/plain"
+    assert carried.batch is not None
+    assert (carried.batch.payload, carried.batch.count) == (b"abc", 2)
+
+
+def test_conditions_are_headers() -> None:
+    headers = Conditions("s", "5", "k", is_closing=True).headers
+    assert dict(headers) == {
+        "Stream-Seq": "s",
+        "If-Match": '"5"',
+        "Idempotency-Key": "k",
+        "Stream-Closed": "true",
+    }
+
+
+def test_nothing_cannot_be_appended() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        play(calls().append([], Conditions()))
+
+
+def test_the_media_type_is_asked_for_once() -> None:
+    fresh = StreamCalls(SITE, "orders")
+    first = Played(fresh.append(["a"], Conditions()), [HEAD, STORED])
+    assert [send.request.method for send in first.sends] == ["HEAD", "POST"]
+    play(fresh.append(["b"], Conditions()), STORED)
+
+
+@pytest.mark.parametrize("refusal", [problem(409, "content_type_conflict"), answer(409, b"type")])
+def test_a_media_type_that_has_changed_is_learned_anew(refusal: Any) -> None:
+    played = Played(calls().append(["a"], Conditions()), [refusal, HEAD, STORED])
+    assert [send.request.body for send in played.sends] == [b'["a"]', None, b"a"]
+    assert played.result == Receipt("1")
+
+
+def test_a_media_type_that_has_not_changed_is_the_callers_problem() -> None:
+    refusal = problem(409, "content_type_conflict")
+    same = calls(content_type="text/plain")
+    played = Played(same.append(["a"], Conditions()), [refusal, HEAD])
+    assert isinstance(played.error, errors.ContentTypeConflict)
+    played = Played(same.append(["a"], Conditions(seq="1")), [answer(409, b"seq"), HEAD])
+    assert isinstance(played.error, errors.StreamSeqConflict)
+    played = Played(same.append(["a"], Conditions()), [answer(409, b"?"), HEAD])
+    assert type(played.error) is errors.Refused
+
+
+def test_a_plain_append_whose_answer_is_lost_is_indeterminate() -> None:
+    played = Played(calls().append([1], Conditions()), [LOST])
+    assert isinstance(played.error, errors.Indeterminate)
+
+
+def test_an_append_with_a_key_is_sent_again_and_told_from_the_first() -> None:
+    keyed = Conditions(idempotency_key="k")
+    replayed = answer(204, stream_next_offset="1", idempotent_replayed="true")
+    assert play(calls().append([1], keyed), LOST, replayed) == Receipt("1", duplicate=True)
+
+
+@pytest.mark.parametrize("conditions", [Conditions(if_match="5"), Conditions(seq="5")])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(412, "precondition_failed"), (409, "stream_seq_conflict"), (409, "stream_closed")],
+)
+def test_a_guarded_append_cannot_tell_whether_it_stands_in_its_own_way(
+    conditions: Conditions, status: int, code: str
+) -> None:
+    refusal = problem(status, code, next_offset="6")
+    played = Played(calls().append([1], conditions), [LOST, refusal])
+    assert isinstance(played.error, errors.Indeterminate)
+    definite = Played(calls().append([1], conditions), [refusal])
+    assert isinstance(definite.error, errors.Refused)
+    assert play(calls().append([1], conditions), LOST, STORED) == Receipt("1")
+
+
+@pytest.mark.parametrize(
+    ("values", "conditions"),
+    [
+        (["a"], Conditions(idempotency_key="k")),
+        (["a"], Conditions(if_match="5")),
+        (["a", "b"], Conditions()),
+    ],
+)
+def test_another_server_is_not_sent_what_it_would_misread(
+    values: list[Any], conditions: Conditions
+) -> None:
+    foreign = StreamCalls(SITE, "orders")
+    replies = [FOREIGN, FOREIGN] if len(values) > 1 else [FOREIGN]
+    played = Played(foreign.append(values, conditions), replies)
+    assert isinstance(played.error, errors.NotSupported)
+    assert {send.request.method for send in played.sends} == {"HEAD"}
+
+
+def test_a_close_is_safe_to_repeat() -> None:
+    played = Played(calls().close(), [LOST, answer(204, stream_closed="true")])
+    assert played.sends[0].request.body == b""
+    assert played.result == Receipt(None, closed=True)
+
+
+# ---- the server ----------------------------------------------------------------------------------
+
+
+def test_streams_are_listed_by_pages() -> None:
+    body = b'{"streams":[{"path":"a","content_type":"t/x","next_offset":"1","x":0}],"next":"a"}'
+    played = Played(site_calls.list_streams(SITE, "a b", "z"), [answer(200, body)])
+    assert played.sends[0].request.target == "/v1/streams?prefix=a%20b&after=z&limit=1000"
+    assert played.result.streams == [StreamEntry("a", "t/x", "1")]
+    assert played.result.next == "a"
+
+
+def test_producers_are_asked_for_by_stream() -> None:
+    body = b'{"producers":[{"stream":"orders","producer_id":"p","mode":"dense","epoch":1}]}'
+    played = Played(site_calls.producers(calls(), "p"), [answer(200, body)])
+    assert played.sends[0].request.target == "/v1/producers?stream=orders&id=p"
+    assert played.result == [ProducerState("orders", "p", "dense", 1)]
+    explained = Played(site_calls.explain(calls(), "p", 1, 2), [answer(200, b"{}")])
+    assert explained.sends[0].request.target.endswith("explain?stream=orders&id=p&epoch=1&seq=2")
+    play(site_calls.forget_producer(calls(), "p"), answer(204))
+
+
+@pytest.mark.parametrize("refusal", [answer(404), problem(404, "no_such_address"), answer(405)])
+def test_a_page_another_server_does_not_have_is_not_supported(refusal: Any) -> None:
+    with pytest.raises(errors.NotSupported):
+        play(site_calls.health(SITE), refusal)
+    with pytest.raises(errors.StreamNotFound):
+        play(site_calls.producers(calls(), None), problem(404, "stream_not_found"))
+    with pytest.raises(errors.ProtocolError):
+        play(site_calls.health(SITE), answer(200, b"[]"))
