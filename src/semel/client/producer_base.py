@@ -55,8 +55,11 @@ class BaseProducer:
         packing = Packing(opening.content_type, is_semel=opening.is_semel)
         self._to_raw = packing.to_raw
         self._core = ProducerCore(self._settings, packing.body, jitter)
-        if opening.state is not None:
-            self._core.resume(opening.state.last_seq, opening.state.cursor)
+        if opening.past:
+            (state,) = opening.past
+            self._core.resume(state.epoch, state.last_seq, state.cursor)
+        elif opening.past is not None:
+            self._core.resume(None, None, None)
         self._pump = Pump(
             self._core,
             packing,

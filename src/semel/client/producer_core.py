@@ -18,7 +18,8 @@ The rules, all for the sake of exactly once:
    sent behind it comes back as a gap; any other gap is fatal.
 5. A fatal refusal ends the producer: a later number could not be accepted.
 6. The epoch is raised only at the start, and only if no attempt under the old one is in doubt:
-   what may be stored must not be sent under another epoch.
+   what may be stored must not be sent under another epoch. A first batch that counts as stored
+   though we did not store it is sent under a higher epoch, too: its number was another's.
 """
 
 from collections import deque
@@ -31,6 +32,7 @@ from semel.client.errors import (
     BatchOverlap,
     ClientError,
     Indeterminate,
+    PayloadMismatch,
     ProtocolError,
     Refused,
     SequenceGap,
@@ -55,6 +57,10 @@ _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _PAUSE_SECONDS_MIN: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 5.0
+_AMBIGUOUS: Final = (
+    "the first batch is stored, but whether by this instance or an earlier one cannot be told:"
+    " an attempt was lost, and the server does not tell the epochs it knows"
+)
 _NO_SESSIONS: Final = (
     "the server does not know Producer-Session; pass epoch= or auto_claim=True to producer()"
 )
@@ -109,11 +115,12 @@ class ProducerCore:
 
     # ---- what the caller does --------------------------------------------------------------------
 
-    def resume(self, last_seq: int | None, cursor: str | None) -> None:
+    def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
         """Take over what the server knows of this producer, before the first message.
 
         A sparse producer skips the messages it has; a dense one begins anew, and only tells.
         """
+        self._identity.resume(epoch)
         self.last_seq = last_seq
         self.cursor = cursor
         if self._is_sparse and last_seq is not None:
@@ -263,10 +270,16 @@ class ProducerCore:
     # ---- answers ---------------------------------------------------------------------------------
 
     def _accepted(self, batch: Batch, status: int, headers: Mapping[str, str]) -> None:
-        error = self._identity.confirm(headers)
+        is_duplicate = status == 204
+        is_ambiguous = self._identity.is_ambiguous(batch)
+        if is_duplicate and self._identity.reclaim(headers, batch):
+            return
+        error = self._identity.confirm(headers, is_duplicate=is_duplicate)
+        if error is None and is_duplicate and is_ambiguous:
+            error = Indeterminate(_AMBIGUOUS)
         if error is not None:
             batch.is_doubtful |= error.applied == UNKNOWN
-            self._fail(error)
+            self._fail(error, batch)
             return
         self._troubles = 0
         assert batch.last_seq is not None
@@ -274,7 +287,7 @@ class ProducerCore:
             batch.count,
             batch.last_seq,
             headers.get("stream-next-offset"),
-            status == 204,
+            is_duplicate,
             batch.cursor,
         )
         self._settle()
@@ -308,7 +321,7 @@ class ProducerCore:
             self._is_stalled = True
             self._pause(now, error, retry_after_of(headers))
         elif not (self._is_explained(error, batch) or self._is_mended(error, batch)):
-            self._fail(self._with_hint(error))
+            self._fail(self._with_hint(error), batch)
 
     def _is_explained(self, error: ClientError, batch: Batch) -> bool:
         """Tell whether this is a gap that comes from a batch of ours that must be sent again."""
@@ -370,17 +383,24 @@ class ProducerCore:
             return Indeterminate(message)
         return Unavailable(message)
 
-    def _fail(self, error: ClientError) -> None:
+    def _fail(self, error: ClientError, refused: Batch | None = None) -> None:
+        """Settle everything; `refused` is the batch whose answer is the reason."""
         self.failure = error
+        is_end = refused is not None and self._is_end(error, refused)
         for batch in (*self._unsettled, *self._gatherer.take_all()):
             if batch.ack is not None:
                 self._acknowledge(batch.ack, batch.messages)
                 continue
-            is_certain = not (batch.is_doubtful or batch.is_in_flight)
+            is_open = batch.is_doubtful or (batch.is_in_flight and not is_end)
             self._release(batch.messages)
             self.stats.messages_failed += batch.count
-            applied = NO if is_certain else UNKNOWN
+            applied = UNKNOWN if is_open else NO
             self._events.append(
                 FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
             )
         self._unsettled.clear()
+
+    def _is_end(self, error: ClientError, refused: Batch) -> bool:
+        """Tell whether nothing behind a refused batch can be stored: its number stays missing."""
+        is_definite = isinstance(error, Refused) and error.applied == NO
+        return is_definite and not refused.is_doubtful and not isinstance(error, PayloadMismatch)

@@ -18,8 +18,16 @@ class Identity:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
+        self._is_sparse = settings.mode == SPARSE
+        self._is_unused = False  # nobody has written under our epoch, as far as the server knows
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
+
+    def resume(self, known_epoch: int | None) -> None:
+        """Take note of the epoch the server knows, before the first batch; None: it knows none."""
+        self._is_unused = True
+        if self._settings.is_claiming and known_epoch is not None:
+            self.epoch = known_epoch + 1
 
     def headers(self, batch: Batch) -> list[tuple[str, str]]:
         """Tag a batch."""
@@ -29,20 +37,22 @@ class Identity:
             fields.append(("Producer-Epoch", str(self.epoch)))
         if settings.session is not None:
             fields.append(("Producer-Session", settings.session))
-        if settings.mode == SPARSE:
+        if self._is_sparse:
             fields.append(("Producer-Mode", SPARSE))
         if batch.cursor is not None:
             fields.append(("Producer-Cursor", batch.cursor))
         return fields
 
-    def confirm(self, headers: Mapping[str, str]) -> ClientError | None:
+    def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
         """Learn from an answer that says yes; an error if it is not meant for us."""
-        if headers.get("producer-payload-mismatch", "").lower() == "true":
+        if _is_mismatch(headers):
             message = "the batch's number was used before, with other messages"
             return PayloadMismatch(message, status=204, facts={"current_epoch": self.epoch})
-        epoch = to_number(headers.get("producer-epoch", ""))
+        epoch = _epoch_in(headers)
         if epoch is None:
             return ProtocolError(_IGNORED)
+        if is_duplicate and self._is_sparse:
+            return None  # stored by an earlier instance, perhaps: then the epoch is that one's
         if self.epoch not in (None, epoch):
             return ProtocolError(f"sent under epoch {self.epoch}, answered under {epoch}")
         self.epoch = epoch
@@ -55,10 +65,37 @@ class Identity:
         It is not if an attempt is in doubt: it may have been stored under the epoch we had, and
         fenced only afterwards. A second copy under a new epoch would be a duplicate.
         """
-        if not (self._settings.is_claiming and isinstance(error, ProducerFenced)):
+        if not isinstance(error, ProducerFenced) or batch.is_doubtful:
             return False
-        current = error.current_epoch
-        if self.is_established or batch.is_doubtful or current is None or current >= NUMBER_MAX:
+        return self._raise_above(error.current_epoch)
+
+    def reclaim(self, headers: Mapping[str, str], batch: Batch) -> bool:
+        """Raise the epoch if a first batch counts as a duplicate, and of somebody else's.
+
+        An earlier instance wrote under the epoch we began with. To take its number 0 for ours
+        would lose our messages.
+        """
+        if not (_is_mismatch(headers) or not batch.is_doubtful):
             return False
-        self.epoch = current + 1
+        return not self._is_sparse and self._raise_above(_epoch_in(headers))
+
+    def is_ambiguous(self, batch: Batch) -> bool:
+        """Tell whether a duplicate may be ours or that of an instance under the same epoch."""
+        is_at_start = self._settings.is_claiming and not self.is_established
+        return is_at_start and batch.is_doubtful and not (self._is_unused or self._is_sparse)
+
+    def _raise_above(self, epoch: int | None) -> bool:
+        is_allowed = self._settings.is_claiming and not self.is_established
+        if not is_allowed or epoch is None or epoch >= NUMBER_MAX:
+            return False
+        self.epoch = epoch + 1
+        self._is_unused = True
         return True
+
+
+def _is_mismatch(headers: Mapping[str, str]) -> bool:
+    return headers.get("producer-payload-mismatch", "").lower() == "true"
+
+
+def _epoch_in(headers: Mapping[str, str]) -> int | None:
+    return to_number(headers.get("producer-epoch", ""))

@@ -24,30 +24,33 @@ _NOT_SERVED: Final = frozenset({404, 405, 501})
 
 
 class Opening(Struct, frozen=True):
-    """What the server told; `state` is None if it knows nothing of the producer."""
+    """What the server told; `past` is what it knows of the producer.
+
+    An empty `past` is not the same as None: then the server was not able to tell.
+    """
 
     content_type: str
     is_semel: bool
-    state: ProducerState | None = None
+    past: list[ProducerState] | None = None
 
 
 def open_producer(calls: StreamCalls, producer_id: str) -> Flow[Opening]:
     """Ask for the stream's media type, and for what the producer has written before."""
     info = yield from calls.head()
-    state = None
+    past = None
     if calls.is_semel:
-        state = yield from _past(calls, producer_id)
-    return Opening(info.content_type, calls.is_semel, state)
+        past = yield from _past(calls, producer_id)
+    return Opening(info.content_type, calls.is_semel, past)
 
 
-def _past(calls: StreamCalls, producer_id: str) -> Flow[ProducerState | None]:
+def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
     try:
         found = yield from producers(calls, producer_id)
     except Refused as error:
         if error.status in _NOT_SERVED:
             return None
         raise
-    return next((state for state in found if state.producer_id == producer_id), None)
+    return [state for state in found if state.producer_id == producer_id]
 
 
 def default_id() -> str:

@@ -91,6 +91,8 @@ class ModelServer:
         first, last = span
         fields = {"producer-epoch": str(known.epoch)}
         if span in known.bodies or (not is_sparse and last <= known.last):
+            assert self.known is not None
+            fields["producer-epoch"] = str(self.known.epoch)  # a duplicate raises nothing
             if known.bodies[span] != body:
                 fields["producer-payload-mismatch"] = "true"
             return Answer(204, fields)
@@ -120,6 +122,7 @@ class Network:
         self.line: deque[tuple[Headers, bytes]] = deque()  # not yet read by the server
         self.answers: deque[Answer] = deque()  # not yet read by the client
         self.ghosts: list[deque[tuple[Headers, bytes]]] = []
+        self.events: list[BatchAck | FailedBatch] = []  # those below, in order
         self.acked: list[BatchAck] = []
         self.failed: list[FailedBatch] = []
 
@@ -188,6 +191,7 @@ class Network:
 
     def collect(self) -> None:
         for event in self.core.take_events():
+            self.events.append(event)
             if isinstance(event, BatchAck):
                 self.acked.append(event)
             else:
@@ -199,3 +203,12 @@ def make(server: ModelServer | None = None, **settings: Any) -> Network:
         settings["session"] = "s-1"
     settings = {"id": "p", "delivery_timeout": 1e9, **settings}
     return Network(ProducerCore(ProducerSettings(**settings), json_body), server or ModelServer())
+
+
+def make_told(server: ModelServer | None = None, **settings: Any) -> Network:
+    """A producer that has asked what the server knows of it."""
+    network = make(server, **settings)
+    known = network.server.known
+    epoch, last = (None, None) if known is None else (known.epoch, known.last)
+    network.core.resume(epoch, last, None)
+    return network

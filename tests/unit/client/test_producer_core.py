@@ -175,6 +175,41 @@ def test_a_claim_in_doubt_is_never_made_again_under_another_epoch() -> None:
     assert network.server.log == [b"0", b'"rival"']
 
 
+def test_a_claim_that_meets_the_epoch_it_begins_with_raises_it() -> None:
+    server = established(epoch=0).server
+    for message in (b"0", b"1"):  # the same payload and another one
+        network = make(server, is_claiming=True)
+        append(network, message)
+        network.drain()
+        assert [ack.duplicate for ack in network.acked] == [False]
+    assert server.log == [b"0", b"0", b"1"]
+
+
+def test_a_claim_knows_its_own_message_by_the_epoch_the_server_told() -> None:
+    server = established(epoch=4).server
+    network = make(server, is_claiming=True)
+    network.core.resume(4, 0, None)
+    append(network, b"1")
+    assert send_all(network)[0]["producer-epoch"] == "5"
+    network.serve()
+    network.lose()
+    network.drain()
+    assert [ack.duplicate for ack in network.acked] == [True]
+    assert server.log == [b"0", b"1"]
+
+
+def test_a_claim_that_cannot_know_its_own_message_says_so() -> None:
+    network = make(is_claiming=True)
+    append(network, b"0")
+    network.send()
+    network.serve()
+    network.lose()
+    network.drain()
+    assert isinstance(network.core.failure, Indeterminate)
+    assert network.failed[0].applied == "unknown"
+    assert network.server.log == [b"0"]
+
+
 def test_a_fenced_producer_does_not_claim_its_place_back() -> None:
     network = established(is_claiming=True)
     rival = {"producer-id": "p", "producer-epoch": "5", "producer-seq": "0"}
@@ -342,8 +377,40 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
     assert not network.core.pending_count
     assert network.core.settled_count == network.core.appended_count
+    assert {batch.applied for batch in network.failed} == {"no"}  # a number stays missing
     assert not network.send()
     assert network.core.wake_at() is None
+
+
+def test_behind_another_payload_nothing_is_certain() -> None:
+    server = established(epoch=1).server
+    other = make(server, epoch=1, max_batch_messages=1)
+    append(other, b"0")
+    pump(other)
+    append(other, b"1", b"2")
+    send_all(other)
+    server.take({"producer-seq": "1", "producer-epoch": "1"}, b"[7]")
+    while other.line:
+        other.serve()
+    while other.answers:
+        other.deliver()
+    assert isinstance(other.core.failure, PayloadMismatch)
+    assert [batch.applied for batch in other.failed] == ["no", "unknown"]
+    assert server.log == [b"0", b"7", b"2"]
+
+
+def test_what_was_confirmed_behind_a_batch_that_failed_stays_confirmed() -> None:
+    network = established()
+    append(network, b"1", b"2")
+    send_all(network)
+    network.serve(Answer(502, {}, b""))
+    network.serve()
+    network.deliver()
+    network.deliver()
+    network.core.fail(Unavailable("the end"))
+    network.collect()
+    assert [ack.seq for ack in network.acked] == [0, 2]
+    assert [(batch.seq, batch.applied) for batch in network.failed] == [(1, "unknown")]
 
 
 def test_a_missing_stream_is_fatal() -> None:
@@ -397,7 +464,7 @@ def test_the_first_failure_stays() -> None:
 def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     network = make()
     core = network.core
-    core.resume(None, "a:1")
+    core.resume(1, 0, "a:1")
     assert core.cursor == "a:1"
     core.append(b"1", 0.0, cursor="a:2")
     core.append(b"2", 0.0, cursor="a:3")
@@ -449,7 +516,7 @@ def test_a_sparse_producer_never_has_two_batches_out() -> None:
 
 def test_what_the_server_has_is_skipped_at_the_start() -> None:
     network = make(mode="sparse")
-    network.core.resume(90, None)
+    network.core.resume(1, 90, None)
     assert network.core.last_seq == 90
     sparse(network, 5, 90, 91)
     network.drain()

@@ -5,8 +5,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.errors import PayloadMismatch, ProducerFenced
-from tests.unit.client.producer_model import Answer, ModelServer, Network, make, refusal
+from semel.client.errors import Indeterminate, PayloadMismatch, ProducerFenced
+from semel.client.producer_batches import BatchAck
+from tests.unit.client.producer_model import (
+    Answer,
+    ModelServer,
+    Network,
+    make,
+    make_told,
+    refusal,
+)
 
 ACTIONS = (
     "append",
@@ -92,17 +100,24 @@ def check_truth(script: Script) -> None:
     network, log = script.network, script.network.server.log
     ours = [raw for raw in log if not raw.startswith(b'"')]  # a rival's messages are strings
     assert len(set(ours)) == len(ours)
-    acked = sum(ack.count for ack in network.acked)
-    failed = [raw for batch in network.failed for raw in batch.values]
-    assert script.messages == script.messages[:acked] + failed
-    assert ours[:acked] == script.messages[:acked]
-    for batch in network.failed:
-        if batch.applied == "no":
-            assert not set(batch.values) & set(ours)
+    at = 0
+    confirmed: list[bytes] = []
+    for event in network.events:
+        messages = script.messages[at : at + event.count]
+        at += event.count
+        if isinstance(event, BatchAck):
+            confirmed += messages
+            continue
+        assert event.values == messages
+        if event.applied == "no":
+            assert not set(messages) & set(ours)
+    assert at == len(script.messages)
+    assert [raw for raw in ours if raw in set(confirmed)] == confirmed
+    assert ours == sorted(ours, key=int)
 
 
 def run(steps: list[tuple[str, int]], **settings: Any) -> Script:
-    script = Script(make(**settings), is_sparse=settings.get("mode") == "sparse")
+    script = Script(make_told(**settings), is_sparse=settings.get("mode") == "sparse")
     script.play(steps)
     script.network.drain()
     while any(script.network.ghosts):
@@ -138,15 +153,16 @@ def test_a_sparse_producer_stores_every_message_once_and_in_order(
     assert sum(ack.count for ack in script.network.acked) == len(script.messages)
 
 
-@given(actions, actions, identities, batching, st.integers(0, 9))
+@given(actions, actions, identities, batching, st.integers(0, 9), st.booleans())
 def test_a_rival_may_end_it_but_never_makes_it_lie(
     before: list[tuple[str, int]],
     after: list[tuple[str, int]],
     identity: dict[str, Any],
     sizes: dict[str, Any],
     raised: int,
+    is_told: bool,
 ) -> None:
-    script = Script(make(**identity, **sizes))
+    script = Script((make_told if is_told else make)(**identity, **sizes))
     script.play(before)
     rival = {"producer-id": "p", "producer-epoch": str(raised), "producer-seq": "0"}
     script.network.server.take(rival, b'["rival"]')
@@ -156,7 +172,7 @@ def test_a_rival_may_end_it_but_never_makes_it_lie(
         for which in range(len(script.network.ghosts)):
             script.network.haunt(which)
     failure = script.network.core.failure
-    assert failure is None or isinstance(failure, ProducerFenced | PayloadMismatch)
+    assert failure is None or isinstance(failure, ProducerFenced | PayloadMismatch | Indeterminate)
     check_truth(script)
 
 

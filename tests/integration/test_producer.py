@@ -1,0 +1,526 @@
+"""The producers against a real server: what they say is stored is stored, once and in order."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel import AsyncClient, Client
+from semel.client import errors
+from semel.client.client import Stream
+from semel.client.producer_batches import BatchAck, FailedBatch
+from tests.spec.process import PATIENCE_SECONDS, Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    it = Server(tmp_path_factory.mktemp("producer") / "data")
+    try:
+        yield it
+        assert it.is_sound(), it.stderr
+    finally:
+        it.kill()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as it:
+        yield it
+
+
+@pytest.fixture
+def orders(server: Server, client: Client) -> Stream:
+    return client.stream(server.stream().path).create("application/json")
+
+
+def values(stream: Stream) -> list[Any]:
+    return [message.value for message in stream.read()]
+
+
+def fence(stream: Stream, producer_id: str) -> None:
+    """Let a second instance take over."""
+    with stream.producer(producer_id) as rival:
+        rival.append("rival")
+
+
+# ---- well ------------------------------------------------------------------------------------
+
+
+def test_messages_are_stored_in_order_when_the_block_ends(orders: Stream) -> None:
+    with orders.producer("p") as producer:
+        for number in range(1000):
+            producer.append({"id": number})
+        assert producer.pending_count > 0
+    assert values(orders) == [{"id": number} for number in range(1000)]
+    assert producer.pending_count == 0
+    assert producer.in_flight_count == 0
+    assert producer.epoch == 1
+    assert producer.id == "p"
+
+
+def test_flush_waits_for_all_so_far(orders: Stream) -> None:
+    acked: list[BatchAck] = []
+    with orders.producer("p", on_batch_ack=acked.append) as producer:
+        producer.append([1, 2])
+        producer.append(b'{"ready": true}')
+        producer.flush()
+        assert values(orders) == [[1, 2], {"ready": True}]
+        assert sum(ack.count for ack in acked) == 2
+        assert acked[-1].next_offset == orders.head().next_offset
+        assert [ack.seq for ack in acked] == list(range(len(acked)))
+
+
+def test_sixteen_threads_share_one_producer_and_lose_nothing(orders: Stream) -> None:
+    count = 500
+    with orders.producer("p", max_batch_messages=50) as producer:
+
+        def work(thread: int) -> None:
+            for number in range(count):
+                producer.append([thread, number])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = values(orders)
+    assert len(found) == 16 * count
+    for thread_number in range(16):
+        assert [n for t, n in found if t == thread_number] == list(range(count))
+
+
+def test_byte_messages_keep_their_bounds(server: Server, client: Client) -> None:
+    stream = client.stream(server.stream().path).create()
+    with stream.producer("p", linger_ms=20) as producer:
+        for number in range(100):
+            producer.append(b"%d" % number)
+    assert [message.raw for message in stream.read()] == [b"%d" % n for n in range(100)]
+
+
+def test_what_no_stream_can_hold_is_refused_before_it_spoils_a_batch(
+    server: Server, client: Client, orders: Stream
+) -> None:
+    deep = "[" * 65 + "]" * 65
+    stream = client.stream(server.stream().path).create()
+    with orders.producer("p") as producer, stream.producer("p") as plain:
+        for wrong in (b"1,2", b"", b"{", deep.encode()):
+            with pytest.raises(ValueError, match="no JSON"):
+                producer.append(wrong)
+        with pytest.raises(errors.TooLarge):
+            producer.append("x" * (4 * 1024 * 1024))
+        with pytest.raises(TypeError):
+            producer.append(object())
+        with pytest.raises(ValueError, match="empty"):
+            plain.append(b"")
+        with pytest.raises(TypeError):
+            plain.append({"a": 1})
+        producer.append("fine")
+    assert values(orders) == ["fine"]
+
+
+def test_lingering_makes_one_batch_of_what_comes_apart(orders: Stream) -> None:
+    acked: list[BatchAck] = []
+    with orders.producer("p", linger_ms=60_000, on_batch_ack=acked.append) as producer:
+        for number in range(10):
+            producer.append(number)
+        assert not acked
+    assert [ack.count for ack in acked] == [10]
+
+
+def test_a_message_too_large_for_any_batch_goes_alone(orders: Stream) -> None:
+    acked: list[BatchAck] = []
+    options: Any = {"max_batch_bytes": 100, "linger_ms": 60_000, "on_batch_ack": acked.append}
+    with orders.producer("p", **options) as producer:
+        for value in ("a", "b" * 1000, "c"):
+            producer.append(value)
+    assert [ack.count for ack in acked] == [1, 1, 1]
+
+
+def test_append_waits_while_too_much_is_pending(orders: Stream) -> None:
+    held = threading.Event()
+    acked: list[BatchAck] = []
+
+    def hold(ack: BatchAck) -> None:
+        acked.append(ack)
+        assert held.wait(PATIENCE_SECONDS)
+
+    with orders.producer("p", max_pending_bytes=10, on_batch_ack=hold) as producer:
+        appended = []
+
+        def work() -> None:
+            for number in range(100):
+                producer.append(number + 1_000_000)
+                appended.append(number)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert len(appended) < 100
+        held.set()
+        thread.join(PATIENCE_SECONDS)
+        assert len(appended) == 100
+    assert len(values(orders)) == 100
+
+
+def test_a_callback_may_append_but_not_flush(orders: Stream) -> None:
+    raised: list[BaseException] = []
+
+    def echo(ack: BatchAck) -> None:
+        if ack.seq == 0:
+            producer.append("echo")
+            try:
+                producer.flush()
+            except RuntimeError as error:
+                raised.append(error)
+
+    with orders.producer("p", max_pending_bytes=1, on_batch_ack=echo) as producer:
+        producer.append("call")
+        producer.flush()
+    assert values(orders) == ["call", "echo"]
+    assert len(raised) == 1
+
+
+def test_a_callback_that_fails_stops_nothing(
+    orders: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(ack: BatchAck) -> None:
+        raise ValueError("my own fault")
+
+    with orders.producer("p", on_batch_ack=fail) as producer:
+        producer.append(1)
+    assert values(orders) == [1]
+    assert "my own fault" in caplog.text
+
+
+# ---- again -----------------------------------------------------------------------------------
+
+
+def test_a_killed_server_costs_neither_a_message_nor_a_copy(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with Client(server.url) as client:
+            stream = client.stream("orders").create("application/json")
+            acked: list[BatchAck] = []
+            some = threading.Event()
+
+            def count(ack: BatchAck) -> None:
+                acked.append(ack)
+                some.set()
+
+            with stream.producer("p", max_batch_messages=20, on_batch_ack=count) as producer:
+                for round_number in range(3):
+                    some.clear()
+                    for number in range(2000):
+                        producer.append([round_number, number])
+                    assert some.wait(PATIENCE_SECONDS)
+                    server.kill()
+                    server = Server(tmp_path / "data", port=server.port)
+            found = values(stream)
+            assert found == [[turn, number] for turn in range(3) for number in range(2000)]
+            assert sum(ack.count for ack in acked) == 6000
+            assert producer.stats.retries > 0
+    finally:
+        server.kill()
+
+
+def test_a_restarted_producer_takes_the_next_epoch_and_fences_the_old_one(orders: Stream) -> None:
+    first = orders.producer("p")
+    first.append(1)
+    first.flush()
+    second = orders.producer("p")
+    second.append(2)
+    second.flush()
+    assert (first.epoch, second.epoch) == (1, 2)
+    first.append(3)
+    with pytest.raises(errors.ProducerFenced) as caught:
+        first.flush()
+    assert caught.value.current_epoch == 2
+    with pytest.raises(errors.ProducerFenced):
+        first.append(4)
+    first.close()  # it was raised before
+    second.append(5)
+    second.close()
+    assert values(orders) == [1, 2, 5]
+
+
+def test_a_declared_epoch_is_used_and_a_lower_one_is_fenced(orders: Stream) -> None:
+    with orders.producer("p", epoch=7) as producer:
+        producer.append(1)
+    assert producer.epoch == 7
+    with pytest.raises(errors.ProducerFenced), orders.producer("p", epoch=6) as late:
+        late.append(2)
+    assert values(orders) == [1]
+
+
+def test_the_same_epoch_again_with_the_same_messages_is_a_duplicate(orders: Stream) -> None:
+    acked: list[BatchAck] = []
+    for _ in range(2):
+        with orders.producer("p", epoch=1, on_batch_ack=acked.append) as producer:
+            producer.append("once")
+    assert values(orders) == ["once"]
+    assert [ack.duplicate for ack in acked] == [False, True]
+    assert acked[0].next_offset == acked[1].next_offset
+
+
+def test_the_same_epoch_again_with_other_messages_is_fatal(orders: Stream) -> None:
+    with orders.producer("p", epoch=1) as producer:
+        producer.append("first")
+    with pytest.raises(errors.PayloadMismatch), orders.producer("p", epoch=1) as other:
+        other.append("second")
+    assert values(orders) == ["first"]
+
+
+def test_auto_claim_takes_the_epoch_above(orders: Stream) -> None:
+    for number in range(3):
+        with orders.producer("p", auto_claim=True) as producer:
+            producer.append(number)
+        assert producer.epoch == number
+    assert values(orders) == [0, 1, 2]
+
+
+def test_a_sparse_producer_resumes_by_the_places_in_its_file(
+    orders: Stream, tmp_path: Path
+) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"".join(b"line %d\n" % number for number in range(300)))
+
+    def send(lines: int) -> None:
+        producer = orders.producer("file", mode="sparse", max_batch_messages=7)
+        with file.open("rb") as source, producer:
+            for _ in range(lines):
+                place = source.tell()
+                producer.append(source.readline().decode().strip(), seq=place)
+
+    send(100)
+    send(250)
+    send(300)
+    assert values(orders) == [f"line {number}" for number in range(300)]
+
+
+def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
+    with orders.producer("p", mode="sparse") as sparse:
+        with pytest.raises(ValueError, match="needs seq="):
+            sparse.append(1)
+        sparse.append(1, seq=10)
+        with pytest.raises(ValueError, match="greater than 10"):
+            sparse.append(1, seq=10)
+    with orders.producer("q") as dense, pytest.raises(ValueError, match="numbers by itself"):
+        dense.append(1, seq=0)
+    with pytest.raises(errors.ProducerRefused), orders.producer("p") as other:
+        other.append(2)
+
+
+def test_a_cursor_is_known_to_this_producer_at_least(orders: Stream) -> None:
+    with orders.producer("p") as producer:
+        producer.append(1, cursor="file.csv:120")
+        producer.append(2, cursor="file.csv:240")
+        producer.flush()
+        assert producer.cursor == "file.csv:240"
+
+
+# ---- badly -----------------------------------------------------------------------------------
+
+
+def test_a_missing_stream_is_named_when_the_producer_is_made(
+    server: Server, client: Client
+) -> None:
+    with pytest.raises(errors.StreamNotFound):
+        client.stream(server.stream().path).producer("p")
+
+
+def test_a_stream_deleted_under_a_producer_is_fatal(orders: Stream) -> None:
+    producer = orders.producer("p")
+    orders.delete()
+    producer.append(1)
+    with pytest.raises(errors.StreamNotFound):
+        producer.close()
+
+
+def test_a_closed_stream_fails_every_batch_and_on_error_is_told_of_each(orders: Stream) -> None:
+    failed: list[tuple[errors.ClientError, FailedBatch]] = []
+    options: Any = {"max_batch_messages": 2, "on_error": lambda *told: failed.append(told)}
+    with orders.producer("p", **options) as producer:
+        producer.append(1)
+        producer.flush()
+        orders.close()
+        for number in (2, 3, 4):
+            try:
+                producer.append(number)
+            except errors.StreamClosed:
+                failed.append((errors.StreamClosed(""), FailedBatch(1, [b"%d" % number])))
+        producer.flush()  # on_error has been told
+        with pytest.raises(errors.StreamClosed):
+            producer.append(5)
+    assert all(isinstance(error, errors.StreamClosed) for error, _ in failed)
+    assert [raw for _, batch in failed for raw in batch.values] == [b"2", b"3", b"4"]
+    assert {batch.applied for _, batch in failed} == {"no"}
+    assert values(orders) == [1]
+
+
+def test_an_error_inside_the_block_is_not_masked_and_messages_are_still_sent(
+    orders: Stream,
+) -> None:
+    with pytest.raises(ZeroDivisionError), orders.producer("p") as producer:
+        producer.append(1)
+        raise ZeroDivisionError
+    assert values(orders) == [1]
+    with pytest.raises(ZeroDivisionError), orders.producer("p") as fenced:
+        fenced.append(2)
+        fenced.flush()
+        fence(orders, "p")
+        fenced.append(3)
+        raise ZeroDivisionError
+
+
+def test_an_error_ends_the_block_if_nothing_else_does(orders: Stream) -> None:
+    with pytest.raises(errors.ProducerFenced), orders.producer("p") as producer:
+        producer.append(1)
+        producer.flush()
+        fence(orders, "p")
+        producer.append(2)
+
+
+def test_flush_ends_by_its_timeout_and_the_messages_are_still_sent(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with Client(server.url) as client:
+            stream = client.stream("orders").create("application/json")
+            producer = stream.producer("p")
+            server.kill()
+            producer.append(1)
+            with pytest.raises(errors.Indeterminate, match="1 messages"):
+                producer.flush(timeout=0.1)
+            assert producer.pending_count == 1
+            server = Server(tmp_path / "data", port=server.port)
+            producer.close()
+            assert values(stream) == [1]
+    finally:
+        server.kill()
+
+
+def test_close_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        with Client(server.url) as client:
+            failed: list[FailedBatch] = []
+            stream = client.stream("orders").create("application/json")
+            quiet = stream.producer("p", on_error=lambda error, batch: failed.append(batch))
+            loud = stream.producer("q")
+            server.kill()
+            quiet.append(1)
+            loud.append(2)
+            quiet.close(timeout=0.1)
+            assert [batch.values for batch in failed] == [[b"1"]]
+            assert failed[0].applied == "no"
+            with pytest.raises(errors.Indeterminate):
+                loud.close(timeout=0.1)
+            with pytest.raises(errors.ClientError):
+                loud.append(3)
+    finally:
+        server.kill()
+
+
+def test_a_server_that_stays_away_is_given_up_after_the_delivery_timeout(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    with Client(server.url) as client:
+        stream = client.stream("orders").create("application/json")
+        producer = stream.producer("p", delivery_timeout=0.3)
+        server.kill()
+        producer.append(1)
+        with pytest.raises(errors.Unavailable, match="cannot be reached"):
+            producer.flush()
+
+
+def test_a_closed_producer_takes_no_more(orders: Stream) -> None:
+    producer = orders.producer("p")
+    producer.close()
+    producer.close()
+    with pytest.raises(errors.ClientClosed):
+        producer.append(1)
+
+
+# ---- async -----------------------------------------------------------------------------------
+
+
+def test_the_async_producer_stores_in_order(server: Server, orders: Stream) -> None:
+    acked: list[BatchAck] = []
+
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            stream = client.stream(orders.path)
+            async with stream.producer("p", on_batch_ack=acked.append) as producer:
+                for number in range(500):
+                    await producer.append(number)
+                await producer.flush()
+                assert sum(ack.count for ack in acked) == 500
+                await producer.append(500)
+            lazy = stream.producer("q", max_pending_bytes=10)
+            for number in range(501, 600):
+                await lazy.append(number)
+            await lazy.close()
+            await lazy.close()
+            await stream.producer("unused").close()
+            await stream.producer("unused").flush()
+
+    asyncio.run(main())
+    assert values(orders) == list(range(600))
+
+
+def test_the_async_producer_survives_a_kill(tmp_path: Path) -> None:
+    async def main() -> list[Any]:
+        server = Server(tmp_path / "data")
+        try:
+            async with AsyncClient(server.url) as client:
+                stream = client.stream("orders")
+                await stream.create("application/json")
+                async with stream.producer("p", max_batch_messages=20) as producer:
+                    for number in range(1000):
+                        await producer.append(number)
+                        if number == 500:
+                            await asyncio.sleep(0.01)
+                            server.kill()
+                            server = Server(tmp_path / "data", port=server.port)
+                return [message.value async for message in stream.read()]
+        finally:
+            server.kill()
+
+    assert asyncio.run(main()) == list(range(1000))
+
+
+def test_the_async_producer_raises_what_went_wrong(server: Server, orders: Stream) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            stream = client.stream(orders.path)
+            with pytest.raises(errors.ProducerFenced):
+                async with stream.producer("p") as producer:
+                    await producer.append(1)
+                    await producer.flush()
+                    await asyncio.to_thread(fence, orders, "p")
+                    await producer.append(2)
+            with pytest.raises(errors.ProducerFenced):
+                await producer.append(3)
+            with pytest.raises(errors.StreamNotFound):
+                await client.stream(server.stream().path).producer("p").append(1)
+
+    asyncio.run(main())
+
+
+def test_the_async_producer_gives_up_in_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = Server(tmp_path / "data")
+        async with AsyncClient(server.url) as client:
+            stream = client.stream("orders")
+            await stream.create("application/json")
+            producer = await stream.producer("p").open()
+            server.kill()
+            await producer.append(1)
+            with pytest.raises(errors.Indeterminate):
+                await producer.flush(timeout=0.1)
+            with pytest.raises(errors.Indeterminate):
+                await producer.close(timeout=0.1)
+
+    asyncio.run(main())
