@@ -50,23 +50,24 @@ class Gatherer:
             self._check_seq(seq)
         if cursor is not None:
             check_cursor(cursor)
-        size = len(raw) + MESSAGE_OVERHEAD_BYTES
+        size = self._size + len(raw) + MESSAGE_OVERHEAD_BYTES
         messages = self._messages
-        is_news = not messages
-        if messages and not self._has_room(size, seq):
-            self._seal()
-            messages = self._messages
-            is_news = True
-        if not messages:
+        is_fitting = 0 < len(messages) < self._messages_max and size <= self._bytes_max
+        if not is_fitting or (seq is not None and seq - self._seqs[0] > SEQUENCE_SPAN_MAX):
+            if messages:
+                self._seal()
+                messages = self._messages
+            size = len(raw) + MESSAGE_OVERHEAD_BYTES
             self._born = now
+            is_fitting = False
         messages.append(raw)
-        self._size += size
+        self._size = size
         if seq is not None:
             self._seqs.append(seq)
             self.last_seq = seq
         if cursor is not None:
             self._cursor = cursor
-        return is_news
+        return not is_fitting
 
     def hurry(self) -> None:
         """Let what has been gathered go without waiting for more."""
@@ -88,11 +89,6 @@ class Gatherer:
         batches = list(self._full)
         self._full.clear()
         return batches
-
-    def _has_room(self, size: int, seq: int | None) -> bool:
-        if self._size + size > self._bytes_max or len(self._messages) >= self._messages_max:
-            return False
-        return seq is None or seq - self._seqs[0] <= SEQUENCE_SPAN_MAX
 
     def _seal(self) -> None:
         batch = Batch(self._messages, self._seqs, self._size, self._born, self._cursor)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from semel.client.errors import TooLarge
-from semel.client.values import encode, encode_json
+from semel.client.values import READY, encode, encode_json
 from semel.model.commands import Batch
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.media import is_json
@@ -45,13 +45,17 @@ class Packing:
     def _to_json(self, value: Any) -> bytes:
         """Encode; what would spoil a whole batch is refused here."""
         raw = encode_json(value)
-        if isinstance(value, bytes | bytearray | memoryview) or _may_be_deep(raw):
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, READY):
+            self._check_json(raw, is_ready=isinstance(value, READY))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
             found = split_json(b"[" + raw + b"]")
             if not isinstance(found, Batch) or found.count != 1:
                 reason = found if isinstance(found, str) else "not exactly one value"
                 raise ValueError(f"the message is no JSON a stream can hold: {reason}")
         self._check_size(raw)
-        return raw
 
     def _to_bytes(self, value: Any) -> bytes:
         raw = encode(value, self._content_type)
@@ -63,7 +67,3 @@ class Packing:
     def _check_size(self, raw: bytes) -> None:
         if len(raw) > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
             raise TooLarge(f"a message may have {BODY_BYTES_MAX - _FRAME_BYTES} bytes")
-
-
-def _may_be_deep(raw: bytes) -> bool:
-    return len(raw) >= _DEEP_BYTES_MIN and raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX

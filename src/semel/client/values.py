@@ -14,6 +14,8 @@ from semel.model.offsets import print_offset
 START: Final = "-1"
 NOW: Final = "now"
 
+# Bytes that are taken as they are. A tuple: a union would be made anew for every message.
+READY: Final = (bytes, bytearray, memoryview)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode_json: Final = msgspec.json.Decoder().decode
@@ -113,7 +115,7 @@ class ProducerState(Struct, frozen=True):
 
 def encode(value: Any, content_type: str) -> bytes:
     """Turn a value into the bytes of one message; TypeError if the stream cannot hold it."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, READY):
         return bytes(value)
     if is_json(content_type):
         return encode_json(value)
@@ -127,7 +129,7 @@ def encode(value: Any, content_type: str) -> bytes:
 
 def encode_json(value: Any) -> bytes:
     """Turn a value into JSON; bytes are taken for JSON that is ready."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, READY):
         return bytes(value)
     try:
         return _encode_json(value)
