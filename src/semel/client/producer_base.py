@@ -47,7 +47,7 @@ class BaseProducer:
         self._reported_count = 0  # messages settled, and the callbacks have returned
         self._is_closed = False
         self._is_raised = False
-        self._core: ProducerCore
+        self._core = ProducerCore(self._settings, b"".join)  # until it is open
         self._pump: Pump
         self._to_raw: Callable[[Any], bytes]
 

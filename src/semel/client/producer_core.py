@@ -155,12 +155,9 @@ class ProducerCore:
 
     def is_ready(self, now: float) -> bool:
         """Tell whether there is something to send, and so a need for a connection."""
-        if not self._may_send(now):
-            self._is_idle = False  # an answer or a time to wait for will wake the sender
-            return False
-        due_at = self._gatherer.due_at()
-        is_ready = self._retry() is not None or (due_at is not None and due_at <= now)
-        self._is_idle = not is_ready
+        wake_at = self.wake_at()
+        is_ready = wake_at is not None and wake_at <= now
+        self._is_idle = not (is_ready or self._is_full)
         return is_ready
 
     def next_to_send(self, now: float) -> Batch | None:
@@ -182,7 +179,7 @@ class ProducerCore:
 
     def wake_at(self) -> float | None:
         """When there will be something to send though nothing has happened; None if never."""
-        if self.failure is not None or self._is_stalled or self.in_flight_count >= self._room:
+        if self._is_full:
             return None
         due_at = self._resume_at if self._retry() is not None else self._gatherer.due_at()
         return None if due_at is None else max(due_at, self._resume_at)
@@ -245,9 +242,11 @@ class ProducerCore:
         is_alone = self._is_sparse or not self._identity.is_established  # rule 3
         return 1 if is_alone else self._settings.max_in_flight
 
-    def _may_send(self, now: float) -> bool:
-        is_blocked = self.failure is not None or self._is_stalled or now < self._resume_at
-        return not is_blocked and self.in_flight_count < self._room
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing can be sent before an answer comes."""
+        is_ended = self.failure is not None or self._is_stalled
+        return is_ended or self.in_flight_count >= self._room
 
     def _retry(self) -> Batch | None:
         """Find the first batch that must be sent again."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.client.errors import ClientError, Indeterminate, Unavailable
+from semel.client.flows import NotSent
 from semel.client.outgoing import Request, render
 from semel.client.producer_batches import Batch
 from semel.client.producer_core import Event, ProducerCore
@@ -64,6 +65,7 @@ class Pump:
             is_needed = self._line is None and self._core.is_ready(now)
             batches = self._choose(now)
             events = self._core.take_events()
+            wake_at, expires_at = self._core.wake_at(), self._core.expires_at()
             is_over = self._core.failure is not None
         for batch, request in batches:
             assert self._line is not None
@@ -73,7 +75,7 @@ class Pump:
         else:
             if is_needed and self._connecting is None:
                 self._connecting = loop.create_task(self._connect())
-            self._set_timer(now)
+            self._set_timer(now, wake_at, expires_at)
         if events:
             self._on_events(events)
 
@@ -102,14 +104,12 @@ class Pump:
         headers = (("Content-Type", media_type), *self._core.headers(batch))
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 
-    def _set_timer(self, now: float) -> None:
-        times = [self._core.expires_at()]
-        if self._line is not None:
-            times.append(self._core.wake_at())
-            if self._line.is_waiting:
-                times.append(self._line.quiet_since + self._answer_timeout)
-        elif self._connecting is None:
-            times.append(self._core.wake_at())
+    def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
+        times = [expires_at]
+        if self._connecting is None:
+            times.append(wake_at)
+        if self._line is not None and self._line.is_waiting:
+            times.append(self._line.quiet_since + self._answer_timeout)
         if self._timer is not None:
             self._timer.cancel()
         given = [time for time in times if time is not None]
@@ -131,13 +131,18 @@ class Pump:
                     ssl=self._transport.tls,
                 )
         except OSError as error:
-            with self._lock:
-                reason = not_reached(self._transport, error).reason
-                self._core.connect_failed(loop.time(), Unavailable(reason))
+            self._not_reached(not_reached(self._transport, error), loop.time())
         else:
             self._line = line
         self._connecting = None
         self.step()
+
+    def _not_reached(self, failure: NotSent, now: float) -> None:
+        with self._lock:
+            if failure.is_hopeless:
+                self._core.fail(Unavailable(failure.reason))
+            else:
+                self._core.connect_failed(now, Unavailable(failure.reason))
 
     def _on_heard(self, line: Line, answers: Answers, trouble: ClientError | None) -> None:
         if line is not self._line:

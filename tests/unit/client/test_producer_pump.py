@@ -1,0 +1,429 @@
+"""The producers on a real loop and a socket, with a server that answers as it is told."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from semel import AsyncClient, Client
+from semel.client import errors
+from semel.client.answers import Answer
+from semel.client.background import background
+from semel.client.calls import Site, StreamCalls
+from semel.client.flows import Send
+from semel.client.producer_opening import Opening, default_id, open_producer
+from semel.client.producer_packing import Packing
+from semel.client.transport import transport_to
+from tests.unit.client.producer_model import ModelServer
+
+Words = dict[str, str]
+Speak = Callable[[str, Words, bytes], "bytes | None"]
+
+
+def said(status: int, headers: Words | None = None, body: bytes = b"") -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    return f"HTTP/1.1 {status} X\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Stub:
+    """A server on a socket: HEAD and GET as semel does, POST by what `speak` returns.
+
+    None hangs up. Requests are read one after the other, as they come.
+    """
+
+    def __init__(self, speak: Speak | None = None, *, is_semel: bool = True) -> None:
+        self.model = ModelServer()
+        self.speak = speak or self.answer
+        self.is_semel = is_semel
+        self.past: list[dict[str, Any]] | None = []
+        self.posts: list[tuple[Words, bytes]] = []
+        self.connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    def answer(self, line: str, headers: Words, body: bytes) -> bytes | None:
+        found = self.model.take(headers, body)
+        return said(found.status, found.headers, found.body)
+
+    async def __aenter__(self) -> "Stub":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+
+    async def hang_up(self) -> None:
+        """Close all connections, and wait until the other side must have heard of it."""
+        for writer in self._writers:
+            writer.close()
+        for writer in self._writers:
+            await writer.wait_closed()
+        await asyncio.sleep(0.01)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                line, _, rest = head.partition("\r\n")
+                pairs = (field.split(": ", 1) for field in rest.strip().split("\r\n"))
+                headers = {name.lower(): value for name, value in pairs}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                answer = self._reply(line, headers, body)
+                if answer is None:
+                    break
+                writer.write(answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _reply(self, line: str, headers: Words, body: bytes) -> bytes | None:
+        if line.startswith("HEAD"):
+            fields = {"content-type": "application/json", "stream-next-offset": "0"}
+            if self.is_semel:
+                fields["stream-incarnation"] = "i"
+            return said(200, fields)
+        if line.startswith("GET"):
+            if self.past is None:
+                return said(404, {"content-type": "application/problem+json"}, b"{}")
+            body = msgspec.json.encode({"producers": self.past})
+            return said(200, {"content-type": "application/json"}, body)
+        self.posts.append((headers, body))
+        return self.speak(line, headers, body)
+
+
+def run(stub: Stub, messages: int = 10, **options: Any) -> Any:
+    """Send so many messages and close; the producer."""
+
+    async def main() -> Any:
+        async with stub, AsyncClient(stub.url, timeout=5.0) as client:
+            async with client.stream("s").producer("p", **options) as producer:
+                for number in range(messages):
+                    await producer.append(number)
+            return producer
+
+    return asyncio.run(main())
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# ---- the connection --------------------------------------------------------------------------
+
+
+def test_one_connection_carries_all_batches() -> None:
+    stub = Stub()
+    run(stub, max_batch_messages=1)
+    assert stub.model.log == numbers(10)
+    assert stub.connections == 2  # one asked, one wrote
+
+
+def test_a_connection_that_ends_with_every_answer_costs_nothing() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        found = stub.model.take(headers, body)
+        return said(found.status, {**found.headers, "connection": "close"}, found.body)
+
+    stub.speak = speak
+    run(stub, max_batch_messages=1)
+    assert stub.model.log == numbers(10)
+
+
+def test_an_answer_that_ends_with_the_connection_is_an_answer() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        if len(stub.posts) == 1:
+            return b"HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\nlater"
+        return stub.answer(line, headers, body) if len(stub.posts) > 2 else None
+
+    stub.speak = speak
+    run(stub)
+    assert stub.model.log == numbers(10)
+
+
+def test_answers_lost_after_the_write_make_no_copies() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        answer = stub.answer(line, headers, body)
+        return None if len(stub.posts) % 3 == 2 else answer
+
+    stub.speak = speak
+    producer = run(stub, max_batch_messages=1)
+    assert stub.model.log == numbers(10)
+    assert producer.stats.retries > 0
+
+
+def test_nonsense_is_not_an_answer_and_the_batch_is_sent_again() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        answer = stub.answer(line, headers, body)
+        return b"ICY 200 OK\r\n\r\n" if len(stub.posts) == 1 else answer
+
+    stub.speak = speak
+    run(stub)
+    assert stub.model.log == numbers(10)
+
+
+def test_a_server_that_says_nothing_is_left_and_asked_anew() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        answer = stub.answer(line, headers, body)
+        return b"" if len(stub.posts) == 1 else answer
+
+    stub.speak = speak
+
+    async def main() -> None:
+        async with stub, AsyncClient(stub.url, timeout=0.2) as client:
+            producer = client.stream("s").producer("p")
+            assert (producer.cursor, producer.pending_count) == (None, 0)
+            await producer.append(0)
+            await producer.close()
+        assert producer.stats.retries == 1
+
+    asyncio.run(main())
+    assert stub.model.log == [b"0"]
+
+
+def test_a_server_that_hangs_up_when_idle_is_not_missed() -> None:
+    stub = Stub()
+
+    async def main() -> Any:
+        async with stub, AsyncClient(stub.url) as client:
+            async with client.stream("s").producer("p") as producer:
+                await producer.append(0)
+                await producer.flush()
+                await stub.hang_up()
+                await producer.append(1)
+            return producer
+
+    producer = asyncio.run(main())
+    assert stub.model.log == numbers(2)
+    assert producer.stats.retries == 0
+
+
+def test_an_answer_nobody_waits_for_ends_the_connection_only() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        answer = stub.answer(line, headers, body)
+        assert answer is not None
+        return answer + said(200) if len(stub.posts) == 1 else answer
+
+    stub.speak = speak
+    run(stub, max_batch_messages=1)
+    assert stub.model.log == numbers(10)
+
+
+def test_a_busy_server_is_waited_for() -> None:
+    stub = Stub()
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        if len(stub.posts) in (2, 5, 6):
+            return said(503, {"content-type": "text/plain"}, b"busy")
+        return stub.answer(line, headers, body)
+
+    stub.speak = speak
+    run(stub, max_batch_messages=1)
+    assert stub.model.log == numbers(10)
+
+
+# ---- what the server knows -------------------------------------------------------------------
+
+
+def known(**changes: Any) -> dict[str, Any]:
+    return {
+        "stream": "s",
+        "producer_id": "p",
+        "mode": "dense",
+        "epoch": 4,
+        "last_seq": 11,
+        "last_offset": "0",
+        "cursor": "file:120",
+        "updated_at": "2026-01-01T00:00:00.000Z",
+        **changes,
+    }
+
+
+def test_a_producer_begins_with_what_the_server_knows_of_it() -> None:
+    stub = Stub()
+    stub.past = [known(producer_id="other", cursor="other"), known()]
+
+    async def main() -> None:
+        async with stub, AsyncClient(stub.url) as client:
+            producer = await client.stream("s").producer("p").open()
+            assert (producer.cursor, producer.last_seq) == ("file:120", 11)
+            await producer.append(1, cursor="file:240")
+            await producer.flush()
+            assert (producer.cursor, producer.last_seq) == ("file:240", 0)
+            await producer.close()
+
+    asyncio.run(main())
+
+
+def test_a_sparse_producer_skips_what_the_server_has() -> None:
+    stub = Stub()
+    stub.past = [known(mode="sparse", last_seq=20)]
+
+    async def main() -> None:
+        async with stub, AsyncClient(stub.url) as client:
+            async with client.stream("s").producer("p", mode="sparse") as producer:
+                for seq in (10, 20, 30):
+                    await producer.append(seq, seq=seq)
+            assert producer.stats.messages_skipped == 2
+
+    asyncio.run(main())
+    assert stub.model.log == [b"30"]
+
+
+def test_a_claim_begins_above_the_epoch_the_server_knows() -> None:
+    stub = Stub()
+    stub.past = [known()]
+    run(stub, 1, auto_claim=True)
+    assert stub.posts[0][0]["producer-epoch"] == "5"
+
+
+@pytest.mark.parametrize("is_semel", [True, False])
+def test_a_server_that_cannot_tell_is_written_to_all_the_same(is_semel: bool) -> None:
+    stub = Stub(is_semel=is_semel)
+    stub.past = None
+    run(stub, epoch=3)
+    assert stub.model.log == numbers(10)
+
+
+def test_the_question_names_stream_and_producer() -> None:
+    calls = StreamCalls(Site(transport("http://h").address), "a b")
+    flow = open_producer(calls, "p/1")
+    step = next(flow)
+    assert isinstance(step, Send)
+    fields = {
+        "content-type": "text/plain",
+        "stream-next-offset": "0",
+        "stream-incarnation": "i",
+    }
+    step = flow.send(Answer(200, fields))
+    assert isinstance(step, Send)
+    assert step.request.target == "/v1/producers?stream=a%20b&id=p%2F1"
+    body = msgspec.json.encode({"producers": [known(producer_id="p/1", cursor=None)]})
+    with pytest.raises(StopIteration) as end:
+        flow.send(Answer(200, {"content-type": "application/json"}, body))
+    opening = end.value.value
+    assert isinstance(opening, Opening)
+    assert opening.past is not None
+    assert opening.past[0].epoch == 4
+
+
+def test_any_other_refusal_of_the_question_is_raised() -> None:
+    calls = StreamCalls(Site(transport("http://h").address), "s")
+    flow = open_producer(calls, "p")
+    next(flow)
+    flow.send(Answer(200, {"stream-next-offset": "0", "stream-incarnation": "i"}))
+    with pytest.raises(errors.Unauthorized):
+        flow.send(Answer(401, {}))
+
+
+def transport(url: str) -> Any:
+    return transport_to(url, token=None, headers=None, connect_timeout=1.0, tls=None)
+
+
+# ---- bodies ----------------------------------------------------------------------------------
+
+
+def test_bytes_go_to_another_server_one_after_the_other() -> None:
+    packing = Packing("application/octet-stream", is_semel=False)
+    assert packing.body([b"a", b"b"]) == b"ab"
+    assert packing.content_type(2) == "application/octet-stream"
+    assert packing.to_raw(bytearray(b"x")) == b"x"
+
+
+def test_bytes_go_to_semel_in_a_batch_or_alone() -> None:
+    packing = Packing("text/plain", is_semel=True)
+    assert packing.content_type(1) == "text/plain"
+    assert packing.body([b"a"]) == b"a"
+    assert packing.content_type(2) == "application/vnd.semel.batch"
+    assert packing.body([b"a", b"b"]).startswith(b"SMB1")
+    assert packing.to_raw("ü") == "ü".encode()
+
+
+def test_a_json_message_may_be_as_deep_as_a_stream_takes() -> None:
+    packing = Packing("application/json", is_semel=True)
+    deep: Any = []
+    for _ in range(63):
+        deep = [deep]
+    assert packing.to_raw(deep).count(b"[") == 64
+    with pytest.raises(ValueError, match="deeper"):
+        packing.to_raw([deep])
+    wide: list[list[int]] = [[]] * 100
+    assert packing.to_raw(wide).count(b"[") == 101
+
+
+def test_another_server_says_itself_what_is_too_large() -> None:
+    raw = Packing("text/plain", is_semel=False).to_raw("x" * 5_000_000)
+    assert len(raw) == 5_000_000
+
+
+# ---- the process -----------------------------------------------------------------------------
+
+
+def test_a_producer_is_named_by_the_environment_or_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PRODUCER_ID", "mine")
+    assert default_id() == "mine"
+    monkeypatch.delenv("PRODUCER_ID")
+    assert default_id().endswith(f"-{os.getpid()}")
+
+
+def test_producers_share_one_thread() -> None:
+    found = {id(background()) for _ in range(3)}
+    assert len(found) == 1
+    assert not background().is_here
+    assert sum(thread.name == "semel-client" for thread in threading.enumerate()) == 1
+
+
+def test_a_producer_made_before_a_fork_says_that_it_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with StubThread() as stub, Client(stub.url) as client:
+        producer = client.stream("s").producer("p")
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(RuntimeError, match="fork"):
+                producer.append(1)
+        producer.close()
+
+
+def test_options_that_make_no_sense_are_refused_before_anything_is_sent() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        stream = client.stream("s")
+        with pytest.raises(ValueError, match="not both"):
+            stream.producer("p", epoch=1, auto_claim=True)
+        with pytest.raises(ValueError, match="max_pending_bytes"):
+            stream.producer("p", max_pending_bytes=0)
+
+
+class StubThread:
+    """A stub for callers that wait."""
+
+    def __enter__(self) -> Stub:
+        self._stub = Stub()
+        asyncio.run_coroutine_threadsafe(self._stub.__aenter__(), background().loop).result()
+        return self._stub
+
+    def __exit__(self, *error: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stub.__aexit__(), background().loop).result()
