@@ -21,7 +21,8 @@ RESPONSE_HEADERS: Final = {
     *("stream-next-offset", "stream-up-to-date", "stream-closed", "stream-cursor", "stream-ttl"),
     *("stream-expires-at", "stream-sse-data-encoding", "stream-incarnation"),
     *("producer-epoch", "producer-seq", "producer-expected-seq", "producer-received-seq"),
-    *("etag", "location", "idempotency-window", "x-stream-offset", "x-producer-epoch"),
+    *("etag", "location", "idempotency-window", "idempotent-replayed"),
+    *("x-stream-offset", "x-producer-epoch"),
 }
 
 

@@ -258,6 +258,8 @@ def test_an_idempotency_key_stores_once_and_states_its_window(stream: Stream) ->
     assert (first.status, again.status) == (204, 204)
     assert again.next_offset == first.next_offset
     assert first.headers["idempotency-window"] == "86400; keys=10000"
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["idempotent-replayed"] == "true"
     assert stream.text == "ab"
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from semel.client.answers import Answer, AnswerCut, AnswerParser, BodyEnd, BodyPart, Event
 from semel.client.chance import jitter
 from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Kind, Lost, Opened, Pause, Receive, Reply, Send
+from semel.client.flows import Flow, Kind, Lost, NotSent, Opened, Pause, Receive, Reply, Send
 from semel.client.outgoing import render
 from semel.client.transport import (
     FOREVER,
@@ -41,6 +41,10 @@ class AsyncConnection:
     def send(self, data: bytes) -> None:
         """Hand bytes to the loop."""
         self._writer.write(data)
+
+    def has_unsent(self) -> bool:
+        """Whether a part of the request has not left; it never will if the line is closed now."""
+        return self._writer.transport.get_write_buffer_size() > 0
 
     async def receive(self, deadline: float) -> Event:
         """Wait for the next event; OSError or AnswerCut if there will be none."""
@@ -129,12 +133,13 @@ class AsyncDriver:
         try:
             event = await connection.receive(deadline)
         except (OSError, AnswerCut) as error:
-            reason = str(error) or "the time is over"
-            is_stale = connection.is_reused and not connection.parser.has_begun
-            return Lost(
-                f"no answer from {self._transport.address.url}: {reason}",
-                is_stale and not isinstance(error, TimeoutError),
+            reason = (
+                f"no answer from {self._transport.address.url}: {str(error) or 'the time is over'}"
             )
+            if connection.has_unsent():
+                return NotSent(f"{reason}; the request was not sent whole")
+            is_stale = connection.is_reused and not connection.parser.has_begun
+            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
         assert isinstance(event, Answer)
         return Opened(event, connection) if event.is_streamed else event
 

@@ -21,6 +21,7 @@ Flow = Generator["Step", Any, T]
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
+RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a reader that waits for ever must not sleep for a day
 _DOUBLINGS_MAX: Final = 10
 _PASSING: Final = frozenset({408, 429, 507})
 
@@ -162,7 +163,7 @@ def ask(
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
     """How long to wait after so many tries that were in vain."""
     seconds = PAUSE_SECONDS_MIN * 2 ** min(tries, _DOUBLINGS_MAX)
-    return Pause(min(seconds, PAUSE_SECONDS_MAX), at_least or 0.0)
+    return Pause(min(seconds, PAUSE_SECONDS_MAX), min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
 
 
 def _failure(reply: Answer | NotSent | Lost) -> ClientError | None:

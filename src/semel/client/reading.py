@@ -66,7 +66,9 @@ class Reader:
         """Turn `now` into an offset: after a break it would mean another place."""
         if self.offset == NOW:
             asked = yield from self._get(live=None)
-            self._move(page_of(asked.expect(200), self.offset))
+            page = page_of(asked.expect(200), self.offset)
+            self.check(asked.answer.headers)
+            self._move(page)
 
     def next_page(self) -> Flow[list[Message] | None]:
         """Read on; an empty list says only that time has passed."""
@@ -91,7 +93,7 @@ class Reader:
             raise errors.StreamGone(
                 f"{self._calls.path} was deleted and made anew; this place in it is gone"
             )
-        self._incarnation = found
+        self._incarnation = found or self._incarnation
 
     def _move(self, page: Page) -> None:
         has_moved = page.next_offset != self.offset

@@ -5,6 +5,7 @@ from semel.client.answers import Answer
 from semel.client.flows import (
     PAUSE_SECONDS_MAX,
     PAUSE_SECONDS_MIN,
+    RETRY_AFTER_SECONDS_MAX,
     Asked,
     Flow,
     Kind,
@@ -105,6 +106,8 @@ def test_pauses_grow_up_to_a_limit_and_heed_the_server() -> None:
     assert seconds[-1] == PAUSE_SECONDS_MAX
     told = Played(asking(Kind.READ), [answer(503, retry_after="7"), OK])
     assert told.pauses[0].at_least == 7
+    told = Played(asking(Kind.READ), [answer(503, retry_after="86400"), OK])
+    assert told.pauses[0].at_least == RETRY_AFTER_SECONDS_MAX
 
 
 def test_a_limit_is_waited_for_only_if_the_server_says_how_long() -> None:

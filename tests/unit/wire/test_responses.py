@@ -176,13 +176,22 @@ def test_a_duplicate_tells_a_lost_receipt_and_another_payload() -> None:
     assert headers_of(other)["Producer-Payload-Mismatch"] == "true"
 
 
-@pytest.mark.parametrize("outcome", [out.Appended(0, 1, False), out.Duplicate(0, 1, False)])
-def test_a_key_is_told_its_window(outcome: out.Outcome) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "replayed"),
+    [
+        (out.Appended(0, 1, False), {}),
+        (out.Duplicate(0, 1, False), {"Idempotent-Replayed": "true"}),
+    ],
+)
+def test_a_key_is_told_its_window_and_whether_it_came_before(
+    outcome: out.Outcome, replayed: dict[str, str]
+) -> None:
     response = post_response(outcome, KEYED)
     assert response.status == 204
     assert headers_of(response) == {
         "Stream-Next-Offset": print_offset(1),
         "Idempotency-Window": "86400; keys=10000",
+        **replayed,
     }
     other = post_response(outcome, KEYED, window=print_window(60_000, 5))
     assert headers_of(other)["Idempotency-Window"] == "60; keys=5"

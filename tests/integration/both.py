@@ -1,0 +1,88 @@
+"""Client and AsyncClient as one: a test is written once and run with each."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from semel import AsyncClient, Client
+from semel.client.async_client import AsyncStream, AsyncTail
+
+KINDS = ("sync", "async")
+
+
+def client_of(kind: str, url: str, **options: Any) -> Any:
+    """Make a client whose calls wait, of either kind."""
+    return Client(url, **options) if kind == "sync" else Waiting(url, **options)
+
+
+class Waiting:
+    """An AsyncClient on a loop of its own."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AsyncClient(url, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return _waiting(self._runner, getattr(self._client, name))
+
+    def __enter__(self) -> "Waiting":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+class _Proxy:
+    def __init__(self, runner: asyncio.Runner, inner: Any) -> None:
+        self._runner = runner
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return _waiting(self._runner, getattr(self._inner, name))
+
+
+class _TailProxy(_Proxy):
+    def __iter__(self) -> Iterator[Any]:
+        return _iterate(self._runner, self._inner)
+
+    def __next__(self) -> Any:
+        try:
+            return self._runner.run(_next(self._inner))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> "_TailProxy":
+        self._runner.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._inner.close())
+
+
+def _waiting(runner: asyncio.Runner, found: Any) -> Any:
+    """Turn what is awaited into what waits."""
+    if isinstance(found, AsyncTail):
+        return _TailProxy(runner, found)
+    if isinstance(found, AsyncStream):
+        return _Proxy(runner, found)
+    if inspect.iscoroutine(found):
+        return _waiting(runner, runner.run(found))
+    if inspect.isasyncgen(found):
+        return _iterate(runner, found)
+    if inspect.ismethod(found):
+        return lambda *given, **named: _waiting(runner, found(*given, **named))
+    return found
+
+
+def _iterate(runner: asyncio.Runner, found: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield runner.run(_next(found))
+        except StopAsyncIteration:
+            return
+
+
+async def _next(found: Any) -> Any:
+    return await anext(found)
