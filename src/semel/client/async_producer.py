@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from semel.client.errors import Indeterminate
 from semel.client.producer_base import BaseProducer
-from semel.client.producer_core import Event
+from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
 from semel.client.transport import Transport
 
@@ -61,7 +61,7 @@ class AsyncProducer(BaseProducer):
             await self.open()
         raw = self._to_raw(value)
         self._check()
-        while self._core.pending_bytes >= self._pending_bytes_max:
+        while self._core.ledger.pending_bytes >= self._pending_bytes_max:
             await self._change()
             self._check()
         if self._core.append(raw, time.monotonic(), cursor, seq):
@@ -104,7 +104,7 @@ class AsyncProducer(BaseProducer):
     # ---- waiting ---------------------------------------------------------------------------------
 
     async def _drain(self, timeout: float | None) -> bool:
-        goal = self._core.appended_count
+        goal = self._core.ledger.appended_count
         self._core.hurry()
         self._pump.step()
         try:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from semel.client.background import background
 from semel.client.errors import Indeterminate
 from semel.client.producer_base import BaseProducer
-from semel.client.producer_core import Event
+from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
 from semel.client.transport import Transport
 
@@ -50,7 +50,7 @@ class Producer(BaseProducer):
         raw = self._to_raw(value)
         with self._lock:
             self._check()
-            if self._core.pending_bytes >= self._pending_bytes_max:
+            if self._core.ledger.pending_bytes >= self._pending_bytes_max:
                 self._wait_for_room()
             is_news = self._core.append(raw, time.monotonic(), cursor, seq)
         if is_news:
@@ -96,12 +96,12 @@ class Producer(BaseProducer):
         """Wait, holding the lock, until there is room; the client's own thread never waits."""
         if self._background.is_here:
             return
-        self._wait(lambda: self._core.pending_bytes < self._pending_bytes_max, None)
+        self._wait(lambda: self._core.ledger.pending_bytes < self._pending_bytes_max, None)
         self._check()
 
     def _drain(self, timeout: float | None) -> bool:
         with self._lock:
-            goal = self._core.appended_count
+            goal = self._core.ledger.appended_count
             self._core.hurry()
         self._wake()
         with self._lock:
@@ -115,7 +115,7 @@ class Producer(BaseProducer):
             self._core.fail(error)
         self._wake()
         with self._lock:
-            goal = self._core.appended_count
+            goal = self._core.ledger.appended_count
             self._wait(lambda: self._is_settled(goal), None)
 
     def _wake(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from semel.client.chance import jitter
 from semel.client.errors import ClientClosed, Indeterminate
 from semel.client.producer_batches import BatchAck, ProducerStats
-from semel.client.producer_core import Event, ProducerCore
+from semel.client.producer_core import ProducerCore
+from semel.client.producer_ledger import Event
 from semel.client.producer_opening import (
     PENDING_BYTES_MAX,
     Opening,
@@ -85,17 +86,17 @@ class BaseProducer:
     @property
     def last_seq(self) -> int | None:
         """The last sequence that is stored; right after the start, by an earlier instance."""
-        return self._core.last_seq
+        return self._core.ledger.last_seq
 
     @property
     def cursor(self) -> str | None:
         """The last cursor that is stored; right after the start, by an earlier instance."""
-        return self._core.cursor
+        return self._core.ledger.cursor
 
     @property
     def pending_count(self) -> int:
         """How many messages are not yet acknowledged."""
-        return self._core.pending_count
+        return self._core.ledger.pending_count
 
     @property
     def in_flight_count(self) -> int:
@@ -105,7 +106,7 @@ class BaseProducer:
     @property
     def stats(self) -> ProducerStats:
         """What it has done so far."""
-        return self._core.stats
+        return self._core.ledger.stats
 
     # ---- what the pump tells ---------------------------------------------------------------------
 
@@ -153,5 +154,5 @@ class BaseProducer:
         raise failure
 
     def _late(self, timeout: float | None) -> Indeterminate:
-        count = self._core.appended_count - self._reported_count
+        count = self._core.ledger.appended_count - self._reported_count
         return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")

@@ -1,7 +1,7 @@
 """The idempotent producer as a pure object: no threads, no sockets, no clock.
 
 Messages go in by `append`, batches to write come out of `next_to_send`, answers go in by
-`answered`, and what became of each batch comes out of `take_events`, in order. Time is an
+`answered`, and what became of each batch comes out of the ledger, in order. Time is an
 argument, in seconds of any clock that does not go back.
 
 The rules, all for the sake of exactly once:
@@ -23,7 +23,7 @@ The rules, all for the sake of exactly once:
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from semel.client.errors import (
@@ -38,25 +38,15 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.producer_batches import (
-    SPARSE,
-    Batch,
-    BatchAck,
-    Encode,
-    FailedBatch,
-    ProducerSettings,
-    ProducerStats,
-)
+from semel.client.producer_batches import SPARSE, Batch, BatchAck, Encode, ProducerSettings
 from semel.client.producer_gather import Gatherer
 from semel.client.producer_identity import Identity
+from semel.client.producer_ledger import Ledger
+from semel.client.producer_pauses import Jitter, Pauses
 from semel.client.refusals import error_of, retry_after_of
-
-Event = BatchAck | FailedBatch
 
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
-_PAUSE_SECONDS_MIN: Final = 0.05
-_PAUSE_SECONDS_MAX: Final = 5.0
 _AMBIGUOUS: Final = (
     "the first batch is stored, but whether by this instance or an earlier one cannot be told:"
     " an attempt was lost, and the server does not tell the epochs it knows"
@@ -77,11 +67,11 @@ class ProducerCore:
         self,
         settings: ProducerSettings,
         encode: Encode,
-        jitter: Callable[[float], float] = _no_jitter,
+        jitter: Jitter = _no_jitter,
     ) -> None:
         self._settings = settings
         self._encode = encode
-        self._jitter = jitter
+        self._pauses = Pauses(jitter)
         self._is_sparse = settings.mode == SPARSE
         self._identity = Identity(settings)
         self._gatherer = Gatherer(settings)
@@ -89,29 +79,15 @@ class ProducerCore:
         self._next_seq = 0
         self._stored_seq = -1  # sparse: what the server had before we began
         self._is_stalled = False  # rule 4
-        self._resume_at = 0.0
-        self._troubles = 0  # since the last good answer
-        self._trouble: ClientError | None = None  # the last one
-        self._events: list[Event] = []
         self._is_idle = True  # the sender waits for news from `append`
-        self.last_seq: int | None = None
-        self.cursor: str | None = None
+        self.ledger = Ledger()
         self.failure: ClientError | None = None
         self.in_flight_count = 0
-        self.pending_count = 0
-        self.pending_bytes = 0
-        self.appended_count = 0
-        self.stats = ProducerStats()
 
     @property
     def epoch(self) -> int | None:
         """The epoch we write under; None until the server has given us one."""
         return self._identity.epoch
-
-    @property
-    def settled_count(self) -> int:
-        """How many messages are stored or have failed; they are settled in order."""
-        return self.appended_count - self.pending_count
 
     # ---- what the caller does --------------------------------------------------------------------
 
@@ -121,8 +97,8 @@ class ProducerCore:
         A sparse producer skips the messages it has; a dense one begins anew, and only tells.
         """
         self._identity.resume(epoch)
-        self.last_seq = last_seq
-        self.cursor = cursor
+        self.ledger.last_seq = last_seq
+        self.ledger.cursor = cursor
         if self._is_sparse and last_seq is not None:
             self._stored_seq = last_seq
 
@@ -131,12 +107,10 @@ class ProducerCore:
     ) -> bool:
         """Take a message; True if whoever sends should look."""
         if seq is not None and seq <= self._stored_seq:
-            self.stats.messages_skipped += 1
+            self.ledger.stats.messages_skipped += 1
             return False
         is_news = self._gatherer.append(raw, now, cursor, seq)
-        self.appended_count += 1
-        self.pending_count += 1
-        self.pending_bytes += len(raw)
+        self.ledger.take(raw)
         if is_news and self._is_idle:
             self._is_idle = False
             return True
@@ -145,11 +119,6 @@ class ProducerCore:
     def hurry(self) -> None:
         """Let what has been gathered go without lingering."""
         self._gatherer.hurry()
-
-    def take_events(self) -> list[Event]:
-        """Hand out what became of batches since the last time, in order."""
-        events, self._events = self._events, []
-        return events
 
     # ---- what the sender does --------------------------------------------------------------------
 
@@ -166,9 +135,9 @@ class ProducerCore:
             return None
         batch = self._retry()
         if batch is None:
-            batch = self._first_try(now)
+            batch = self._first_try()
         else:
-            self.stats.retries += 1
+            self.ledger.stats.retries += 1
         batch.is_in_flight = True
         self.in_flight_count += 1
         return batch
@@ -181,8 +150,8 @@ class ProducerCore:
         """When there will be something to send though nothing has happened; None if never."""
         if self._is_full:
             return None
-        due_at = self._resume_at if self._retry() is not None else self._gatherer.due_at()
-        return None if due_at is None else max(due_at, self._resume_at)
+        due_at = self._pauses.ends_at if self._retry() is not None else self._gatherer.due_at()
+        return None if due_at is None else max(due_at, self._pauses.ends_at)
 
     def expires_at(self) -> float | None:
         """When the oldest message will be given up; None if there is none."""
@@ -224,11 +193,11 @@ class ProducerCore:
                 batch.is_doubtful = True
         self.in_flight_count = 0
         self._is_stalled = False
-        self._pause(now, error)
+        self._pauses.begin(now, error)
 
     def connect_failed(self, now: float, error: ClientError) -> None:
         """Take note that there is no connection."""
-        self._pause(now, error)
+        self._pauses.begin(now, error)
 
     def fail(self, error: ClientError) -> None:
         """End the producer: nothing is sent any more, and what is not settled has failed."""
@@ -256,9 +225,8 @@ class ProducerCore:
                     return batch
         return None
 
-    def _first_try(self, now: float) -> Batch:
-        batch = self._gatherer.take(now)
-        assert batch is not None
+    def _first_try(self) -> Batch:
+        batch = self._gatherer.take()
         if not self._is_sparse:
             batch.seq = batch.last_seq = self._next_seq  # rule 1
             self._next_seq += 1
@@ -280,7 +248,7 @@ class ProducerCore:
             batch.is_doubtful |= error.applied == UNKNOWN
             self._fail(error, batch)
             return
-        self._troubles = 0
+        self._pauses.forget()
         assert batch.last_seq is not None
         batch.ack = BatchAck(
             batch.count,
@@ -296,20 +264,7 @@ class ProducerCore:
         while self._unsettled and self._unsettled[0].ack is not None:
             batch = self._unsettled.popleft()
             assert batch.ack is not None
-            self._acknowledge(batch.ack, batch.messages)
-
-    def _acknowledge(self, ack: BatchAck, messages: list[bytes]) -> None:
-        self._release(messages)
-        self.last_seq = ack.seq
-        self.cursor = self.cursor if ack.cursor is None else ack.cursor
-        self.stats.batches_acked += 1
-        self.stats.messages_acked += ack.count
-        self.stats.duplicates += ack.duplicate
-        self._events.append(ack)
-
-    def _release(self, messages: list[bytes]) -> None:
-        self.pending_count -= len(messages)
-        self.pending_bytes -= sum(map(len, messages))
+            self.ledger.acknowledge(batch.ack, batch.messages)
 
     def _refused(
         self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
@@ -318,7 +273,7 @@ class ProducerCore:
         batch.is_doubtful |= error.applied == UNKNOWN
         if status in _WORTH_A_RETRY:
             self._is_stalled = True
-            self._pause(now, error, retry_after_of(headers))
+            self._pauses.begin(now, error, retry_after_of(headers))
         elif not (self._is_explained(error, batch) or self._is_mended(error, batch)):
             self._fail(self._with_hint(error), batch)
 
@@ -351,7 +306,7 @@ class ProducerCore:
             batch.body = self._encode(batch.messages)
         else:
             self._unsettled.remove(batch)
-        self._acknowledge(ack, stored)
+        self.ledger.acknowledge(ack, stored)
         return True
 
     def _with_hint(self, error: ClientError) -> ClientError:
@@ -366,16 +321,10 @@ class ProducerCore:
 
     # ---- trouble ---------------------------------------------------------------------------------
 
-    def _pause(self, now: float, error: ClientError, at_least: float | None = None) -> None:
-        self._trouble = error
-        seconds = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2 ** min(self._troubles, 16))
-        self._troubles += 1
-        pause = max(self._jitter(seconds), at_least or 0.0)
-        self._resume_at = max(self._resume_at, now + pause)
-
     def _timeout_error(self) -> ClientError:
         oldest = self._unsettled[0] if self._unsettled else None
-        reason = f": {self._trouble}" if self._trouble is not None else ""
+        trouble = self._pauses.trouble
+        reason = f": {trouble}" if trouble is not None else ""
         seconds = self._settings.delivery_timeout
         message = f"not delivered within {seconds:g} seconds{reason}"
         if oldest is not None and (oldest.is_doubtful or oldest.is_in_flight):
@@ -388,15 +337,10 @@ class ProducerCore:
         is_end = refused is not None and self._is_end(error, refused)
         for batch in (*self._unsettled, *self._gatherer.take_all()):
             if batch.ack is not None:
-                self._acknowledge(batch.ack, batch.messages)
+                self.ledger.acknowledge(batch.ack, batch.messages)
                 continue
             is_open = batch.is_doubtful or (batch.is_in_flight and not is_end)
-            self._release(batch.messages)
-            self.stats.messages_failed += batch.count
-            applied = UNKNOWN if is_open else NO
-            self._events.append(
-                FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
-            )
+            self.ledger.give_up(batch, is_certain=not is_open)
         self._unsettled.clear()
 
     def _is_end(self, error: ClientError, refused: Batch) -> bool:

@@ -73,11 +73,8 @@ class Gatherer:
         """Let what has been gathered go without waiting for more."""
         self._is_hurried = True
 
-    def take(self, now: float) -> Batch | None:
-        """Hand out the next batch, if one is full or due."""
-        due = self.due_at()
-        if due is None or now < due:
-            return None
+    def take(self) -> Batch:
+        """Hand out the next batch, which is due."""
         if not self._full:
             self._seal()
         return self._full.popleft()

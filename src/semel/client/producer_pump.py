@@ -13,7 +13,8 @@ from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.flows import NotSent
 from semel.client.outgoing import Request, render
 from semel.client.producer_batches import Batch
-from semel.client.producer_core import Event, ProducerCore
+from semel.client.producer_core import ProducerCore
+from semel.client.producer_ledger import Event
 from semel.client.producer_line import Answers, Line
 from semel.client.producer_packing import Packing
 from semel.client.transport import Transport, not_reached
@@ -64,7 +65,7 @@ class Pump:
             self._core.tick(now)
             is_needed = self._line is None and self._core.is_ready(now)
             batches = self._choose(now)
-            events = self._core.take_events()
+            events = self._core.ledger.take_events()
             wake_at, expires_at = self._core.wake_at(), self._core.expires_at()
             is_over = self._core.failure is not None
         for batch, request in batches:

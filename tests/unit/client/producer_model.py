@@ -184,13 +184,13 @@ class Network:
                 self.serve()
             while self.answers:
                 self.deliver()
-            if not self.core.pending_count or self.core.failure is not None:
+            if not self.core.ledger.pending_count or self.core.failure is not None:
                 return
             self.now = max(self.now, self.core.wake_at() or self.now)
         raise AssertionError("the producer does not come to an end")
 
     def collect(self) -> None:
-        for event in self.core.take_events():
+        for event in self.core.ledger.take_events():
             self.events.append(event)
             if isinstance(event, BatchAck):
                 self.acked.append(event)

@@ -76,7 +76,7 @@ def test_at_most_max_in_flight_batches_are_out() -> None:
     append(network, *[b"%d" % n for n in range(1, 9)])
     assert len(send_all(network)) == 3
     assert network.core.in_flight_count == 3
-    assert network.core.pending_count == 8
+    assert network.core.ledger.pending_count == 8
 
 
 def test_a_batch_ends_at_its_bytes_and_a_large_message_goes_alone() -> None:
@@ -236,7 +236,7 @@ def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
     pump(network)
     assert network.core.failure is None
     assert network.acked[0].duplicate
-    assert network.core.stats.duplicates == 1
+    assert network.core.ledger.stats.duplicates == 1
 
 
 def test_a_server_without_sessions_is_named() -> None:
@@ -280,7 +280,7 @@ def test_all_that_is_unanswered_is_sent_again_in_order_after_a_loss() -> None:
     network.drain()
     assert network.server.log == [b"0", b"1", b"2", b"3"]
     assert [ack.duplicate for ack in network.acked] == [False, True, False, False]
-    assert network.core.stats.retries == 3
+    assert network.core.ledger.stats.retries == 3
 
 
 def test_after_a_refusal_nothing_is_sent_until_all_is_answered() -> None:
@@ -375,8 +375,8 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     pump(network)
     assert isinstance(network.core.failure, StreamClosed)
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
-    assert not network.core.pending_count
-    assert network.core.settled_count == network.core.appended_count
+    assert not network.core.ledger.pending_count
+    assert network.core.ledger.pending_count == 0
     assert {batch.applied for batch in network.failed} == {"no"}  # a number stays missing
     assert not network.send()
     assert network.core.wake_at() is None
@@ -465,7 +465,7 @@ def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     network = make()
     core = network.core
     core.resume(1, 0, "a:1")
-    assert core.cursor == "a:1"
+    assert core.ledger.cursor == "a:1"
     core.append(b"1", 0.0, cursor="a:2")
     core.append(b"2", 0.0, cursor="a:3")
     core.append(b"3", 0.0)
@@ -474,7 +474,7 @@ def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     append(network, b"4")
     assert "producer-cursor" not in send_all(network)[0]
     network.drain()
-    assert core.cursor == "a:3"
+    assert core.ledger.cursor == "a:3"
 
 
 @pytest.mark.parametrize("cursor", ["", "a\nb", " a", "ü", "x" * 1025])
@@ -482,7 +482,7 @@ def test_a_cursor_that_cannot_travel_is_refused_at_once(cursor: str) -> None:
     network = make()
     with pytest.raises(ValueError, match="cursor"):
         network.core.append(b"1", 0.0, cursor=cursor)
-    assert not network.core.pending_count
+    assert not network.core.ledger.pending_count
 
 
 # ---- sparse ----------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ def test_a_sparse_batch_names_its_range() -> None:
     (headers,) = send_all(network)
     assert headers["producer-seq"] == "17-90"
     network.drain()
-    assert network.core.last_seq == 90
+    assert network.core.ledger.last_seq == 90
 
 
 def test_a_sparse_producer_never_has_two_batches_out() -> None:
@@ -517,11 +517,11 @@ def test_a_sparse_producer_never_has_two_batches_out() -> None:
 def test_what_the_server_has_is_skipped_at_the_start() -> None:
     network = make(mode="sparse")
     network.core.resume(1, 90, None)
-    assert network.core.last_seq == 90
+    assert network.core.ledger.last_seq == 90
     sparse(network, 5, 90, 91)
     network.drain()
     assert network.server.log == [b"91"]
-    assert network.core.stats.messages_skipped == 2
+    assert network.core.ledger.stats.messages_skipped == 2
 
 
 def test_a_range_that_is_partly_stored_is_cut() -> None:
@@ -566,7 +566,7 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
         append(network, b"1")
     with pytest.raises(ValueError, match="numbers by itself"):
         make().core.append(b"1", 0.0, seq=1)
-    assert network.core.pending_count == 1
+    assert network.core.ledger.pending_count == 1
 
 
 # ---- settings --------------------------------------------------------------------------------
