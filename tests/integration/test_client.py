@@ -173,6 +173,30 @@ def test_bytes_come_back_as_they_went(client: Any, server: Server) -> None:
         stream.append("text")
 
 
+def test_messages_carry_keys_headers_and_times(orders: Any, notes: Any) -> None:
+    moment = datetime(2001, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
+    orders.append({"id": 1}, key="alice", headers={"trace": b"\x01"}, timestamp=moment)
+    orders.append_many([2, 3], keys=[b"\xff", None], headers=[None, [("a", "1"), ("a", "2")]])
+    first, second, third = orders.read()
+    assert (first.value, first.key, list(first.headers)) == (
+        {"id": 1},
+        b"alice",
+        [("trace", b"\x01")],
+    )
+    assert first.timestamp == moment
+    assert (second.value, second.key, list(second.headers)) == (2, b"\xff", [])
+    assert second.timestamp > moment
+    assert (third.key, list(third.headers)) == (None, [("a", b"1"), ("a", b"2")])
+    notes.append("text", key="k")
+    assert [(each.value, each.key) for each in notes.read()] == [("text", b"k")]
+    with pytest.raises(ValueError, match="time zone"):
+        orders.append(1, timestamp=datetime(2001, 2, 3))
+    with pytest.raises(TypeError, match="bytes or str"):
+        orders.append(1, key=7)
+    with pytest.raises(ValueError, match="2 messages need 2 keys"):
+        orders.append_many([1, 2], keys=["a"])
+
+
 def test_a_key_stores_a_message_once(orders: Any) -> None:
     first = orders.append(1, idempotency_key="k")
     again = orders.append(1, idempotency_key="k")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -10,16 +10,18 @@ from semel.client import errors
 from semel.client.addresses import Address, query, stream_reference
 from semel.client.answers import Answer
 from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
+from semel.client.extras import Extras, milliseconds
 from semel.client.flows import Asked, Flow, Kind, ask
 from semel.client.outgoing import Fields, Request
-from semel.client.values import Receipt, StreamInfo, encode, encode_json
+from semel.client.values import Receipt, StreamInfo, encode
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import print_instant, read_flag, read_instant, to_number
 from semel.wire.media import BATCH
 from semel.wire.problems import BadRequest
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NO_EXTRAS: Final = Extras()
 
 
 class Site(Struct, frozen=True):
@@ -72,7 +74,9 @@ class Configuration(Struct, frozen=True):
         found = {
             "Content-Type": self.content_type,
             "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
-            "Stream-Expires-At": None if self.expires_at is None else _print_at(self.expires_at),
+            "Stream-Expires-At": None
+            if self.expires_at is None
+            else print_instant(milliseconds(self.expires_at)),
             "Stream-Closed": "true" if self.is_closed else None,
             "Stream-Forked-From": (
                 None if self.forked_from is None else stream_reference(self.forked_from)
@@ -151,10 +155,14 @@ class StreamCalls:
 
     # ---- appending -------------------------------------------------------------------------------
 
-    def append(self, values: Sequence[Any], conditions: Conditions) -> Flow[Receipt]:
+    def append(
+        self, values: Sequence[Any], conditions: Conditions, extras: Extras = NO_EXTRAS
+    ) -> Flow[Receipt]:
         """Append messages, all or none."""
         if not values:
             raise ValueError("there is nothing to append")
+        if extras:
+            yield from self._require_semel("keys, headers and timestamps")
         if conditions.idempotency_key is not None:
             yield from self._require_semel("idempotency_key")
         if conditions.if_match is not None:
@@ -163,14 +171,14 @@ class StreamCalls:
         if len(values) > 1 and not is_json(content_type):
             yield from self._require_semel(f"append_many of {content_type}")
         try:
-            return (yield from self._append(values, content_type, conditions))
+            return (yield from self._append(values, content_type, conditions, extras))
         except Refused as error:
             if not _is_about_type(error):
                 raise
             fresh = yield from self._changed_type(content_type)
             if fresh is None:
                 raise _without_type(error, conditions) from None
-        return (yield from self._append(values, fresh, conditions))
+        return (yield from self._append(values, fresh, conditions, extras))
 
     def close(self) -> Flow[Receipt]:
         """Close the stream; again if it is closed already."""
@@ -200,9 +208,9 @@ class StreamCalls:
         return None if is_same else info.content_type
 
     def _append(
-        self, values: Sequence[Any], content_type: str, conditions: Conditions
+        self, values: Sequence[Any], content_type: str, conditions: Conditions, extras: Extras
     ) -> Flow[Receipt]:
-        body_type, body = _pack(values, content_type)
+        body_type, body = _pack(values, content_type, extras)
         headers = (("Content-Type", body_type), *conditions.headers)
         is_tagged = conditions.idempotency_key is not None
         kind = Kind.REPEATABLE if is_tagged or conditions.is_guarded else Kind.ONCE
@@ -222,7 +230,7 @@ class StreamCalls:
         return ask(request, kind, retries=self.site.retries)
 
 
-_OWN_DOING = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
+_OWN_DOING: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -234,11 +242,19 @@ def _one(value: Any, content_type: str) -> bytes:
     return b"[" + raw + b"]" if is_json(content_type) else raw
 
 
-def _pack(values: Sequence[Any], content_type: str) -> tuple[str, bytes]:
+def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
     """Make the body of an append, and its media type."""
-    if is_json(content_type):
-        return content_type, b"[" + b",".join([encode_json(value) for value in values]) + b"]"
     messages = [encode(value, content_type) for value in values]
+    if extras:
+        return BATCH, encode_batch(
+            content_type,
+            messages,
+            keys=extras.keys,
+            headers=extras.headers,
+            timestamps=extras.timestamps,
+        )
+    if is_json(content_type):
+        return content_type, b"[" + b",".join(messages) + b"]"
     if len(messages) == 1:
         return content_type, messages[0]
     return BATCH, encode_batch(content_type, messages)
@@ -249,12 +265,6 @@ def _print_ttl(ttl: int | timedelta) -> str:
     if seconds != int(seconds) or seconds < 0:
         raise ValueError(f"ttl is in whole seconds, not {seconds}")
     return str(int(seconds))
-
-
-def _print_at(moment: datetime) -> str:
-    if moment.tzinfo is None:
-        raise ValueError("expires_at needs a time zone, such as datetime.timezone.utc")
-    return print_instant((moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 # ---- answers -------------------------------------------------------------------------------------

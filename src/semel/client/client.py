@@ -10,6 +10,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from semel.client import site_calls
 from semel.client.calls import Conditions, Configuration, Site, StreamCalls
+from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.following import live_reader
 from semel.client.producer import Producer
@@ -176,6 +177,9 @@ class Stream:
         self,
         value: Any,
         *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
         seq: str | None = None,
         if_match: str | None = None,
         idempotency_key: str | None = None,
@@ -190,10 +194,13 @@ class Stream:
         With an `idempotency_key` it is stored once, however often it is sent, and so it is sent
         again when an answer is lost. Without, a lost answer is Indeterminate. `if_match`: only if
         the stream ends at this offset. `seq`: only if greater than the last one. `close`: and
-        nothing after it.
+        nothing after it. `key`, `headers` and `timestamp` are stored with the message.
         """
         return self.append_many(
             [value],
+            keys=None if key is None else [key],
+            headers=None if headers is None else [headers],
+            timestamps=None if timestamp is None else [timestamp],
             seq=seq,
             if_match=if_match,
             idempotency_key=idempotency_key,
@@ -205,15 +212,22 @@ class Stream:
         self,
         values: Iterable[Any],
         *,
+        keys: Iterable[Key] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[datetime | None] | None = None,
         seq: str | None = None,
         if_match: str | None = None,
         idempotency_key: str | None = None,
         close: bool = False,
         timeout: float | None = None,
     ) -> Receipt:
-        """Append messages, all or none of them; the options are those of `append`."""
+        """Append messages, all or none of them; the options are those of `append`.
+
+        `keys`, `headers` and `timestamps` have one element for each value.
+        """
+        extras = extras_of(keys, headers, timestamps)
         conditions = Conditions(seq, if_match, idempotency_key, close)
-        return self._run(self.calls.append(list(values), conditions), timeout)
+        return self._run(self.calls.append(list(values), conditions, extras), timeout)
 
     def close(self, value: Any = None, *, timeout: float | None = None) -> Receipt:
         """Close the stream for good, after a last message if there is one."""

@@ -16,8 +16,7 @@ from semel.client.flows import Asked, Flow, Kind, ask
 from semel.client.outgoing import Fields, Request
 from semel.client.values import NOW, Message
 from semel.model.media import is_json, normalise
-from semel.model.messages import split_messages
-from semel.wire.bodies import BadFormat, decode_frames
+from semel.wire.bodies import BadFormat, Piece, decode_frames
 from semel.wire.headers import read_flag
 from semel.wire.media import FRAMES
 
@@ -163,14 +162,20 @@ def _from_frames(body: bytes) -> tuple[list[Message], int]:
     media_type = frames.content_type
     for piece in frames.pieces:
         place, time_ms = piece.offset, piece.time_ms
-        for raw in split_messages(
-            piece.payload, piece.count, piece.lengths, is_joined=piece.is_joined
-        ):
+        for raw in piece.messages():
             messages.append(Message(raw, media_type, place, place + 1, time_ms))
             place += 1
+        if piece.extras:
+            _add_extras(messages[-piece.count :], piece)
     if messages:
         messages[-1].next_place = frames.next_offset
     return messages, frames.tail
+
+
+def _add_extras(messages: list[Message], piece: Piece) -> None:
+    carried = zip(piece.keys(), piece.headers(), piece.timestamps(), strict=True)
+    for message, (key, headers, time_ms) in zip(messages, carried, strict=True):
+        message.key, message.headers, message.time_ms = key, headers, time_ms
 
 
 def plain_messages(

@@ -1,13 +1,14 @@
 """What calls take and return."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from semel.model.extras import Header
 from semel.model.media import is_json, is_text
 from semel.model.offsets import print_offset
 
@@ -29,7 +30,8 @@ class Message(Struct, gc=False):
     semel tells each message's `offset`, and `next_offset`, where to go on after it. Other servers
     tell them for a whole answer only: then the first message of an answer has an `offset`, the last
     one a `next_offset`, and those between have neither. In a stream that is not JSON such an answer
-    is one message, whatever the appends were.
+    is one message, whatever the appends were. Only semel keeps `key`, `headers` and `timestamp`;
+    without one of its own, a message has the time when it was stored.
     """
 
     raw: bytes
@@ -38,7 +40,7 @@ class Message(Struct, gc=False):
     next_place: int | str | None = None
     time_ms: int | None = None
     key: bytes | None = None
-    headers: Mapping[str, Any] | None = None
+    headers: Sequence[Header] = ()
     kept: Any | UnsetType = UNSET
 
     @property
@@ -60,7 +62,7 @@ class Message(Struct, gc=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When the server stored it."""
+        """Its time, or else when the server stored it."""
         if self.time_ms is None:
             return None
         return _EPOCH + timedelta(milliseconds=self.time_ms)

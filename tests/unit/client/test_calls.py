@@ -5,9 +5,10 @@ import pytest
 
 from semel.client import errors, site_calls
 from semel.client.calls import Conditions, Configuration, StreamCalls
+from semel.client.extras import extras_of
 from semel.client.flows import Kind, Lost
 from semel.client.values import ProducerState, Receipt, StreamEntry, StreamInfo
-from semel.wire.bodies import decode_batch
+from semel.wire.bodies import decode_batch, encode_batch
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
 LOST = Lost("reset")
@@ -135,6 +136,17 @@ def test_many_messages_of_bytes_are_one_batch() -> None:
     assert carried.content_type == "text/plain"
     assert carried.batch is not None
     assert (carried.batch.payload, carried.batch.count) == (b"abc", 2)
+
+
+def test_extras_travel_in_a_batch() -> None:
+    extras = extras_of(["k"], [{"h": "v"}], None)
+    played = Played(calls().append([[1, 2]], Conditions(), extras), [STORED])
+    request = played.sends[0].request
+    assert request.headers == (("Content-Type", "application/vnd.semel.batch"),)
+    expected = encode_batch("application/json", [b"[1,2]"], keys=[b"k"], headers=[[("h", b"v")]])
+    assert request.body == expected
+    foreign = Played(StreamCalls(SITE, "orders").append([1], Conditions(), extras), [FOREIGN])
+    assert isinstance(foreign.error, errors.NotSupported)
 
 
 def test_conditions_are_headers() -> None:

@@ -9,6 +9,7 @@ from semel.client.calls import Site
 from semel.client.flows import Hang, Lost, NotSent, Opened, Receive
 from semel.client.following import SseReader, live_reader
 from semel.client.reading import Reader, page_of, split_array
+from semel.model.extras import encode_extras
 from semel.wire.bodies import Piece, encode_frames
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
@@ -64,6 +65,20 @@ def test_every_message_of_semel_has_its_own_offset_and_time() -> None:
         (1, place(4), place(5), 1000),
         (2, place(7), place(8), 2000),
         (3, place(8), place(12), 2000),
+    ]
+
+
+def test_keys_headers_and_times_are_those_of_their_messages() -> None:
+    extras = encode_extras(2, keys=[None, b"k"], headers=[[("h", b"v")], []], timestamps=[5, None])
+    lengths = (1).to_bytes(4, "little") * 2
+    pieces = [Piece(0, 1, b"1", b"", False, 9), Piece(1, 2, b"2,3", lengths, True, 9, extras)]
+    body = encode_frames("application/json", pieces, next_offset=3, tail=3)
+    headers = {"content_type": "application/vnd.semel.frames", "stream_next_offset": place(3)}
+    found = page_of(answer(200, body, **headers), "-1").messages
+    assert [(each.key, list(each.headers), each.time_ms) for each in found] == [
+        (None, [], 9),
+        (None, [("h", b"v")], 5),
+        (b"k", [], 9),
     ]
 
 
