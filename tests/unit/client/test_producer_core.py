@@ -399,6 +399,20 @@ def test_behind_another_payload_nothing_is_certain() -> None:
     assert server.log == [b"0", b"7", b"2"]
 
 
+def test_behind_a_batch_in_doubt_nothing_is_certain() -> None:
+    network = established()
+    append(network, b"1")
+    send_all(network)
+    network.lose()
+    append(network, b"2")
+    network.wait(1.0)
+    send_all(network)
+    network.serve(refusal(404, "stream_not_found"), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, StreamNotFound)
+    assert [batch.applied for batch in network.failed] == ["unknown", "unknown"]
+
+
 def test_what_was_confirmed_behind_a_batch_that_failed_stays_confirmed() -> None:
     network = established()
     append(network, b"1", b"2")
@@ -539,6 +553,31 @@ def test_a_range_that_is_partly_stored_is_cut() -> None:
     whole.drain()
     assert server.log == [b"10", b"20", b"30"]
     assert [(ack.count, ack.duplicate) for ack in whole.acked] == [(2, True)]
+
+
+def test_a_duplicate_of_an_earlier_instance_does_not_lend_its_epoch() -> None:
+    early = make(mode="sparse", session="early")
+    sparse(early, 10, 20)
+    early.drain()
+    late = make(early.server, mode="sparse", session="late")
+    sparse(late, 10, 20)
+    late.drain()
+    assert late.core.epoch is None
+    sparse(late, 30)
+    late.drain()
+    assert late.core.epoch == 2
+    assert early.server.log == [b"10", b"20", b"30"]
+
+
+def test_a_duplicate_under_a_declared_epoch_may_be_an_older_one() -> None:
+    early = make(mode="sparse", epoch=3)
+    sparse(early, 10)
+    early.drain()
+    late = make(early.server, mode="sparse", epoch=4)
+    sparse(late, 10)
+    late.drain()
+    assert late.core.failure is None
+    assert late.acked[0].duplicate
 
 
 def test_an_overlap_that_cuts_nothing_is_fatal() -> None:
