@@ -49,6 +49,7 @@ def fence(stream: Stream, producer_id: str) -> None:
 # ---- well ------------------------------------------------------------------------------------
 
 
+# rows: D22, D23
 def test_messages_are_stored_in_order_when_the_block_ends(orders: Stream) -> None:
     with orders.producer("p") as producer:
         for number in range(1000):
@@ -61,6 +62,7 @@ def test_messages_are_stored_in_order_when_the_block_ends(orders: Stream) -> Non
     assert producer.id == "p"
 
 
+# rows: D22, D23
 def test_flush_waits_for_all_so_far(orders: Stream) -> None:
     acked: list[BatchAck] = []
     with orders.producer("p", on_batch_ack=acked.append) as producer:
@@ -73,6 +75,7 @@ def test_flush_waits_for_all_so_far(orders: Stream) -> None:
         assert [ack.seq for ack in acked] == list(range(len(acked)))
 
 
+# rows: X28
 def test_sixteen_threads_share_one_producer_and_lose_nothing(orders: Stream) -> None:
     count = 500
     with orders.producer("p", max_batch_messages=50) as producer:
@@ -121,6 +124,7 @@ def test_what_no_stream_can_hold_is_refused_before_it_spoils_a_batch(
     assert values(orders) == ["fine"]
 
 
+# rows: D21
 def test_lingering_makes_one_batch_of_what_comes_apart(orders: Stream) -> None:
     acked: list[BatchAck] = []
     with orders.producer("p", linger_ms=60_000, on_batch_ack=acked.append) as producer:
@@ -139,6 +143,7 @@ def test_a_message_too_large_for_any_batch_goes_alone(orders: Stream) -> None:
     assert [ack.count for ack in acked] == [1, 1, 1]
 
 
+# rows: D26
 def test_append_waits_while_too_much_is_pending(orders: Stream) -> None:
     held = threading.Event()
     acked: list[BatchAck] = []
@@ -199,6 +204,7 @@ def test_a_callback_that_fails_stops_nothing(
 # ---- again -----------------------------------------------------------------------------------
 
 
+# rows: D01, D28, P20, X19
 def test_a_killed_server_costs_neither_a_message_nor_a_copy(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     try:
@@ -227,6 +233,7 @@ def test_a_killed_server_costs_neither_a_message_nor_a_copy(tmp_path: Path) -> N
         server.kill()
 
 
+# rows: D11, D25, P07, X13
 def test_a_restarted_producer_takes_the_next_epoch_and_fences_the_old_one(orders: Stream) -> None:
     first = orders.producer("p")
     first.append(1)
@@ -256,6 +263,7 @@ def test_a_declared_epoch_is_used_and_a_lower_one_is_fenced(orders: Stream) -> N
     assert values(orders) == [1]
 
 
+# rows: D24
 def test_the_same_epoch_again_with_the_same_messages_is_a_duplicate(orders: Stream) -> None:
     acked: list[BatchAck] = []
     for _ in range(2):
@@ -266,6 +274,7 @@ def test_the_same_epoch_again_with_the_same_messages_is_a_duplicate(orders: Stre
     assert acked[0].next_offset == acked[1].next_offset
 
 
+# rows: D37
 def test_the_same_epoch_again_with_other_messages_is_fatal(orders: Stream) -> None:
     with orders.producer("p", epoch=1) as producer:
         producer.append("first")
@@ -274,6 +283,7 @@ def test_the_same_epoch_again_with_other_messages_is_fatal(orders: Stream) -> No
     assert values(orders) == ["first"]
 
 
+# rows: D40
 def test_auto_claim_takes_the_epoch_above(orders: Stream) -> None:
     for number in range(3):
         with orders.producer("p", auto_claim=True) as producer:
@@ -282,6 +292,7 @@ def test_auto_claim_takes_the_epoch_above(orders: Stream) -> None:
     assert values(orders) == [0, 1, 2]
 
 
+# rows: P09, P11, X02
 def test_a_sparse_producer_resumes_by_the_places_in_its_file(
     orders: Stream, tmp_path: Path
 ) -> None:
@@ -301,6 +312,7 @@ def test_a_sparse_producer_resumes_by_the_places_in_its_file(
     assert values(orders) == [f"line {number}" for number in range(300)]
 
 
+# rows: P10
 def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
     with orders.producer("p", mode="sparse") as sparse:
         with pytest.raises(ValueError, match="needs seq="):
@@ -340,6 +352,7 @@ def test_a_stream_deleted_under_a_producer_is_fatal(orders: Stream) -> None:
         producer.close()
 
 
+# rows: D23
 def test_a_closed_stream_fails_every_batch_and_on_error_is_told_of_each(orders: Stream) -> None:
     failed: list[tuple[errors.ClientError, FailedBatch]] = []
     options: Any = {"max_batch_messages": 2, "on_error": lambda *told: failed.append(told)}

@@ -71,6 +71,7 @@ def test_messages_gather_while_the_first_batch_is_out() -> None:
     assert network.line[0][1] == b"[1,2]"
 
 
+# rows: D20, D21
 def test_at_most_max_in_flight_batches_are_out() -> None:
     network = established(max_in_flight=3)
     append(network, *[b"%d" % n for n in range(1, 9)])
@@ -79,6 +80,7 @@ def test_at_most_max_in_flight_batches_are_out() -> None:
     assert network.core.ledger.pending_count == 8
 
 
+# rows: D21
 def test_a_batch_ends_at_its_bytes_and_a_large_message_goes_alone() -> None:
     network = make(max_batch_bytes=20)
     append(network, b"1111", b"2222", b"3333", b"4" * 50, b"5555")
@@ -94,6 +96,7 @@ def test_a_batch_ends_at_its_count() -> None:
     assert [ack.count for ack in network.acked] == [2, 1]
 
 
+# rows: D21
 def test_lingering_waits_for_more_but_not_when_hurried_or_full() -> None:
     network = make(linger=1.0, max_batch_messages=3)
     append(network, b"1")
@@ -137,6 +140,7 @@ def test_while_lingering_only_a_first_message_or_a_full_batch_wakes_the_sender()
 # ---- who it is -------------------------------------------------------------------------------
 
 
+# rows: X01
 def test_a_restarted_session_takes_the_next_epoch() -> None:
     first = established()
     second = make(first.server, session="s-2")
@@ -149,6 +153,7 @@ def test_a_restarted_session_takes_the_next_epoch() -> None:
     assert first.failed[0].applied == "no"
 
 
+# rows: D40
 def test_a_claim_raises_the_epoch_it_meets() -> None:
     server = established(epoch=7).server
     network = make(server, is_claiming=True)
@@ -161,6 +166,7 @@ def test_a_claim_raises_the_epoch_it_meets() -> None:
     assert server.log == [b"0", b"1"]
 
 
+# rows: D40
 def test_a_claim_in_doubt_is_never_made_again_under_another_epoch() -> None:
     network = make(is_claiming=True)
     append(network, b"0")
@@ -210,6 +216,7 @@ def test_a_claim_that_cannot_know_its_own_message_says_so() -> None:
     assert network.server.log == [b"0"]
 
 
+# rows: D25, X13
 def test_a_fenced_producer_does_not_claim_its_place_back() -> None:
     network = established(is_claiming=True)
     rival = {"producer-id": "p", "producer-epoch": "5", "producer-seq": "0"}
@@ -221,6 +228,7 @@ def test_a_fenced_producer_does_not_claim_its_place_back() -> None:
     assert [batch.values for batch in network.failed] == [[b"1"], [b"2"]]
 
 
+# rows: D37
 def test_another_payload_under_our_number_is_fatal() -> None:
     server = established(epoch=1).server
     network = make(server, epoch=1)
@@ -229,6 +237,7 @@ def test_another_payload_under_our_number_is_fatal() -> None:
     assert isinstance(network.core.failure, PayloadMismatch)
 
 
+# rows: D24
 def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
     server = established(epoch=1).server
     network = make(server, epoch=1)
@@ -271,6 +280,7 @@ def test_an_answer_under_another_epoch_is_not_trusted() -> None:
 # ---- trouble ---------------------------------------------------------------------------------
 
 
+# rows: D28
 def test_all_that_is_unanswered_is_sent_again_in_order_after_a_loss() -> None:
     network = established()
     append(network, b"1", b"2", b"3")
@@ -345,6 +355,7 @@ def test_what_was_stored_behind_an_answer_that_told_nothing_is_confirmed_in_orde
     assert network.server.log == [b"0", b"1", b"2"]
 
 
+# rows: D25
 def test_a_gap_nobody_can_explain_is_fatal() -> None:
     network = established()
     network.server.known = None  # it has lost its memory
@@ -475,6 +486,7 @@ def test_the_first_failure_stays() -> None:
 # ---- cursors ---------------------------------------------------------------------------------
 
 
+# rows: P17, X02
 def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     network = make()
     core = network.core
@@ -528,6 +540,7 @@ def test_a_sparse_producer_never_has_two_batches_out() -> None:
     assert len(send_all(network)) == 1
 
 
+# rows: X02
 def test_what_the_server_has_is_skipped_at_the_start() -> None:
     network = make(mode="sparse")
     network.core.resume(1, 90, None)
@@ -538,6 +551,7 @@ def test_what_the_server_has_is_skipped_at_the_start() -> None:
     assert network.core.ledger.stats.messages_skipped == 2
 
 
+# rows: X23
 def test_a_range_that_is_partly_stored_is_cut() -> None:
     server = make(mode="sparse", session="early").server
     early = make(server, mode="sparse", session="early")
@@ -596,6 +610,7 @@ def test_a_range_wider_than_the_server_takes_is_divided() -> None:
     assert [ack.count for ack in network.acked] == [2, 1]
 
 
+# rows: P09, P10
 def test_sparse_numbers_are_required_and_must_grow() -> None:
     network = make(mode="sparse")
     sparse(network, 5)

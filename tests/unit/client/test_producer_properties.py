@@ -130,6 +130,7 @@ batching = st.sampled_from(({"max_batch_bytes": 12}, {"max_batch_messages": 1}, 
 identities = st.sampled_from(({"session": "s"}, {"epoch": 3}, {"is_claiming": True}))
 
 
+# rows: D01, D28
 @given(actions, identities, batching)
 def test_every_message_is_stored_once_and_in_order(
     steps: list[tuple[str, int]], identity: dict[str, Any], sizes: dict[str, Any]
@@ -143,6 +144,7 @@ def test_every_message_is_stored_once_and_in_order(
     assert not script.network.core.ledger.pending_bytes
 
 
+# rows: P09
 @given(actions, batching)
 def test_a_sparse_producer_stores_every_message_once_and_in_order(
     steps: list[tuple[str, int]], sizes: dict[str, Any]
@@ -193,6 +195,7 @@ def test_a_closed_stream_ends_it_and_it_tells_what_was_stored(
         assert script.network.server.log == script.messages
 
 
+# rows: P11, X02
 @given(actions, st.integers(0, 40))
 def test_a_sparse_producer_goes_on_where_an_earlier_one_ended(
     steps: list[tuple[str, int]], stored: int
