@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tests.interop.node_server import reference_server
 from tests.spec.process import Server, Stream
 
 HOME: Final = Path(__file__).resolve().parents[2] / "build" / "interop"
@@ -36,3 +37,10 @@ def packages() -> Path:
     if not (HOME / ".installed").exists():
         pytest.fail("the packages are not installed: run `make build/interop/.installed`")
     return HOME
+
+
+@pytest.fixture(scope="session")
+def reference_url(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a reference server."""
+    with reference_server(tmp_path_factory.mktemp("node"), packages) as url:
+        yield url

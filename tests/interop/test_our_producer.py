@@ -1,31 +1,18 @@
-"""The producer against the reference server of the protocol, which is not ours.
-
-It is installed beside the conformance suite; without node these tests are skipped.
-"""
+"""Our producer against the reference server, which knows no sessions."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Final
+from typing import Any
 
 import pytest
 
 from semel import Client, errors
-from semel.cli.benchmarks.peers import Missing, node_server
 from semel.client.client import Stream
-
-NODE_MODULES: Final = Path(__file__).resolve().parents[2] / "build/conformance/node_modules"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with ExitStack() as stack:
-        place = str(tmp_path_factory.mktemp("node"))
-        try:
-            process = stack.enter_context(node_server(place, str(NODE_MODULES)))
-        except Missing as missing:
-            pytest.skip(str(missing))
-        yield stack.enter_context(Client(f"http://127.0.0.1:{process.port}"))
+def client(reference_url: str) -> Iterator[Client]:
+    with Client(reference_url) as it:
+        yield it
 
 
 @pytest.fixture
@@ -35,6 +22,39 @@ def orders(request: pytest.FixtureRequest, client: Client) -> Stream:
 
 def values(stream: Stream) -> list[object]:
     return [message.value for message in stream.read()]
+
+
+# rows: D20, D23
+@pytest.mark.parametrize("identity", [{"epoch": 0}, {"auto_claim": True}], ids=str)
+def test_it_writes_everything_once_and_in_order(orders: Stream, identity: dict[str, Any]) -> None:
+    acks: list[Any] = []
+    # Small batches: many are in flight.
+    with orders.producer("p", max_batch_bytes=64, on_batch_ack=acks.append, **identity) as producer:
+        for n in range(500):
+            producer.append(n)
+        producer.flush()
+        assert (producer.pending_count, producer.in_flight_count) == (0, 0)
+    assert sum(ack.count for ack in acks) == 500
+    assert len(acks) > 5, "it was all one batch"
+    assert values(orders) == list(range(500))
+
+
+# rows: D25, D40, X13
+def test_it_claims_an_epoch_and_the_one_before_is_fenced(orders: Stream) -> None:
+    with orders.producer("p", epoch=4) as old:
+        old.append("a")
+        old.flush()
+        with orders.producer("p", auto_claim=True) as new:
+            new.append("b")
+            new.flush()
+            assert new.epoch == 5
+        with pytest.raises(errors.ProducerFenced) as fenced:
+            old.append("x")
+            old.flush()
+        assert fenced.value.current_epoch == 5
+        with pytest.raises(errors.ProducerFenced):
+            old.append("y")  # for good: it does not steal the id back
+    assert values(orders) == ["a", "b"]
 
 
 def test_a_declared_epoch_stores_in_order(orders: Stream) -> None:
