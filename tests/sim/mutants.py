@@ -19,7 +19,7 @@ from semel.journal.appender import Appender, Part
 from semel.journal.index import Index
 from semel.journal.writer import Writer
 from semel.machine import keys, receipts
-from semel.machine.events import StreamAppended
+from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.rows import ProducerRow
 from semel.machine.state import EVERYTHING, State, Stream
 from semel.model import extras
@@ -218,6 +218,27 @@ def mix_up_extras() -> Any:
     return patch.object(reader, "cut_extras", cut)
 
 
+def keep_producers_over_a_switch() -> Any:
+    """A stream that stops to recognise duplicates keeps what it knew, and wakes up with it."""
+    module = importlib.import_module("semel.machine.apply")
+    real = module._APPLIERS[DedupSwitched]
+
+    def switched(state: State, event: DedupSwitched, *rest: Any) -> None:
+        stream = state.by_number[event.stream]
+        kept = stream.producers
+        real(state, event, *rest)
+        stream.producers = kept
+        for producer_id, row in (kept or {}).items():
+            state.dirty.producers[event.stream, producer_id] = row
+
+    return patch.dict(module._APPLIERS, {DedupSwitched: switched})
+
+
+def create_guarded_after_all() -> Any:
+    """The frame of a creation does not say that duplicates shall not be recognised."""
+    return patch.dict(frame.KINDS, {UnguardedCreated: frame.KINDS[StreamCreated]})
+
+
 def _patched_row(change: Callable[[ProducerRow, ProducerRow], ProducerRow]) -> Any:
     module = importlib.import_module("semel.machine.apply")
     real = module._continue_producer
@@ -251,4 +272,6 @@ MUTANTS: tuple[Mutant, ...] = (
     index_forgets_a_cut,
     promise_one_spare_twice,
     mix_up_extras,
+    keep_producers_over_a_switch,
+    create_guarded_after_all,
 )

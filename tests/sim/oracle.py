@@ -52,6 +52,7 @@ def _stream_view(state: State, stream: Stream) -> dict[str, object]:
         "is_closed": tail.is_closed,
         "is_deleted": tail.is_deleted,
         "stream_seq": tail.stream_seq,
+        "dedup_from": tail.dedup_from,
         "producers": {
             name: _producer_view(producer)
             for name, producer in sorted((stream.producers or {}).items())

@@ -6,6 +6,8 @@ rule book leaves a choice, a comment marked CHOICE names it.
 
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_fields
+
 from semel.model import commands as ask
 from semel.model import limits
 from semel.model import outcomes as out
@@ -90,6 +92,8 @@ class Model:
             return self._trim(stream, command)
         if isinstance(command, ask.Expire):
             return self._expire(stream, command)
+        if isinstance(command, ask.SwitchDedup):
+            return self._switch(stream, command)
         return self._drop_producer(stream, command)
 
     def _now(self, command: Command) -> int:
@@ -115,8 +119,11 @@ class Model:
         now = self._write(c)
         kind = c.content_type or "application/octet-stream"
         stream = Stream(self.next_stream, c.incarnation, kind, c.ttl_ms, c.expires_at_ms, now)
+        stream.dedup_from = 0 if c.dedup_default else None
         if c.fork is not None:
             self._inherit(stream, c, c.fork)
+        if c.dedup is not None:
+            stream.dedup_from = 0 if c.dedup else None
         stream.store(c.batch)
         stream.is_closed = c.closed
         self.next_stream += 1
@@ -139,6 +146,7 @@ class Model:
             "expires_at": is_expiry_free or c.expires_at_ms == stream.expires_at_ms,
             "closed": c.closed == stream.is_closed,
             "fork": self._is_same_fork(stream.fork, c.fork),
+            "dedup": c.dedup in (None, stream.dedup_from is not None),
         }
         for name, is_same in is_equal.items():
             if not is_same:
@@ -187,6 +195,7 @@ class Model:
         offset = source.tail if fork.offset is None else fork.offset
         stream.fork = Origin(fork.source, source.number, offset, fork.sub_offset)
         stream.content_type = c.content_type or source.content_type
+        stream.dedup_from = None if source.dedup_from is None else 0
         if c.ttl_ms is None and c.expires_at_ms is None:
             stream.inherits_expiry = True
             stream.ttl_ms, stream.expires_at_ms = source.ttl_ms, source.expires_at_ms
@@ -205,6 +214,8 @@ class Model:
     def _append(self, stream: Stream, c: Append) -> Outcome:
         assert c.batch is not None or c.body_error is not None or c.close
         assert c.producer is None or c.key is None
+        if stream.dedup_from is None:
+            return self._append_unguarded(stream, c)
         tag, digest = c.producer, digest_claimed(c)
         known = None if tag is None else stream.producers.get(tag.id)
         registered = None if tag is None else self.registry.get(tag.id)
@@ -218,6 +229,20 @@ class Model:
             or (tag and self._no_room(stream, tag))
         )
         return answer or self._accept(stream, c)
+
+    def _append_unguarded(self, stream: Stream, c: Append) -> Outcome:
+        """Take an append as if it named neither producer nor key; only the answer speaks of it."""
+        answer = self._append_anonymous(stream, replace_fields(c, producer=None, key=None))
+        if not isinstance(answer, out.Appended) or (c.producer is None and c.key is None):
+            return answer
+        if c.producer is None:
+            return replace_fields(answer, is_unguarded=True)
+        named = {"epoch": c.producer.epoch, "seq": c.producer.last_seq}
+        return replace_fields(answer, is_unguarded=True, **named)
+
+    def _append_anonymous(self, stream: Stream, c: Append) -> Outcome:
+        refusal = self._closed_or_other_type(stream, c) or self._precondition(stream, c)
+        return refusal or self._accept(stream, c)
 
     def _key_seen(self, stream: Stream, c: Append) -> Outcome | None:
         use = None if c.key is None else stream.keys.get(c.key)
@@ -297,7 +322,8 @@ class Model:
         elif self.registry.get(name, 0) >= limits.NUMBER_MAX:
             return out.EpochExhausted(self.registry[name])
         self._write(c)
-        self.registry[name] = self.registry.get(name, -1) + 1
+        known = self.registry.get(name)
+        self.registry[name] = c.first_epoch if known is None else known + 1
         return out.Registered(name, self.registry[name])
 
     def _drop_producer(self, stream: Stream, c: ask.ForgetProducer | ask.ExpireProducer) -> Outcome:
@@ -330,6 +356,13 @@ class Model:
     def _has_forks(self, path: str) -> bool:
         # CHOICE: a soft-deleted fork counts as live: forks of its own still need its source.
         return any(s.fork is not None and s.fork.path == path for s in self.streams.values())
+
+    def _switch(self, stream: Stream, c: ask.SwitchDedup) -> Outcome:
+        if c.dedup != (stream.dedup_from is not None):
+            self._write(c)
+            stream.dedup_from = stream.tail if c.dedup else None
+            stream.producers, stream.keys = {}, {}
+        return out.Switched(stream.dedup_from, stream.tail)
 
     def _trim(self, stream: Stream, c: ask.Trim) -> Outcome:
         if c.before > stream.tail:

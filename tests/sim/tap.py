@@ -38,9 +38,20 @@ class TappedBroker(Broker):
     """The broker, with a listener."""
 
     def __init__(
-        self, recovered: Recovered, *, now_ms: int, segment_bytes: int, observer: Observer
+        self,
+        recovered: Recovered,
+        *,
+        now_ms: int,
+        segment_bytes: int,
+        observer: Observer,
+        producer_idle_ms: int = 0,
     ) -> None:
-        super().__init__(recovered, now_ms=now_ms, segment_bytes=segment_bytes)
+        super().__init__(
+            recovered,
+            now_ms=now_ms,
+            segment_bytes=segment_bytes,
+            producer_idle_ms=producer_idle_ms,
+        )
         self._observer = observer
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:

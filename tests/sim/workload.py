@@ -65,8 +65,8 @@ class Workload:
         if stream is not None and stream.is_closed and self._rng.random() < 0.2:
             return ask.Delete(path, now_ms)
         kind = self._rng.choices(
-            ["append", "create", "delete", "trim", "register", "forget", "expire"],
-            [80, 6, 3, 4, 2, 1, 2],
+            ["append", "create", "delete", "trim", "register", "forget", "expire", "switch"],
+            [80, 6, 3, 4, 2, 1, 2, 2],
         )[0]
         if kind == "append":
             return self._append(model, path, now_ms)
@@ -83,10 +83,19 @@ class Workload:
             tail = 5 if stream is None else stream.tail
             return ask.Trim(path, now_ms, rng.randint(0, tail + (rng.random() < 0.1)))
         if kind == "register":
-            return ask.Register(now_ms, rng.choice([None, *self._ids, "1", "99"]))
+            first_epoch = rng.choice([0, 0, 1])
+            return ask.Register(now_ms, rng.choice([None, *self._ids, "1", "99"]), first_epoch)
+        if kind == "switch":
+            return ask.SwitchDedup(path, now_ms, self._switches_on(model, path))
         if kind == "forget":
             return ask.ForgetProducer(path, now_ms, rng.choice(self._ids))
         return ask.ExpireProducer(path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]))
+
+    def _switches_on(self, model: Model, path: str) -> bool:
+        """Switch on what is off, most of the time: there is more to test while it is on."""
+        stream = model.streams.get(path)
+        is_off = stream is not None and stream.dedup_from is None
+        return is_off if self._rng.random() < 0.9 else not is_off
 
     # ---- create ----------------------------------------------------------------------------------
 
@@ -112,6 +121,8 @@ class Workload:
             batch,
             "bad" if batch is None and rng.random() < 0.05 else None,
             fork,
+            rng.choice([None] * 8 + [True, False]),
+            rng.random() < 0.95,
         )
 
     def _fork(self, model: Model) -> ask.ForkRequest:

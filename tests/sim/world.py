@@ -55,6 +55,7 @@ class World:
         self.segment_sizes = rng.choice([[4096], [8192], [16384], [65536], [4096, 16384, 65536]])
         self.segment_bytes = rng.choice(self.segment_sizes)
         self.reserve_bytes = rng.choice([0, 8192])
+        self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
         self.limits = MachineLimits(
             receipts=rng.choice([5, 8, 64]),
             streams=rng.choice([6, 1000]),
@@ -129,6 +130,7 @@ class World:
             now_ms=self.now_ms,
             segment_bytes=self.segment_bytes,
             observer=self,
+            producer_idle_ms=self.producer_idle_ms,
         )
         self.broker.set_room(room)
         self.group: Group | None = None

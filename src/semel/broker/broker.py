@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from semel.broker.expiry import Expiry, is_mortal
+from semel.broker.idle import IdleProducers
 from semel.broker.reader import Reader, Slice
 from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter
 from semel.journal.appender import Appender, Group
@@ -23,9 +24,18 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, State, apply, decide
+from semel.machine.events import StreamAppended
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import kept_range
-from semel.model.commands import Command, Create, Expire, ForkRequest, Register, StoredAppend
+from semel.model.commands import (
+    Command,
+    Create,
+    Expire,
+    ExpireProducer,
+    ForkRequest,
+    Register,
+    StoredAppend,
+)
 from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.media import is_json
@@ -72,7 +82,14 @@ class _Pending:
 class Broker:
     """All state of a running engine. One thread calls it."""
 
-    def __init__(self, recovered: Recovered, *, now_ms: int, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        recovered: Recovered,
+        *,
+        now_ms: int,
+        segment_bytes: int,
+        producer_idle_ms: int = 0,
+    ) -> None:
         self.state: State = recovered.state
         self.seen = Seen(self.state)
         self.is_full = False
@@ -81,6 +98,7 @@ class Broker:
         self._segments.durable = recovered.position
         self.reader = Reader(self.seen, self._index, self._segments)
         self._expiry = Expiry(self.state, now_ms)
+        self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
         self._appender = Appender(
             seed=recovered.seed,
             position=recovered.position,
@@ -153,6 +171,8 @@ class Broker:
         for section in sections:
             self._index.add(section.stream, section.base, section.count, lsn, segment)
         self._note_changes()
+        if self._idle is not None and isinstance(event, StreamAppended) and event.mark:
+            self._idle.watch(event.stream, event.mark.id)
         self._open.answers.append((reply, decision.outcome))
         return True
 
@@ -183,6 +203,12 @@ class Broker:
     def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
         """Answer a question about the state, as soon as that state is durable."""
         self._release(reply, question(self.state))
+
+    def has_stream(self, path: str, now_ms: int) -> bool:
+        """Tell whether a path is taken, as it is decided; a stream whose time is over ends now."""
+        if not self._expiry.is_idle:
+            self._expire_if_due(path, now_ms)
+        return path in self.state.by_path
 
     # ---- facts a command needs from the journal ------------------------------------------------
 
@@ -414,9 +440,19 @@ class Broker:
         drop_waiter(*waiting)
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Write the end of streams whose time is over; answer how many."""
+        """Write the end of streams and producers whose time is over; answer how many."""
         due = self._expiry.due(now_ms, count_max)
-        return sum(self._expire_if_due(stream.row.path, now_ms) for stream in due)
+        count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in due)
+        return (
+            count if self._idle is None else count + self._sweep_idle(self._idle, now_ms, count_max)
+        )
+
+    def _sweep_idle(self, idle: IdleProducers, now_ms: int, count_max: int) -> int:
+        count = 0
+        for path, producer_id in idle.due(now_ms, count_max):
+            expire = ExpireProducer(path, now_ms, producer_id, idle.idle_ms)
+            count += self._commit(decide(self.state, expire), now_ms, _nobody)
+        return count
 
 
 def _unread(error: ReadFailed) -> Outcome:

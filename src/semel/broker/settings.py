@@ -13,6 +13,7 @@ class Settings(Struct, frozen=True):
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
     sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
+    producer_idle_ms: int = 0  # 0: producers are never let go
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
@@ -26,5 +27,7 @@ class Settings(Struct, frozen=True):
             raise ValueError("reserve_bytes must not be negative")
         if min(self.checkpoint_interval_ms, self.sweep_interval_ms) <= 0:
             raise ValueError("intervals must be positive")
+        if self.producer_idle_ms < 0:
+            raise ValueError("producer_idle_ms must not be negative")
         if self.limits.receipts < default.RECEIPTS_MIN:
             raise ValueError(f"at least {default.RECEIPTS_MIN} receipts are kept")

@@ -75,6 +75,8 @@ KINDS: Final[dict[type, int]] = {
     events.StreamDeleted: 18,
     events.StreamExpired: 19,
     events.StreamTrimmed: 20,
+    events.DedupSwitched: 21,
+    events.UnguardedCreated: 22,
     events.ProducerRegistered: 32,
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,

@@ -42,23 +42,36 @@ def decide_append(state: State, command: Append) -> Decision:
         return _NOT_FOUND  # 5
     if stream.tail.is_deleted:
         return _GONE  # 5
+    if stream.tail.dedup_from is None:
+        return _decide_plain(stream, command)
     if command.producer is not None:
         return _decide_produced(state, stream, command)
-    digest = 0
-    if command.key is not None:
-        digest = _digest(command)
-        repeat = judge_key(state, stream, command.key, digest=digest, now_ms=command.now_ms)
-        if repeat is not None:
-            return Decision(repeat)  # 8
-    tail = stream.tail
-    if tail.is_closed and is_close_only(command) and command.key is None:
-        return Decision(Appended(tail.tail, tail.tail, is_closed=True))  # 9
+    if command.key is None:
+        return _decide_plain(stream, command)
+    return _decide_keyed(state, stream, command, command.key)
+
+
+def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:
+    digest = _digest(command)
+    repeat = judge_key(state, stream, key, digest=digest, now_ms=command.now_ms)
+    if repeat is not None:
+        return Decision(repeat)  # 8
     refusal = _refuse_for_stream(stream, command) or _refuse_for_content(stream, command)
     if refusal is not None:
         return Decision(refusal)
-    event = StreamAppended(
-        stream.row.number, command.close, command.stream_seq, None, command.key, digest
-    )
+    event = StreamAppended(stream.row.number, command.close, command.stream_seq, None, key, digest)
+    return _accept(stream, command, event)
+
+
+def _decide_plain(stream: Stream, command: Append) -> Decision:
+    """Decide an append without an identity, or on a stream that does not look at it."""
+    tail = stream.tail
+    if tail.is_closed and is_close_only(command):
+        return Decision(_appended(command, tail.tail, tail.tail, is_closed=True))  # 9
+    refusal = _refuse_for_stream(stream, command) or _refuse_for_content(stream, command)
+    if refusal is not None:
+        return Decision(refusal)
+    event = StreamAppended(stream.row.number, command.close, command.stream_seq)
     return _accept(stream, command, event)
 
 
@@ -156,11 +169,21 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
         sections = (section_of(stream.row.number, base, command.batch, stream.row.content_type),)
         next_offset += command.batch.count
     mark = event.mark
-    if mark is None:
+    if mark is not None:
+        outcome = Appended(base, next_offset, command.close, mark.epoch, mark.last_seq)
+    elif event.key is not None:
         outcome = Appended(base, next_offset, command.close)
     else:
-        outcome = Appended(base, next_offset, command.close, mark.epoch, mark.last_seq)
+        outcome = _appended(command, base, next_offset, is_closed=command.close)
     return Decision(outcome, event, sections, grows=command.batch is not None)
+
+
+def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
+    """Answer an append of which only the data is remembered."""
+    tag = command.producer
+    if tag is not None:
+        return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
+    return Appended(first, next_offset, is_closed, is_unguarded=command.key is not None)
 
 
 def section_of(number: int, base: int, batch: Batch, content_type: str) -> Section:

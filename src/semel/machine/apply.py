@@ -7,8 +7,11 @@ state that was.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from semel.machine import receipts
 from semel.machine.events import (
+    DedupSwitched,
     Event,
     Mark,
     ProducerExpired,
@@ -20,10 +23,11 @@ from semel.machine.events import (
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
+    UnguardedCreated,
 )
 from semel.machine.keys import remember_key
 from semel.machine.rows import KeyRow, ProducerRow, RegistryRow, TailRow
-from semel.machine.state import State, Stream, add_fork
+from semel.machine.state import State, Stream, add_fork, live_producers
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
 from semel.model.limits import SESSIONS_REMEMBERED
@@ -63,7 +67,9 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         start = row.fork.start
         add_fork(state.by_number[row.fork.source], row.number)
     tail = _advance(row.number, start, sections)
-    stream = Stream(row, TailRow(event.head, tail, event.is_closed, False, None, time_ms))
+    dedup_from = None if isinstance(event, UnguardedCreated) else 0
+    first = TailRow(event.head, tail, event.is_closed, False, None, time_ms, dedup_from)
+    stream = Stream(row, first)
     state.next_stream += 1
     state.by_number[row.number] = stream
     state.by_path[row.path] = stream
@@ -77,7 +83,8 @@ def _apply_appended(state: State, event: StreamAppended, sections: Sections, tim
     invariant(not (old.is_closed or old.is_deleted), "append to a stream that ended")
     tail = _advance(event.stream, old.tail, sections)
     stream_seq = old.stream_seq if event.stream_seq is None else event.stream_seq
-    _set_tail(state, stream, TailRow(old.head, tail, event.close, False, stream_seq, time_ms))
+    grown = TailRow(old.head, tail, event.close, False, stream_seq, time_ms, old.dedup_from)
+    _set_tail(state, stream, grown)
     if event.mark is not None:
         _remember_producer(state, stream, event.mark, first_offset=old.tail, time_ms=time_ms)
     if event.key is not None:
@@ -90,8 +97,7 @@ def _apply_ended(
 ) -> None:
     stream = state.by_number[event.stream]
     old = stream.tail
-    ended = TailRow(old.head, old.tail, old.is_closed, True, old.stream_seq, old.written_ms)
-    _set_tail(state, stream, ended)
+    _set_tail(state, stream, replace(old, is_deleted=True))
     _mark_prunable(state, stream)
     _remove_unneeded(state, stream)
 
@@ -115,6 +121,7 @@ def _remove_unneeded(state: State, stream: Stream) -> None:
         state.dirty.tails.pop(number, None)
         state.dirty.dropped.add(number)
         state.touched.append(stream)
+        state.live_producers -= live_producers(stream)
         fork = stream.row.fork
         if fork is None:
             return
@@ -126,11 +133,21 @@ def _remove_unneeded(state: State, stream: Stream) -> None:
 def _apply_trimmed(state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int) -> None:
     stream = state.by_number[event.stream]
     old = stream.tail
-    trimmed = TailRow(
-        event.head, old.tail, old.is_closed, old.is_deleted, old.stream_seq, old.written_ms
-    )
-    _set_tail(state, stream, trimmed)
+    _set_tail(state, stream, replace(old, head=event.head))
     _mark_prunable(state, stream)
+
+
+def _apply_switched(state: State, event: DedupSwitched, _sections: Sections, _time_ms: int) -> None:
+    """Switch; off forgets everything, for a map that stands still would swallow new messages."""
+    stream = state.by_number[event.stream]
+    _set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
+    state.live_producers -= live_producers(stream)
+    for producer_id in stream.producers or ():
+        state.dirty.producers[event.stream, producer_id] = None
+    for key in stream.keys or ():
+        state.dirty.keys[event.stream, key] = None
+    stream.producers = stream.keys = None
+    stream.next_key = 0
 
 
 # ---- producers -----------------------------------------------------------------------------------
@@ -142,6 +159,8 @@ def _remember_producer(
     if stream.producers is None:
         stream.producers = {}
     old = stream.producers.get(mark.id)
+    if old is None or old.is_expired:
+        state.live_producers += 1
     receipt = receipts.pack(
         mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest
     )
@@ -224,7 +243,7 @@ def _apply_forgotten(
 ) -> None:
     stream = state.by_number[event.stream]
     assert stream.producers is not None
-    del stream.producers[event.id]
+    state.live_producers -= not stream.producers.pop(event.id).is_expired
     state.dirty.producers[event.stream, event.id] = None
 
 
@@ -234,6 +253,7 @@ def _apply_expired(
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     old = stream.producers[event.id]
+    state.live_producers -= 1
     tombstone = ProducerRow(
         old.mode,
         old.epoch,
@@ -253,10 +273,12 @@ def _apply_expired(
 
 _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
     StreamCreated: _apply_created,
+    UnguardedCreated: _apply_created,
     StreamAppended: _apply_appended,
     StreamDeleted: _apply_ended,
     StreamExpired: _apply_ended,
     StreamTrimmed: _apply_trimmed,
+    DedupSwitched: _apply_switched,
     ProducerRegistered: _apply_registered,
     ProducerForgotten: _apply_forgotten,
     ProducerExpired: _apply_expired,

@@ -7,7 +7,13 @@ from semel.machine.append import decide_append
 from semel.machine.events import Decision
 from semel.machine.registry import decide_expire_producer, decide_forget, decide_register
 from semel.machine.state import State
-from semel.machine.streams import decide_create, decide_delete, decide_expire, decide_trim
+from semel.machine.streams import (
+    decide_create,
+    decide_delete,
+    decide_expire,
+    decide_switch,
+    decide_trim,
+)
 from semel.model.commands import (
     Append,
     Command,
@@ -17,6 +23,7 @@ from semel.model.commands import (
     ExpireProducer,
     ForgetProducer,
     Register,
+    SwitchDedup,
     Trim,
 )
 from semel.model.names import fault_in
@@ -27,6 +34,7 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
     Create: decide_create,
     Delete: decide_delete,
     Trim: decide_trim,
+    SwitchDedup: decide_switch,
     Expire: decide_expire,
     Register: decide_register,
     ForgetProducer: decide_forget,

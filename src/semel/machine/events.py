@@ -48,6 +48,10 @@ class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
     is_closed: bool
 
 
+class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
+    """A stream begins that recognises no duplicates."""
+
+
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
     """Messages (in the section), a close, or both."""
 
@@ -78,6 +82,13 @@ class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
     head: int
 
 
+class DedupSwitched(Struct, frozen=True, gc=False, array_like=True):
+    """A stream recognises duplicates from an offset on, or (None) forgets and does not."""
+
+    stream: int
+    dedup_from: int | None
+
+
 class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
     """A producer identity is given out or its epoch raised."""
 
@@ -102,10 +113,12 @@ class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
 
 Event = (
     StreamCreated
+    | UnguardedCreated
     | StreamAppended
     | StreamDeleted
     | StreamExpired
     | StreamTrimmed
+    | DedupSwitched
     | ProducerRegistered
     | ProducerForgotten
     | ProducerExpired

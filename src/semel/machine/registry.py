@@ -23,21 +23,22 @@ def decide_register(state: State, command: Register) -> Decision:
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
     if row is None:
-        return _decide_new(state, producer_id)
+        return _decide_new(state, command)
     assert producer_id is not None
     if row.epoch >= NUMBER_MAX:
         return Decision(EpochExhausted(row.epoch))
     return _grant(producer_id, row.epoch + 1, is_assigned=False)
 
 
-def _decide_new(state: State, producer_id: str | None) -> Decision:
+def _decide_new(state: State, command: Register) -> Decision:
+    producer_id = command.producer_id
     if producer_id is not None and is_assigned_id(producer_id):
         return Decision(UnknownProducer())
     if len(state.registry) >= state.limits.registry:
         return Decision(LimitReached("registry", state.limits.registry))
     if producer_id is None:
-        return _grant(str(state.next_producer), 0, is_assigned=True)
-    return _grant(producer_id, 0, is_assigned=False)
+        return _grant(str(state.next_producer), command.first_epoch, is_assigned=True)
+    return _grant(producer_id, command.first_epoch, is_assigned=False)
 
 
 def _grant(producer_id: str, epoch: int, *, is_assigned: bool) -> Decision:

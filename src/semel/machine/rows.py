@@ -35,7 +35,10 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TailRow(Row, frozen=True, gc=False, array_like=True):
-    """What moves with every append."""
+    """What moves with every append, and what an operator moves.
+
+    `dedup_from` is the offset from which duplicates are recognised; None: they are not.
+    """
 
     head: int
     tail: int
@@ -43,6 +46,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     is_deleted: bool
     stream_seq: str | None
     written_ms: int
+    dedup_from: int | None = 0
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):

@@ -72,6 +72,7 @@ class State:
     """The fold of the journal.
 
     `touched` collects the streams that the last `apply` changed; whoever calls it empties the list.
+    `live_producers` counts the producers of all streams that are no tombstones.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class State:
         "by_path",
         "dirty",
         "limits",
+        "live_producers",
         "next_producer",
         "next_stream",
         "registry",
@@ -94,6 +96,7 @@ class State:
         self.next_stream = 1
         self.next_producer = 1
         self.time_ms = 0
+        self.live_producers = 0
         self.dirty = Dirty()
         self.touched: list[Stream] = []
 
@@ -129,6 +132,7 @@ class State:
         if stream.producers is None:
             stream.producers = {}
         stream.producers[producer_id] = row
+        self.live_producers += not row.is_expired
 
     def load_key(self, number: int, key: str, row: KeyRow) -> None:
         """Restore an idempotency key."""
@@ -146,6 +150,11 @@ class State:
                 ordered = sorted(stream.keys.items(), key=lambda item: item[1].number)
                 stream.keys = dict(ordered)
                 stream.next_key = ordered[-1][1].number + 1
+
+
+def live_producers(stream: Stream) -> int:
+    """Count a stream's producers that are no tombstones."""
+    return sum(not row.is_expired for row in (stream.producers or {}).values())
 
 
 def add_fork(source: Stream, number: int) -> None:

@@ -6,15 +6,26 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 from semel.machine.append import refuse_body, section_of
 from semel.machine.events import (
     Decision,
+    DedupSwitched,
     Section,
     StreamCreated,
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
+    UnguardedCreated,
 )
 from semel.machine.rows import ForkRow, StreamRow
 from semel.machine.state import State, Stream, is_over
-from semel.model.commands import Batch, Create, Delete, Expire, ForkRequest, StoredAppend, Trim
+from semel.model.commands import (
+    Batch,
+    Create,
+    Delete,
+    Expire,
+    ForkRequest,
+    StoredAppend,
+    SwitchDedup,
+    Trim,
+)
 from semel.model.limits import FORK_DEPTH_MAX, FORKS_PER_STREAM_MAX
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
 from semel.model.outcomes import (
@@ -32,6 +43,7 @@ from semel.model.outcomes import (
     Outcome,
     StillAlive,
     SubOffsetInvalid,
+    Switched,
     Trimmed,
 )
 
@@ -56,7 +68,8 @@ def decide_create(state: State, command: Create) -> Decision:
         command.ttl_ms,
         command.expires_at_ms,
     )
-    return _accept(row, command, head=0, start=0, prefix=None)
+    dedup = command.dedup_default if command.dedup is None else command.dedup
+    return _accept(row, command, head=0, start=0, prefix=None, dedup=dedup)
 
 
 # ---- the same again ------------------------------------------------------------------------------
@@ -72,6 +85,7 @@ def _compare(stream: Stream, command: Create) -> Outcome:
         ("expires_at", _same_expiry(row, command, is_ttl=False)),
         ("closed", command.closed == tail.is_closed),
         ("fork", _same_fork(row.fork, command.fork)),
+        ("dedup", command.dedup in (None, tail.dedup_from is not None)),
     ):
         if not is_equal:
             return ConfigConflict(field)
@@ -135,7 +149,8 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         inherits,
         ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
     )
-    return _accept(row, command, head=source.tail.head, start=start, prefix=prefix)
+    dedup = source.tail.dedup_from is not None if command.dedup is None else command.dedup
+    return _accept(row, command, head=source.tail.head, start=start, prefix=prefix, dedup=dedup)
 
 
 def _refuse_source(source: Stream, command: Create) -> Outcome | None:
@@ -188,7 +203,13 @@ def _refuse_body_and_room(state: State, command: Create, content_type: str) -> O
 
 
 def _accept(
-    row: StreamRow, command: Create, *, head: int, start: int, prefix: Batch | None
+    row: StreamRow,
+    command: Create,
+    *,
+    head: int,
+    start: int,
+    prefix: Batch | None,
+    dedup: bool,
 ) -> Decision:
     sections: list[Section] = []
     tail = start
@@ -197,7 +218,8 @@ def _accept(
             sections.append(section_of(row.number, tail, batch, row.content_type))
             tail += batch.count
     outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
-    event = StreamCreated(row, head, command.closed)
+    kind = StreamCreated if dedup else UnguardedCreated
+    event = kind(row, head, command.closed)
     return Decision(outcome, event, tuple(sections), grows=True)
 
 
@@ -231,6 +253,18 @@ def decide_trim(state: State, command: Trim) -> Decision:
     if command.before <= tail.head:
         return Decision(Trimmed(tail.head))
     return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
+
+
+def decide_switch(state: State, command: SwitchDedup) -> Decision:
+    """Switch the recognition of duplicates; to switch to what it is changes nothing."""
+    stream = find_stream(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)
+    since, tail = stream.tail.dedup_from, stream.tail.tail
+    if command.dedup == (since is not None):
+        return Decision(Switched(since, tail))
+    since = tail if command.dedup else None
+    return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
 
 def decide_expire(state: State, command: Expire) -> Decision:

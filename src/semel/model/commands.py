@@ -86,7 +86,10 @@ class ForkRequest(Struct, frozen=True, gc=False):
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Create a stream, or make sure it is there with this configuration."""
+    """Create a stream, or make sure it is there with this configuration.
+
+    `dedup` is what was asked for, if anything was; `dedup_default` what the server does otherwise.
+    """
 
     path: str
     now_ms: int
@@ -98,6 +101,8 @@ class Create(Struct, frozen=True, gc=False):
     batch: Batch | None = None
     body_error: str | None = None
     fork: ForkRequest | None = None
+    dedup: bool | None = None
+    dedup_default: bool = True
 
 
 class Delete(Struct, frozen=True, gc=False):
@@ -115,6 +120,14 @@ class Trim(Struct, frozen=True, gc=False):
     before: int
 
 
+class SwitchDedup(Struct, frozen=True, gc=False):
+    """Recognise duplicates on a stream from now on, or no longer."""
+
+    path: str
+    now_ms: int
+    dedup: bool
+
+
 class Expire(Struct, frozen=True, gc=False):
     """End a stream whose time is over; `touched_ms` is its latest use the broker knows of."""
 
@@ -124,10 +137,14 @@ class Expire(Struct, frozen=True, gc=False):
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Give out a producer identity, or raise the epoch of a known one."""
+    """Give out a producer identity, or raise the epoch of a known one.
+
+    An id that was not registered before begins with `first_epoch`.
+    """
 
     now_ms: int
     producer_id: str | None = None
+    first_epoch: int = 0
 
 
 class ForgetProducer(Struct, frozen=True, gc=False):
@@ -147,4 +164,14 @@ class ExpireProducer(Struct, frozen=True, gc=False):
     idle_ms: int
 
 
-Command = Append | Create | Delete | Trim | Expire | Register | ForgetProducer | ExpireProducer
+Command = (
+    Append
+    | Create
+    | Delete
+    | Trim
+    | SwitchDedup
+    | Expire
+    | Register
+    | ForgetProducer
+    | ExpireProducer
+)

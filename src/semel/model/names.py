@@ -55,8 +55,9 @@ def fault_in(command: Command) -> str | None:
         return _fault_in_append(command)
     if isinstance(command, Register):
         producer_id = command.producer_id
-        is_sound = producer_id is None or is_name(producer_id, PRODUCER_ID_BYTES_MAX)
-        return None if is_sound else "producer_id"
+        if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
+            return "producer_id"
+        return None if _is_number(command.first_epoch) else "producer_epoch"
     if not is_name(command.path, PATH_BYTES_MAX):
         return "path"
     if isinstance(command, Create):

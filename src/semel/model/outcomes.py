@@ -32,13 +32,18 @@ class Created(Outcome, frozen=True, gc=False):
 
 
 class Appended(Outcome, frozen=True, gc=False):
-    """The batch is stored from `first_offset` up to `next_offset`; equal for a lone close."""
+    """The batch is stored from `first_offset` up to `next_offset`; equal for a lone close.
+
+    `is_unguarded`: it named a producer or a key, but the stream recognises no duplicates. `epoch`
+    and `seq` are then what the request said.
+    """
 
     first_offset: int
     next_offset: int
     is_closed: bool
     epoch: int | None = None
     seq: int | None = None
+    is_unguarded: bool = False
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
@@ -67,6 +72,13 @@ class Trimmed(Outcome, frozen=True, gc=False):
     """Reading starts at `head` now."""
 
     head: int
+
+
+class Switched(Outcome, frozen=True, gc=False):
+    """The stream recognises duplicates from `dedup_from` on; None: it does not."""
+
+    dedup_from: int | None
+    next_offset: int
 
 
 class Expired(Outcome, frozen=True, gc=False):

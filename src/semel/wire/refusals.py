@@ -25,6 +25,7 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Duplicate: 204,
     out.Deleted: 204,
     out.Trimmed: 204,
+    out.Switched: 204,
     out.Expired: 204,
     out.Registered: 200,
     out.Forgotten: 204,

@@ -15,10 +15,17 @@ SEGMENT_BYTES = 4096
 class Bed:
     """Everything an engine has but threads."""
 
-    def __init__(self, *, reserve_bytes: int = 0, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        reserve_bytes: int = 0,
+        segment_bytes: int = SEGMENT_BYTES,
+        producer_idle_ms: int = 0,
+    ) -> None:
         self.disk, self.store = VirtualDisk(), VirtualStore()
         self._reserve_bytes = reserve_bytes
         self._segment_bytes = segment_bytes
+        self._producer_idle_ms = producer_idle_ms
         self.now_ms = 1_000
         self.start()
 
@@ -34,7 +41,12 @@ class Bed:
             segment_bytes=self._segment_bytes,
             reserve_bytes=self._reserve_bytes,
         )
-        self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=self._segment_bytes)
+        self.broker = Broker(
+            recovered,
+            now_ms=self.now_ms,
+            segment_bytes=self._segment_bytes,
+            producer_idle_ms=self._producer_idle_ms,
+        )
         self.broker.set_room(self.writer.prepare())
 
     def restart(self, *, segment_bytes: int | None = None) -> None:

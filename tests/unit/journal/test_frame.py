@@ -123,6 +123,9 @@ CASES = (
     Case(events.ProducerForgotten(1, "p")),
     Case(events.ProducerExpired(1, "12")),
     Case(SegmentEnded()),
+    Case(events.DedupSwitched(1, None)),
+    Case(events.DedupSwitched(1, NUMBER_MAX)),
+    Case(events.UnguardedCreated(PLAIN, 0, False), (JOINED,)),
 )
 
 
@@ -253,6 +256,8 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(events.StreamDeleted, numbers),
     st.builds(events.StreamExpired, numbers),
     st.builds(events.StreamTrimmed, numbers, numbers),
+    st.builds(events.DedupSwitched, numbers, maybe_numbers),
+    st.builds(events.UnguardedCreated, rows, numbers, st.booleans()),
     st.builds(events.ProducerRegistered, names, numbers, st.booleans()),
     st.builds(events.ProducerForgotten, numbers, names),
     st.builds(events.ProducerExpired, numbers, names),

@@ -1,5 +1,7 @@
 """Producer identities given out, forgotten and expired."""
 
+import pytest
+
 from semel.machine import MachineLimits
 from semel.model import commands as ask
 from semel.model import outcomes as out
@@ -56,3 +58,21 @@ def test_a_full_registry_refuses_new_ids_and_still_raises_known_ones() -> None:
     assert unchanged(machine, ask.Register(0)) == full
     assert unchanged(machine, ask.Register(0, "q")) == full
     assert machine.execute(ask.Register(0, "p")) == out.Registered("p", 1)
+
+
+def test_a_new_id_may_begin_with_another_epoch_and_is_raised_from_there() -> None:
+    """rows: D18."""
+    machine = machine_of(create())
+    assert machine.execute(ask.Register(0, "p", 1)) == out.Registered("p", 1)
+    assert machine.execute(ask.Register(0, "p", 1)) == out.Registered("p", 2)
+    assert machine.execute(ask.Register(0, None, 1)) == out.Registered("1", 1)
+    assert machine.execute(ask.Register(0, "q", -1)) == out.InvalidRequest("producer_epoch")
+
+
+@pytest.mark.parametrize("epoch", [None, 1])
+def test_an_id_that_begins_with_epoch_1_can_write_bare_and_with_that_epoch(
+    epoch: int | None,
+) -> None:
+    """rows: D04, D18."""
+    machine = machine_of(create(), ask.Register(0, "p", 1))
+    assert machine.execute(append(by=dense(0, epoch=epoch))) == out.Appended(0, 1, False, 1, 0)

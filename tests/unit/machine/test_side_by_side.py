@@ -54,7 +54,7 @@ steps = st.builds(
         ["produce"] * 22
         + ["append"] * 4
         + ["create", "fork", "fork", "register"]
-        + ["delete", "trim", "expire", "bury", "bury", "forget"]
+        + ["delete", "trim", "expire", "bury", "bury", "forget", "switch"]
     ),
     st.sampled_from("aaaaaabc"),
     st.sampled_from("abc"),
@@ -106,9 +106,12 @@ def command_of(step: Step, model: Model) -> Command:
             return ask.ExpireProducer(step.path, now, step.name, step.span)
         case "forget":
             return ask.ForgetProducer(step.path, now, step.name)
+        case "switch":
+            is_off = stream is not None and stream.dedup_from is None
+            return ask.SwitchDedup(step.path, now, is_off or step.span == 1)
         case _:
             name = None if step.session is None and step.span else step.name
-            return ask.Register(now, name)
+            return ask.Register(now, name, min(step.span, 1))
 
 
 def _create(step: Step, model: Model, now: int) -> ask.Create:
@@ -131,6 +134,8 @@ def _create(step: Step, model: Model, now: int) -> ask.Create:
         None if step.body is None else _batch(step, kind),
         "bad" if "error" in step.flags else None,
         wanted,
+        {1: True, 2: False}.get(step.span) if "key" in step.flags else None,
+        "strict" not in step.flags,
     )
 
 
