@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from semel.broker.broker import Broker, ReadDone, Reply
 from semel.broker.clock import Clock, SystemClock
@@ -27,12 +27,15 @@ from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
+from semel.machine import State
 from semel.model.commands import Command
 from semel.model.errors import EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
 
 log = logging.getLogger("semel")
+
+T = TypeVar("T")
 
 _SWITCH_SECONDS: Final = 0.0005
 _ROOM_RETRY_SECONDS: Final = 1.0
@@ -79,7 +82,10 @@ class Engine:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.broker: Final = Broker(
-            recovered, now_ms=clock.now_ms(), segment_bytes=settings.segment_bytes
+            recovered,
+            now_ms=clock.now_ms(),
+            segment_bytes=settings.segment_bytes,
+            producer_idle_ms=settings.producer_idle_ms,
         )
         self.clock: Final = clock
         self.replayed_frames: Final = recovered.replayed_frames
@@ -195,6 +201,23 @@ class Engine:
         """Tell a stream's durable state, as a ReadDone without messages, or why not."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
+
+    def ask(
+        self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
+    ) -> None:
+        """Answer a question about the state once that is durable; `path`: whom it is about."""
+
+        def act() -> None:
+            self.broker.has_stream(path, self.clock.now_ms())
+            self.broker.ask(question, reply)
+
+        self._do(act)
+
+    def has_stream(self, path: str) -> bool:
+        """Tell whether a path is taken; nothing of that may be told before a later answer."""
+        found: list[bool] = []
+        self._do(lambda: found.append(self.broker.has_stream(path, self.clock.now_ms())))
+        return found[0]
 
     def _do(self, action: Callable[[], None]) -> None:
         """Let a caller act on the broker; whatever that leaves to write is written soon."""

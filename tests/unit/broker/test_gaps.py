@@ -1,0 +1,160 @@
+"""An append that came too early waits a moment for those before it. rows: D17, D20."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.broker import gaps
+from semel.broker.gaps import GapHold
+from semel.model.commands import SPARSE, Append, Batch, ProducerTag
+from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
+from tests.unit.broker.bed import Bed
+
+
+class Timers:
+    """Time stands still until it is told to be over."""
+
+    def __init__(self) -> None:
+        self.set: list[Timer] = []
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> "Timer":
+        assert seconds == 0.5
+        timer = Timer(call)
+        self.set.append(timer)
+        return timer
+
+    def ring(self) -> None:
+        waiting, self.set = self.set, []
+        for timer in waiting:
+            if not timer.is_cancelled:
+                timer.call()
+
+
+class Timer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class HeldBed(Bed):
+    """A bed with a hold in front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers = Timers()
+        self.hold = GapHold(self.broker.submit, self.timers.call_later, seconds=0.5)
+        self.execute(self.create())
+        self.told: dict[str, list[Outcome]] = {}
+
+    def send(self, seq: int, label: str = "", **more: Any) -> None:
+        """Send without flushing."""
+        tag = ProducerTag("p", seq, seq, more.pop("epoch", 0), **more)
+        command = Append("s", self.now_ms, "text/plain", Batch(b"%d" % seq), producer=tag)
+        self.hold.submit(command, self.told.setdefault(label or str(seq), []).append)
+
+    def seqs(self) -> list[str]:
+        """In which order the appends were accepted."""
+        found = [(o[0].first_offset, k) for k, o in self.told.items() if isinstance(o[0], Appended)]
+        return [label for _, label in sorted(found)]
+
+
+@pytest.fixture
+def bed() -> HeldBed:
+    return HeldBed()
+
+
+def test_five_appends_in_reverse_order_are_all_accepted_in_order(bed: HeldBed) -> None:
+    for seq in (4, 3, 2, 1):
+        bed.send(seq)
+    assert bed.hold.count == 4
+    assert bed.told["1"] == []
+    bed.send(0)
+    bed.flush()
+    assert bed.seqs() == ["0", "1", "2", "3", "4"]
+    assert bed.hold.count == 0
+    assert all(timer.is_cancelled for timer in bed.timers.set)
+
+
+def test_every_order_of_arrival_and_flushing_ends_the_same(bed: HeldBed) -> None:
+    for seq, is_flushed in ((3, False), (0, False), (4, True), (1, False), (2, True)):
+        bed.send(seq)
+        if is_flushed:
+            bed.flush()
+    bed.flush()
+    assert bed.seqs() == ["0", "1", "2", "3", "4"]
+
+
+def test_a_gap_decided_between_an_append_and_its_answer_is_released_too(bed: HeldBed) -> None:
+    bed.send(1)
+    bed.send(0)  # accepted, not durable yet
+    bed.send(2)  # a gap still: 1 is held
+    bed.flush()
+    assert bed.seqs() == ["0", "1", "2"]
+
+
+def test_when_the_time_is_over_the_gap_is_told(bed: HeldBed) -> None:
+    bed.send(2)
+    bed.timers.ring()
+    bed.flush()
+    assert bed.told["2"] == [SequenceGap(0, 2)]
+    assert bed.hold.count == 0
+
+
+def test_a_duplicate_of_the_predecessor_releases_as_well(bed: HeldBed) -> None:
+    bed.send(0)
+    bed.flush()
+    bed.send(2)
+    bed.send(0, "again")
+    bed.send(1)
+    bed.flush()
+    assert isinstance(bed.told["again"][0], Duplicate)
+    assert bed.seqs() == ["0", "1", "2"]
+
+
+def test_a_sequence_that_waits_already_is_refused_at_once(bed: HeldBed) -> None:
+    bed.send(2)
+    bed.send(2, "twice")
+    bed.flush()
+    assert bed.told["twice"] == [SequenceGap(0, 2)]
+    assert bed.hold.count == 1
+
+
+@pytest.mark.parametrize(("name", "limit"), [("GAPS_HELD_MAX", 2), ("GAPS_HELD_BYTES_MAX", 2)])
+def test_only_so_many_wait(
+    bed: HeldBed, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    monkeypatch.setattr(gaps, name, limit)
+    for seq in (3, 4, 5):
+        bed.send(seq)
+    bed.flush()
+    assert bed.hold.count == 2
+    assert bed.told["5"] == [SequenceGap(0, 5)]
+
+
+def test_other_refusals_and_other_producers_do_not_wait(bed: HeldBed) -> None:
+    bed.send(0, mode=SPARSE)
+    bed.flush()
+    bed.send(3, "mode")
+    anonymous: list[Outcome] = []
+    bed.hold.submit(Append("s", 0, "text/plain", Batch(b"x")), anonymous.append)
+    closing = ProducerTag("q", 1, 1, 0)
+    bed.hold.submit(Append("s", 0, close=True, producer=closing), anonymous.append)
+    bed.flush()
+    assert type(bed.told["mode"][0]).__name__ == "ModeConflict"
+    assert [type(one).__name__ for one in anonymous] == ["Appended"]
+    assert bed.hold.count == 1, "a close has a sequence like any append"
+
+
+def test_at_the_end_everybody_is_answered(bed: HeldBed) -> None:
+    bed.send(3)
+    bed.send(2)
+    bed.hold.drain()
+    bed.flush()
+    assert (bed.told["2"], bed.told["3"]) == ([SequenceGap(0, 2)], [SequenceGap(0, 3)])
+    bed.timers.ring()
+    bed.flush()
+    assert len(bed.told["2"]) == 1
