@@ -206,7 +206,7 @@ X_PARTS: Final = ("X-Producer-Id: p", "X-Producer-Epoch: 0", "X-Producer-Seq: 0"
             if some != X_PARTS[::2]
         ),
         ("Producer-Cursor: c",),
-        ("Producer-Mode: sparse", "Producer-Seq: 1"),
+        ("Producer-Mode: sparse", "Producer-Id: p"),
         ("Producer-Mode: dense", "Producer-Id: p", "Producer-Seq: 0"),
     ],
     ids=str,

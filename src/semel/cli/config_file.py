@@ -67,6 +67,8 @@ def _nearest(key: str, known: Mapping[str, object]) -> str:
 
 def _mistake(option: click.Option, value: object) -> str | None:
     """Tell what the value should be; None if it is that."""
+    if option.is_flag:
+        return None if isinstance(value, bool) else "true or false"
     if isinstance(option.type, Seconds):
         is_right, wanted = isinstance(value, int | float), "a number of seconds"
     elif isinstance(option.type, click.types.IntParamType):

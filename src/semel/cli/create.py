@@ -16,6 +16,11 @@ from semel.cli.shown import tell
 @click.option("--ttl", type=click.IntRange(min=0), help="Seconds it lives after its last use.")
 @click.option("--expires-at", metavar="TIME", help="When it ends: 2030-01-31T12:00:00Z.")
 @click.option("--closed", is_flag=True, help="Make it closed.")
+@click.option(
+    "--dedup",
+    type=click.Choice(["on", "off"]),
+    help="Whether it recognises duplicates; the server's setting if not given.",
+)
 @click.option("--fork-from", type=Path(), help="The stream to go on from.")
 @click.option("--fork-offset", type=Offset(), help="Where to leave it; its end if not given.")
 @click.option("--fork-sub-offset", type=click.IntRange(min=0), help="So many units further.")
@@ -45,6 +50,7 @@ def _headers(
     ttl: int | None,
     expires_at: str | None,
     closed: bool,
+    dedup: str | None,
     fork_from: str | None,
     fork_offset: str | None,
     fork_sub_offset: int | None,
@@ -56,6 +62,7 @@ def _headers(
         "Stream-TTL": None if ttl is None else str(ttl),
         "Stream-Expires-At": expires_at,
         "Stream-Closed": "true" if closed else None,
+        "Stream-Dedup": dedup,
         "Stream-Forked-From": None if fork_from is None else target_of(fork_from),
         "Stream-Fork-Offset": fork_offset,
         "Stream-Fork-Sub-Offset": None if fork_sub_offset is None else str(fork_sub_offset),

@@ -29,4 +29,6 @@ def _facts(path: str, answer: Answer) -> dict[str, object]:
         "incarnation": answer.headers.get("stream-incarnation"),
         "ttl_seconds": int(ttl) if ttl is not None and ttl.isdigit() else None,
         "expires_at": answer.headers.get("stream-expires-at"),
+        "dedup": answer.headers.get("stream-dedup"),
+        "dedup_from": answer.headers.get("stream-dedup-from"),
     }

@@ -25,6 +25,7 @@ _COMMANDS: Final = (
     "close",
     "trim",
     "delete",
+    "producers",
     "doctor",
     "demo",
     "bench",

@@ -35,6 +35,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "OFFSET_BEYOND_TAIL": "`semel head` shows where it ends",
     "offset_trimmed": "start at its head, or with --offset -1",
     "PRODUCER_FENCED": "stop this instance, or raise --epoch and begin with --seq 0",
+    "UNKNOWN_PRODUCER_ID": "`semel producers ls` shows who writes; `register` gives out ids",
     "producer_seq_conflict": "send again from the sequence that is missing",
     "epoch_must_start_at_zero": "begin with --seq 0",
     "idempotency_key_reused": "use a fresh --key for each message",

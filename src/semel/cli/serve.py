@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from math import ceil
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,12 @@ from semel.cli.exits import Refused
 from semel.cli.options import Seconds
 from semel.cli.progress import Steps
 from semel.cli.tls import server_context
-from semel.model.limits import BODY_BYTES_MAX, RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
+from semel.model.limits import (
+    BODY_BYTES_MAX,
+    GAP_HOLD_MS_MAX,
+    RESERVE_BYTES_DEFAULT,
+    SEGMENT_BYTES_DEFAULT,
+)
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
@@ -28,6 +34,7 @@ from semel.server.listener import Listener
 PORT_DEFAULT: Final = 4437
 LONG_POLL_SECONDS_DEFAULT: Final = 30.0
 LONG_POLL_SECONDS_MAX: Final = 3600.0
+PRODUCER_IDLE_SECONDS_MAX: Final = 10 * 365 * 86_400.0
 SSE_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 10.0
 
@@ -45,6 +52,10 @@ class Serving(Struct, frozen=True, kw_only=True):
     segment_bytes: int
     reserve_bytes: int
     body_bytes_max: int
+    dedup: str
+    strict_payloads: bool
+    producer_idle_seconds: float | None
+    gap_hold_ms: int
     tls_cert: str | None
     tls_key: str | None
 
@@ -88,6 +99,28 @@ def _setting(
     default=BODY_BYTES_MAX,
     help="The largest body of a request.",
 )
+@_setting(
+    "dedup",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    help="Whether a new stream recognises duplicates, if it is not told.",
+)
+@_setting(
+    "strict-payloads",
+    is_flag=True,
+    help="Refuse a repeated sequence whose payload is another one.",
+)
+@_setting(
+    "producer-idle-seconds",
+    type=Seconds(PRODUCER_IDLE_SECONDS_MAX),
+    help="Let a producer go that was silent so long; a tombstone stays.  [default: never]",
+)
+@_setting(
+    "gap-hold-ms",
+    type=click.IntRange(0, GAP_HOLD_MS_MAX),
+    default=0,
+    help="How long an append that came too early waits for those before it.",
+)
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="The certificate's key, if in a file of its own.")
 def command(**given: Any) -> None:
@@ -99,7 +132,9 @@ def command(**given: Any) -> None:
     serving = Serving(**given)
     try:
         settings = Settings(
-            segment_bytes=serving.segment_bytes, reserve_bytes=serving.reserve_bytes
+            segment_bytes=serving.segment_bytes,
+            reserve_bytes=serving.reserve_bytes,
+            producer_idle_ms=ceil(1000 * (serving.producer_idle_seconds or 0)),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -121,6 +156,9 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         long_poll_seconds=serving.long_poll_timeout,
         sse_seconds=SSE_SECONDS,
         scheme=scheme,
+        dedup=serving.dedup == "on",
+        is_strict=serving.strict_payloads,
+        gap_hold_ms=serving.gap_hold_ms,
     )
     listener = Listener()
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)

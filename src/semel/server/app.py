@@ -1,19 +1,21 @@
 """The routes: what each address answers, from the engine's outcomes through `wire`."""
 
-from collections import Counter
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from semel.broker.broker import TAIL, ReadDone
+from semel.broker.broker import TAIL, ReadDone, Reply
 from semel.broker.engine import Engine
-from semel.model.commands import Append, Create, Delete, Trim
+from semel.broker.gaps import GapHold
+from semel.model.commands import Append, Create, Delete, SwitchDedup, Trim
 from semel.model.outcomes import Outcome
 from semel.server.answers import send
 from semel.server.http import Request, Responder
 from semel.server.live import Live, facts_of
-from semel.server.metrics import render_metrics
+from semel.server.metrics import Tally, render_metrics
 from semel.server.pages import list_streams
+from semel.server.producers import ASSIGN_SUFFIX, EXPLAIN, PRODUCERS, Producers
 from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
@@ -33,14 +35,27 @@ class App:
         long_poll_seconds: float,
         sse_seconds: float,
         scheme: str = "http",
+        dedup: bool = True,
+        is_strict: bool = False,
+        gap_hold_ms: int = 0,
     ) -> None:
         self._engine = engine
+        self._dedup = dedup
+        self._is_strict = is_strict
+        self._producers = Producers(engine)
+        self._gaps: GapHold | None = None
+        self._append: Callable[[Append, Reply], None] = engine.submit
+        if gap_hold_ms:
+            call_later = asyncio.get_running_loop().call_later
+            self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
+            self._append = self._gaps.submit
         self._scheme = scheme
-        self.outcomes: Counter[str] = Counter()
+        self._tally = Tally()
         self._live = Live(engine, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds)
         self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
             "PUT": self._put,
             "POST": self._post,
+            "PATCH": self._patch,
             "GET": self._get,
             "HEAD": self._head,
             "DELETE": self._delete,
@@ -59,13 +74,17 @@ class App:
             self._handle_stream(request, responder)
         elif request.path in self._pages:
             self._handle_page(request, responder)
+        elif request.path in (PRODUCERS, EXPLAIN):
+            self._producers.handle(request, responder)
         else:
             problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
             send(responder, responses.problem_response(problem))
 
     def drain(self) -> None:
-        """Answer everybody who waits for data."""
+        """Answer everybody who waits for data, and appends that wait for others."""
         self._live.drain()
+        if self._gaps is not None:
+            self._gaps.drain()
 
     def _handle_stream(self, request: Request, responder: Responder) -> None:
         path = paths.stream_path(request.path)
@@ -95,6 +114,7 @@ class App:
             now_ms=clock.now_ms(),
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
             source_type=self._source_type,
+            dedup_default=self._dedup,
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
         location = paths.stream_url(origin or f"{self._scheme}://localhost", path)
@@ -105,21 +125,36 @@ class App:
         return None if stream is None else stream.row.content_type
 
     def _post(self, request: Request, responder: Responder, path: str) -> None:
+        if path.endswith(ASSIGN_SUFFIX) and self._producers.asks_for_id(request, path):
+            self._producers.assign(responder)
+            return
         headers = request.headers
         command = requests.parse_post(
-            path, headers, request.repeated, request.body, now_ms=self._engine.clock.now_ms()
+            path,
+            headers,
+            request.repeated,
+            request.body,
+            now_ms=self._engine.clock.now_ms(),
+            fresh_id=self._producers.fresh_id,
+            is_strict=self._is_strict,
         )
         if isinstance(command, Problem):
             send(responder, responses.problem_response(command))
             return
         is_x = command.producer is not None and requests.speaks_x(headers)
-        outcomes = self.outcomes
+        is_named = command.producer is None or is_x or "producer-id" in headers
+        note = self._tally.note
 
         def reply(outcome: Outcome) -> None:  # one closure: this runs once per append
-            outcomes[type(outcome).__name__] += 1
-            send(responder, responses.post_response(outcome, command, is_x=is_x))
+            note(outcome)
+            send(responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named))
 
-        self._engine.submit(command, reply)
+        self._append(command, reply)
+
+    def _patch(self, request: Request, responder: Responder, path: str) -> None:
+        now_ms = self._engine.clock.now_ms()
+        command = requests.parse_patch(path, request.headers, request.repeated, now_ms=now_ms)
+        self._submit(command, responder, responses.patch_response)
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()
@@ -128,7 +163,7 @@ class App:
 
     def _submit(
         self,
-        command: Append | Create | Delete | Trim | Problem,
+        command: Create | Delete | Trim | SwitchDedup | Problem,
         responder: Responder,
         answer: Callable[[Outcome], WireResponse],
     ) -> None:
@@ -137,7 +172,7 @@ class App:
             return
 
         def reply(outcome: Outcome) -> None:
-            self.outcomes[type(outcome).__name__] += 1
+            self._tally.note(outcome)
             send(responder, answer(outcome))
 
         self._engine.submit(command, reply)
@@ -188,7 +223,12 @@ class App:
         return responses.json_response(200, {"status": status, "durable": broker.durable})
 
     def _metrics(self, _request: Request) -> WireResponse:
-        text = render_metrics(self._engine, self.outcomes, self._live.waiting_count)
+        text = render_metrics(
+            self._engine,
+            self._tally,
+            live_readers=self._live.waiting_count,
+            gaps_held=0 if self._gaps is None else self._gaps.count,
+        )
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
         return WireResponse(200, headers, text.encode())
 

@@ -71,6 +71,7 @@ def facts_of(done: ReadDone) -> StreamFacts:
         tail.is_closed,
         row.ttl_ms,
         row.expires_at_ms,
+        tail.dedup_from,
     )
 
 

@@ -4,9 +4,26 @@ from collections import Counter
 
 from semel.broker.engine import Engine
 from semel.broker.seen import Seen
+from semel.model.outcomes import Duplicate, Outcome
 
 
-def render_metrics(engine: Engine, outcomes: Counter[str], live_readers: int) -> str:
+class Tally:
+    """What was answered to writes since the start."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.mismatches = 0
+        self.below_window = 0
+
+    def note(self, outcome: Outcome) -> None:
+        """Count an answer."""
+        self.outcomes[type(outcome).__name__] += 1
+        if isinstance(outcome, Duplicate):
+            self.mismatches += outcome.is_mismatch
+            self.below_window += outcome.next_offset is None
+
+
+def render_metrics(engine: Engine, tally: Tally, *, live_readers: int, gaps_held: int) -> str:
     """Print every figure with its help and type."""
     broker = engine.broker
     seen: Seen = broker.seen
@@ -18,13 +35,31 @@ def render_metrics(engine: Engine, outcomes: Counter[str], live_readers: int) ->
     _add(lines, "semel_disk_full", "gauge", "1 while growth is refused.", int(broker.is_full))
     _add(lines, "semel_live_readers", "gauge", "Long-polls and event streams.", live_readers)
     _add(lines, "semel_replayed_bytes", "gauge", "Replayed at start.", engine.replayed_bytes)
+    _add_producers(lines, engine, tally, gaps_held)
     lines.append("# HELP semel_outcomes_total Answers to writes, by outcome.")
     lines.append("# TYPE semel_outcomes_total counter")
     lines.extend(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
-        for name, count in sorted(outcomes.items())
+        for name, count in sorted(tally.outcomes.items())
     )
     return "\n".join(lines) + "\n"
+
+
+def _add_producers(lines: list[str], engine: Engine, tally: Tally, gaps_held: int) -> None:
+    count = tally.outcomes
+    fenced = count["StaleEpoch"] + count["StaleSession"] + count["SessionConflict"]
+    mismatches = tally.mismatches + count["PayloadMismatch"]
+    alive = engine.broker.state.live_producers
+    _add(lines, "semel_producers", "gauge", "Producers of all streams, no tombstones.", alive)
+    _add(lines, "semel_gaps_held", "gauge", "Appends that wait for earlier ones.", gaps_held)
+    for name, text, value in (
+        ("duplicates", "Appends that were stored before.", count["Duplicate"]),
+        ("gaps", "Appends refused because earlier ones are missing.", count["SequenceGap"]),
+        ("fenced", "Appends of producers that were replaced.", fenced),
+        ("payload_mismatches", "Repeats with another payload.", mismatches),
+        ("below_window", "Repeats whose place is forgotten.", tally.below_window),
+    ):
+        _add(lines, f"semel_producer_{name}_total", "counter", text, value)
 
 
 def _add(lines: list[str], name: str, kind: str, text: str, value: int) -> None:

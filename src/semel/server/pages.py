@@ -5,19 +5,17 @@ from typing import Final
 
 from semel.broker.seen import Seen, View
 from semel.model.offsets import print_offset
-from semel.wire.problems import BadRequest, Problem, bad_request
-from semel.wire.queries import parse_query
+from semel.wire.problems import BadRequest, Problem
+from semel.wire.queries import parse_query, read_limit
 
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
-LIMIT_DEFAULT: Final = 100
-LIMIT_MAX: Final = 1_000
 
 
 def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
     """List streams after a path and under a prefix; `next` is where the next page begins."""
     try:
         given = parse_query(query, _PARAMETERS) if query else {}
-        limit = _read_limit(given.get("limit"))
+        limit = read_limit(given.get("limit"))
     except BadRequest as refusal:
         return refusal.problem
     prefix, after = given.get("prefix", ""), given.get("after", "")
@@ -32,14 +30,6 @@ def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
         "streams": [_describe(path, seen.by_path[path]) for path in page[:limit]],
         "next": page[limit - 1] if more else None,
     }
-
-
-def _read_limit(text: str | None) -> int:
-    if text is None:
-        return LIMIT_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
-        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
-    return int(text)
 
 
 def _is_deleted(view: View) -> bool:

@@ -30,6 +30,8 @@ SINGLE: Final = frozenset(
         "producer-session",
         "producer-mode",
         "producer-cursor",
+        "producer-strict",
+        "stream-dedup",
         "x-producer-id",
         "x-producer-epoch",
         "x-producer-seq",
@@ -119,6 +121,16 @@ def read_flag(headers: Headers, name: str) -> bool:
     """Read `true`, in any case; everything else counts as absent (protocol 1.1)."""
     value = headers.get(name)
     return value is not None and value.lower() == "true"
+
+
+def read_switch(headers: Headers, name: str) -> bool | None:
+    """Read `on` or `off`; None if absent."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value not in ("on", "off"):
+        raise bad_header(name, "must be 'on' or 'off'")
+    return value == "on"
 
 
 def read_instant(headers: Headers, name: str) -> int | None:

@@ -1,14 +1,16 @@
 """Whose append is it? Two dialects of producer headers, one tag.
 
 `Producer-Id`, `-Seq` and at least one of `-Epoch`, `-Session`, `-Mode: sparse` make a whole.
+A sparse producer may leave its id to the server.
 In the older dialect `X-Producer-Id` and `X-Producer-Seq` do, with or without `X-Producer-Epoch`.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from semel.model.commands import DENSE, SPARSE, ProducerTag
 from semel.model.limits import CURSOR_BYTES_MAX, PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
-from semel.wire.headers import Headers, read_number, read_range, read_text
+from semel.wire.headers import Headers, read_flag, read_number, read_range, read_text
 from semel.wire.problems import bad_header, bad_request
 
 _ID: Final = "producer-id"
@@ -17,6 +19,7 @@ _SEQ: Final = "producer-seq"
 _SESSION: Final = "producer-session"
 _MODE: Final = "producer-mode"
 _CURSOR: Final = "producer-cursor"
+_STRICT: Final = "producer-strict"
 _X_ID: Final = "x-producer-id"
 _X_EPOCH: Final = "x-producer-epoch"
 _X_SEQ: Final = "x-producer-seq"
@@ -31,12 +34,15 @@ def speaks_x(headers: Headers) -> bool:
     return not _X.isdisjoint(headers)
 
 
-def parse_producer(headers: Headers, *, is_strict: bool) -> ProducerTag | None:
+def parse_producer(
+    headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None = None
+) -> ProducerTag | None:
     """Read the producer headers of an append; None if there are none."""
     if _ANY.isdisjoint(headers):
         return None
+    is_strict = is_strict or read_flag(headers, _STRICT)
     if not speaks_x(headers):
-        return _parse_ours(headers, is_strict=is_strict)
+        return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
     if not _OURS.isdisjoint(headers):
         raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
     if _X_ID not in headers or _X_SEQ not in headers:
@@ -47,16 +53,19 @@ def parse_producer(headers: Headers, *, is_strict: bool) -> ProducerTag | None:
     return ProducerTag(name, seq, seq, epoch, is_strict=is_strict)
 
 
-def _parse_ours(headers: Headers, *, is_strict: bool) -> ProducerTag:
+def _parse_ours(
+    headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None
+) -> ProducerTag:
     mode = headers.get(_MODE)
     is_sparse = mode == "sparse"
     has_claim = _EPOCH in headers or _SESSION in headers or is_sparse
-    if not (has_claim and _ID in headers and _SEQ in headers):
+    has_name = _ID in headers or (is_sparse and fresh_id is not None)
+    if not (has_claim and has_name and _SEQ in headers):
         raise _incomplete(
             "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
             " Producer-Mode: sparse belong together"
         )
-    name = _read_id(headers, _ID)
+    name = fresh_id() if fresh_id is not None and _ID not in headers else _read_id(headers, _ID)
     epoch = read_number(headers, _EPOCH)
     if is_sparse:
         first, last = read_range(headers, _SEQ) or (0, 0)

@@ -21,6 +21,8 @@ READ_COMMITTED: Final = "read_committed"
 
 _READ: Final = frozenset({"offset", "live", "cursor", "isolation"})
 _TRIM: Final = frozenset({"before"})
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1_000
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
@@ -54,6 +56,15 @@ def _decode(raw: str) -> str:
     """Undo a query's encoding; what is broken becomes a text that nothing allows."""
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
+
+
+def read_limit(text: str | None) -> int:
+    """Read how many rows of a list are wanted at once. Raises BadRequest."""
+    if text is None:
+        return LIMIT_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
+        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
+    return int(text)
 
 
 def parse_get(query: str, headers: Headers) -> ReadRequest | Problem:

@@ -27,6 +27,8 @@ _REQUEST_HEADERS: Final = (
     "Producer-Session",
     "Producer-Mode",
     "Producer-Cursor",
+    "Producer-Strict",
+    "Stream-Dedup",
     "Idempotency-Key",
     "X-Producer-Id",
     "X-Producer-Epoch",
@@ -41,8 +43,12 @@ _RESPONSE_HEADERS: Final = (
     "Stream-Expires-At",
     "Stream-Incarnation",
     "Stream-SSE-Data-Encoding",
+    "Stream-Dedup",
+    "Stream-Dedup-From",
+    "Producer-Id",
     "Producer-Epoch",
     "Producer-Seq",
+    "Producer-Dedup",
     "Producer-Expected-Seq",
     "Producer-Received-Seq",
     "Producer-Payload-Mismatch",
@@ -60,7 +66,7 @@ _RESPONSE_HEADERS: Final = (
     "Retry-After",
 )
 
-METHODS: Final = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
+METHODS: Final = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 GZIP_BYTES_MIN: Final = 1024
 _GZIP_LEVEL: Final = 1  # a read must not hold up the others
 _GZIP_WINDOW: Final = 31  # zlib's way to say: gzip

@@ -8,7 +8,7 @@ and speaks at its place, after the checks that need the stream (14).
 from collections.abc import Callable, Set
 from typing import Final
 
-from semel.model.commands import Append, Batch, Create, ForkRequest
+from semel.model.commands import Append, Batch, Create, ForkRequest, SwitchDedup
 from semel.model.limits import (
     BODY_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
@@ -25,6 +25,7 @@ from semel.wire.headers import (
     read_flag,
     read_if_match,
     read_instant,
+    read_switch,
     read_text,
     refuse_encoding,
     refuse_repeated,
@@ -35,7 +36,7 @@ from semel.wire.paths import stream_path
 from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
 from semel.wire.producer_headers import parse_producer, speaks_x
 
-__all__ = ["parse_fork", "parse_post", "parse_put", "speaks_x"]
+__all__ = ["parse_fork", "parse_patch", "parse_post", "parse_put", "speaks_x"]
 
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 _EMPTY_ARRAY: Final = "an empty array holds no message"
@@ -49,10 +50,13 @@ def parse_post(
     *,
     now_ms: int,
     is_strict: bool = False,
+    fresh_id: Callable[[], str] | None = None,
 ) -> Append | Problem:
-    """Read an append, a close, or both."""
+    """Read an append, a close, or both. `fresh_id` names a sparse producer that has no name."""
     try:
-        return _parse_post(path, headers, repeated, body, now_ms=now_ms, is_strict=is_strict)
+        return _parse_post(
+            path, headers, repeated, body, now_ms=now_ms, is_strict=is_strict, fresh_id=fresh_id
+        )
     except BadRequest as refusal:
         return refusal.problem
 
@@ -65,11 +69,12 @@ def _parse_post(
     *,
     now_ms: int,
     is_strict: bool,
+    fresh_id: Callable[[], str] | None,
 ) -> Append:
     if repeated:
         refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
-    producer = parse_producer(headers, is_strict=is_strict)
+    producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
     if key is not None and producer is not None:
         raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
@@ -133,10 +138,12 @@ def parse_put(
     now_ms: int,
     incarnation: str,
     source_type: Callable[[str], str | None] | None = None,
+    dedup_default: bool = True,
 ) -> Create | Problem:
     """Read a creation. `source_type` tells the media type of a stream that may be forked."""
     try:
         refuse_repeated(repeated)
+        dedup = read_switch(headers, "stream-dedup")
         refuse_encoding(headers)
         ttl_ms, expires_at_ms = _read_expiry(headers)
         fork = parse_fork(headers)
@@ -158,7 +165,23 @@ def parse_put(
         batch,
         error,
         fork,
+        dedup,
+        dedup_default,
     )
+
+
+def parse_patch(
+    path: str, headers: Headers, repeated: Set[str], *, now_ms: int
+) -> SwitchDedup | Problem:
+    """Read a change of a stream's configuration: there is one."""
+    try:
+        refuse_repeated(repeated)
+        dedup = read_switch(headers, "stream-dedup")
+        if dedup is None:
+            raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
+    except BadRequest as refusal:
+        return refusal.problem
+    return SwitchDedup(path, now_ms, dedup)
 
 
 def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:

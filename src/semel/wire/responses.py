@@ -13,7 +13,7 @@ from semel.model.commands import Append
 from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
 from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
-from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal
+from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
 from semel.wire.etags import etag_of, is_match
 from semel.wire.headers import print_instant
@@ -41,6 +41,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
     is_closed: bool = False
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
+    dedup_from: int | None = 0
 
 
 # ---- any call ------------------------------------------------------------------------------------
@@ -106,12 +107,22 @@ def print_window(window_ms: int, keys: int) -> str:
 
 
 IDEMPOTENCY_WINDOW: Final = print_window(IDEMPOTENCY_WINDOW_MS, IDEMPOTENCY_KEYS_MAX)
+_NO_WINDOW: Final = print_window(0, 0)
 
 
 def post_response(
-    outcome: Outcome, command: Append, *, is_x: bool = False, window: str = IDEMPOTENCY_WINDOW
+    outcome: Outcome,
+    command: Append,
+    *,
+    is_x: bool = False,
+    is_named: bool = True,
+    window: str = IDEMPOTENCY_WINDOW,
 ) -> Response:
-    """Answer an append; `is_x` if it was asked in the X-Producer-* dialect."""
+    """Answer an append.
+
+    `is_x` if it was asked in the X-Producer-* dialect; not `is_named` if the server had to name the
+    producer, and so has to tell the name.
+    """
     if isinstance(outcome, Appended):
         status = 204
         headers: Fields = [("Stream-Next-Offset", print_offset(outcome.next_offset))]
@@ -123,10 +134,15 @@ def post_response(
         return outcome_response(outcome, is_x=is_x)
     if outcome.is_closed:
         headers.append(_CLOSED)
-    if outcome.epoch is not None:
+    is_unguarded = isinstance(outcome, Appended) and outcome.is_unguarded
+    if outcome.seq is not None:
         headers += _x_headers(outcome) if is_x else _producer_headers(outcome)
+        if is_unguarded:
+            headers.append(("Producer-Dedup", "off"))
+    if not is_named and command.producer is not None:
+        headers.append(("Producer-Id", command.producer.id))
     if command.key is not None:
-        headers.append(("Idempotency-Window", window))
+        headers.append(("Idempotency-Window", _NO_WINDOW if is_unguarded else window))
         if isinstance(outcome, Duplicate):
             headers.append(("Idempotent-Replayed", "true"))
     return Response(status, headers)
@@ -144,11 +160,16 @@ def _duplicate_headers(outcome: Duplicate) -> Fields:
 
 
 def _producer_headers(outcome: Appended | Duplicate) -> Fields:
-    return [("Producer-Epoch", str(outcome.epoch)), ("Producer-Seq", str(outcome.seq))]
+    headers: Fields = [("Producer-Seq", str(outcome.seq))]
+    if outcome.epoch is not None:
+        headers.insert(0, ("Producer-Epoch", str(outcome.epoch)))
+    return headers
 
 
 def _x_headers(outcome: Appended | Duplicate) -> Fields:
-    headers: Fields = [("X-Producer-Epoch", str(outcome.epoch))]
+    headers: Fields = []
+    if outcome.epoch is not None:
+        headers.append(("X-Producer-Epoch", str(outcome.epoch)))
     first = outcome.first_offset
     if first is not None and first != outcome.next_offset:  # equal for a lone close
         headers.append(("X-Stream-Offset", f"{first:08d}"))
@@ -158,6 +179,19 @@ def _x_headers(outcome: Appended | Duplicate) -> Fields:
 def delete_response(outcome: Outcome) -> Response:
     """Answer a deletion or a trim."""
     return outcome_response(outcome)
+
+
+def patch_response(outcome: Outcome) -> Response:
+    """Answer a switch of the recognition of duplicates."""
+    if not isinstance(outcome, Switched):
+        return outcome_response(outcome)
+    headers: Fields = [
+        ("Stream-Dedup", "off" if outcome.dedup_from is None else "on"),
+        ("Stream-Next-Offset", print_offset(outcome.next_offset)),
+    ]
+    if outcome.dedup_from:
+        headers.append(("Stream-Dedup-From", print_offset(outcome.dedup_from)))
+    return Response(204, headers)
 
 
 # ---- reads ---------------------------------------------------------------------------------------
@@ -177,6 +211,10 @@ def head_response(facts: StreamFacts) -> Response:
         headers.append(("Stream-TTL", str(facts.ttl_ms // 1000)))
     if facts.expires_at_ms is not None:
         headers.append(("Stream-Expires-At", print_instant(facts.expires_at_ms)))
+    if facts.dedup_from is None:
+        headers.append(("Stream-Dedup", "off"))
+    elif facts.dedup_from:
+        headers.append(("Stream-Dedup-From", print_offset(facts.dedup_from)))
     return Response(200, headers)
 
 

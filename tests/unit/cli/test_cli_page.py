@@ -29,13 +29,15 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def options(command: click.Command) -> set[str]:
-    return {
+    own = {
         word
         for param in command.params
         if isinstance(param, click.Option)
         for word in param.opts
         if word.startswith("--")
     }
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(options, below))
 
 
 @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))

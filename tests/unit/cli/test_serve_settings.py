@@ -51,6 +51,10 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
         segment_bytes=SEGMENT_BYTES_DEFAULT,
         reserve_bytes=256 * 1024 * 1024,
         body_bytes_max=BODY_BYTES_MAX,
+        dedup="on",
+        strict_payloads=False,
+        producer_idle_seconds=None,
+        gap_hold_ms=0,
         tls_cert=None,
         tls_key=None,
     )
@@ -89,14 +93,19 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         "segment_bytes": 16384,
         "reserve_bytes": 7,
         "body_bytes_max": 8,
+        "dedup": "off",
+        "strict_payloads": True,
+        "producer_idle_seconds": 9.5,
+        "gap_hold_ms": 10,
     }
-    lines = [f"{k} = {v!r}\n".replace("'", '"') for k, v in values.items()]
+    lines = [f"{k} = {v!r}\n".replace("'", '"').replace("True", "true") for k, v in values.items()]
     assert run("--config", a_file(tmp_path, "".join(lines))).exit_code == 0
     expected = started.serving
     environment = {f"SEMEL_{name.upper()}": str(value) for name, value in values.items()}
     assert run(**environment).exit_code == 0
     assert started.serving == expected
     assert expected.body_bytes_max == 8
+    assert (expected.dedup, expected.strict_payloads) == ("off", True)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +123,11 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         ("data = 3\n", "data must be a string"),
         ("port = 70000\n", "Invalid value for '--port'"),
         ("long_poll_timeout = nan\n", "Invalid value for '--long-poll-timeout'"),
+        ("strict_payloads = 1\n", "strict_payloads must be true or false"),
+        ("dedup = true\n", "dedup must be a string"),
+        ("dedup = 'maybe'\n", "Invalid value for '--dedup'"),
+        ("gap_hold_ms = 1001\n", "Invalid value for '--gap-hold-ms'"),
+        ("producer_idle_seconds = 0\n", "Invalid value for '--producer-idle-seconds'"),
         ("segment_bytes = 4097\n", "multiple of 8"),
         ("port =\n", "is not TOML"),
     ],

@@ -139,3 +139,27 @@ def test_every_value_may_be_as_long_as_its_limit() -> None:
         producer_cursor="c" * CURSOR_BYTES_MAX,
     )
     assert tag is not None
+
+
+def test_a_sparse_producer_without_a_name_gets_one_if_there_is_any() -> None:
+    """Semantics 5.3 row 1; rows: P06."""
+    nameless = named(producer_mode="sparse", producer_seq="7")
+    tag = parse_producer(nameless, is_strict=False, fresh_id=lambda: "fresh")
+    assert tag == ProducerTag("fresh", 7, 7, mode=SPARSE)
+    own = {**nameless, "producer-id": "p"}
+    tag = parse_producer(own, is_strict=False, fresh_id=lambda: "fresh")
+    assert tag is not None
+    assert tag.id == "p"
+    for whole in (nameless, named(producer_epoch="0", producer_seq="7")):
+        with pytest.raises(BadRequest) as caught:
+            parse_producer(whole, is_strict=False)
+        assert caught.value.problem.code == "producer_headers_incomplete"
+
+
+@pytest.mark.parametrize(("value", "is_strict"), [("true", True), ("True", True), ("no", False)])
+def test_a_request_may_be_stricter_than_the_server(value: str, is_strict: bool) -> None:
+    """rows: D37."""
+    for whole in (WHOLE, {"x_producer_id": "p", "x_producer_seq": "0"}):
+        tag = parse_producer(named(**whole, producer_strict=value), is_strict=False)
+        assert tag is not None
+        assert tag.is_strict == is_strict

@@ -8,8 +8,16 @@ from semel.model.commands import Delete, Trim
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.wire.media import FRAMES
-from semel.wire.problems import Problem
-from semel.wire.queries import LONG_POLL, READ_COMMITTED, SSE, ReadRequest, parse_delete, parse_get
+from semel.wire.problems import BadRequest, Problem
+from semel.wire.queries import (
+    LONG_POLL,
+    READ_COMMITTED,
+    SSE,
+    ReadRequest,
+    parse_delete,
+    parse_get,
+    read_limit,
+)
 from tests.unit.wire.builders import refused
 
 OFFSET = print_offset(12)
@@ -101,3 +109,14 @@ def test_no_query_breaks_the_reader(query: str, value: str) -> None:
     headers = dict.fromkeys(("accept", "accept-encoding", "if-none-match"), value)
     assert isinstance(parse_get(query, headers), ReadRequest | Problem)
     assert isinstance(parse_delete("s", query, now_ms=0), Delete | Trim | Problem)
+
+
+@pytest.mark.parametrize(("text", "limit"), [(None, 100), ("1", 1), ("1000", 1000)])
+def test_a_page_has_a_size(text: str | None, limit: int) -> None:
+    assert read_limit(text) == limit
+
+
+@pytest.mark.parametrize("text", ["", "0", "1001", "-1", "x", "9" * 20])
+def test_a_page_of_nothing_or_too_much_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        read_limit(text)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.model.commands import Append, Batch, Create, ForkRequest, ProducerTag
+from semel.model.commands import Append, Batch, Create, ForkRequest, ProducerTag, SwitchDedup
 from semel.model.limits import (
     BODY_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
@@ -17,7 +17,7 @@ from semel.wire.bodies import encode_batch
 from semel.wire.headers import SINGLE
 from semel.wire.media import BATCH
 from semel.wire.problems import Problem
-from semel.wire.requests import parse_post, parse_put
+from semel.wire.requests import parse_patch, parse_post, parse_put
 from tests.unit.wire.builders import NONE, created, named, post, posted, put, refused
 
 JSON = "application/json"
@@ -292,3 +292,35 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
     for command in (appended, made):
         if not isinstance(command, Problem):
             assert fault_in(command) is None
+
+
+# ---- PATCH, and what PUT says of it --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "dedup"), [("on", True), ("off", False)])
+def test_the_recognition_of_duplicates_is_switched(value: str, dedup: bool) -> None:
+    """rows: P19."""
+    command = parse_patch("s", {"stream-dedup": value}, NONE, now_ms=5)
+    assert command == SwitchDedup("s", 5, dedup)
+    assert created(stream_dedup=value).dedup is dedup
+
+
+@pytest.mark.parametrize("value", ["", "On", "true", "1"])
+def test_a_switch_is_on_or_off_and_nothing_else(value: str) -> None:
+    assert refused(parse_patch("s", {"stream-dedup": value}, NONE, now_ms=5)) == (
+        400,
+        "invalid_header",
+    )
+    assert refused(put(stream_dedup=value)) == (400, "invalid_header")
+
+
+def test_a_patch_without_anything_to_change_or_with_two_is_refused() -> None:
+    assert refused(parse_patch("s", {}, NONE, now_ms=5)) == (400, "invalid_header")
+    twice = parse_patch("s", {"stream-dedup": "on"}, frozenset({"stream-dedup"}), now_ms=5)
+    assert refused(twice) == (400, "invalid_header")
+
+
+def test_a_creation_that_says_nothing_carries_what_the_server_does() -> None:
+    command = parse_put("s", {}, NONE, b"", now_ms=5, incarnation="i", dedup_default=False)
+    assert isinstance(command, Create)
+    assert (command.dedup, command.dedup_default) == (None, False)

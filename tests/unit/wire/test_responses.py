@@ -28,6 +28,7 @@ from semel.wire.responses import (
     method_response,
     options_response,
     outcome_response,
+    patch_response,
     post_response,
     print_window,
     problem_response,
@@ -64,7 +65,7 @@ def test_a_preflight_allows_what_clients_send() -> None:
     response = options_response()
     headers = headers_of(response)
     assert (response.status, response.body) == (204, b"")
-    assert headers["Access-Control-Allow-Methods"] == "GET, POST, PUT, DELETE, HEAD, OPTIONS"
+    assert headers["Access-Control-Allow-Methods"] == "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
     allowed = headers["Access-Control-Allow-Headers"].split(", ")
     wanted = {"If-None-Match", "Content-Type", "Authorization", "Producer-Id", "X-Producer-Seq"}
     assert wanted <= set(allowed)
@@ -381,3 +382,55 @@ def test_an_event_stream_says_how_its_data_is_encoded(content_type: str, is_base
     assert headers["Content-Type"] == "text/event-stream"
     assert headers["Cache-Control"] == "no-cache"
     assert headers.get("Stream-SSE-Data-Encoding") == ("base64" if is_base64 else None)
+
+
+# ---- the recognition of duplicates, switched -----------------------------------------------------
+
+
+def test_a_switch_tells_what_holds_now_and_from_where() -> None:
+    """rows: P19, P26."""
+    off, on = patch_response(out.Switched(None, 3)), patch_response(out.Switched(3, 3))
+    assert (off.status, on.status) == (204, 204)
+    end = {"Stream-Next-Offset": print_offset(3)}
+    assert headers_of(off) == {"Stream-Dedup": "off", **end}
+    assert headers_of(on) == {"Stream-Dedup": "on", **end, "Stream-Dedup-From": print_offset(3)}
+    assert headers_of(patch_response(out.Switched(0, 3))) == {"Stream-Dedup": "on", **end}
+    assert patch_response(out.NotFound()).status == 404
+
+
+def test_head_tells_only_what_is_unusual() -> None:
+    """rows: P26."""
+    usual = headers_of(head_response(FACTS))
+    assert not any(name.startswith("Stream-Dedup") for name in usual)
+    off = headers_of(head_response(StreamFacts("inc", "text/plain", 3, dedup_from=None)))
+    late = headers_of(head_response(StreamFacts("inc", "text/plain", 3, dedup_from=2)))
+    assert off == {**usual, "Stream-Dedup": "off"}
+    assert late == {**usual, "Stream-Dedup-From": print_offset(2)}
+
+
+def test_an_append_nobody_compared_says_so_and_echoes_what_it_was_told() -> None:
+    """rows: P19."""
+    told = out.Appended(2, 3, False, 2, 4, is_unguarded=True)
+    response = post_response(told, PRODUCED)
+    assert response.status == 200
+    assert headers_of(response) == {
+        "Stream-Next-Offset": print_offset(3),
+        "Producer-Epoch": "2",
+        "Producer-Seq": "4",
+        "Producer-Dedup": "off",
+    }
+    bare = out.Appended(2, 3, False, None, 4, is_unguarded=True)
+    ours, theirs = post_response(bare, PRODUCED), post_response(bare, PRODUCED, is_x=True)
+    assert "Producer-Epoch" not in headers_of(ours)
+    assert "X-Producer-Epoch" not in headers_of(theirs)
+    assert headers_of(theirs)["Producer-Dedup"] == "off"
+    keyed = post_response(out.Appended(2, 3, False, is_unguarded=True), KEYED)
+    assert headers_of(keyed)["Idempotency-Window"] == "0; keys=0"
+    assert "Producer-Dedup" not in headers_of(keyed)
+
+
+def test_a_name_the_server_gave_is_told() -> None:
+    """rows: P06."""
+    answer = post_response(out.Appended(0, 1, False, 1, 4), PRODUCED, is_named=False)
+    assert headers_of(answer)["Producer-Id"] == "p"
+    assert "Producer-Id" not in headers_of(post_response(out.Appended(0, 1, False), BARE))

@@ -1,0 +1,139 @@
+"""The calls about producers themselves: register, look, ask what would happen, reset."""
+
+from collections.abc import Set
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from semel.model.commands import DENSE, SPARSE, ForgetProducer, ProducerTag, Register
+from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
+from semel.model.outcomes import Outcome, Registered
+from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
+from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.queries import parse_query, read_limit
+from semel.wire.rendering import Response
+from semel.wire.responses import json_response, outcome_response
+
+# The epoch of an identity in the older dialect; `/v1/producers` counts from 0.
+FIRST_EPOCH_X: Final = 1
+_LIST: Final = frozenset({"stream", "id", "after", "limit"})
+_ONE: Final = frozenset({"stream", "id"})
+_EXPLAIN: Final = frozenset({"stream", "id", "epoch", "session", "seq", "mode"})
+_CREATED, _OK = 201, 200
+
+
+class Look(Struct, frozen=True):
+    """Which producers to show: those of a stream, one of a stream, or an id's registration."""
+
+    stream: str | None
+    id: str | None
+    after: str
+    limit: int
+
+
+class Question(Struct, frozen=True):
+    """The append somebody thinks of making."""
+
+    stream: str
+    tag: ProducerTag
+
+
+# ---- register ------------------------------------------------------------------------------------
+
+
+class _Wanted(Struct):
+    producer_id: str | None = None
+
+
+def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register | Problem:
+    """Read `{"producer_id": ...}`, or nothing at all for an id the server chooses."""
+    try:
+        refuse_encoding(headers)
+        wanted = _read_wanted(body)
+    except BadRequest as refusal:
+        return refusal.problem
+    return Register(now_ms, wanted)
+
+
+def _read_wanted(body: bytes) -> str | None:
+    if not body:
+        return None
+    try:
+        wanted = msgspec.json.decode(body, type=_Wanted).producer_id
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f'the body must be {{}} or {{"producer_id": "..."}}: {error}'
+        raise bad_request("bad_body", message) from None
+    if wanted is None:
+        return None
+    return read_text({"producer-id": wanted}, "producer-id", PRODUCER_ID_BYTES_MAX)
+
+
+def register_response(outcome: Outcome) -> Response:
+    """Answer a registration: 201 for a new id, 200 for a raised epoch."""
+    if not isinstance(outcome, Registered):
+        return outcome_response(outcome)
+    found = {"producer_id": outcome.producer_id, "producer_epoch": outcome.epoch}
+    return json_response(_OK if outcome.epoch else _CREATED, found)
+
+
+def assigned_response(outcome: Outcome) -> Response:
+    """Answer a stream's `/producer`, in the words of the older dialect."""
+    if not isinstance(outcome, Registered):
+        return outcome_response(outcome, is_x=True)
+    found = {"producerId": outcome.producer_id, "epoch": outcome.epoch}
+    return json_response(_CREATED, found)
+
+
+# ---- look, ask, reset ----------------------------------------------------------------------------
+
+
+def parse_look(query: str) -> Look | Problem:
+    """Read which producers to show."""
+    try:
+        given = parse_query(query, _LIST)
+        if "stream" not in given and "id" not in given:
+            raise bad_request("invalid_query", "stream or id must be given", field="stream")
+        limit = read_limit(given.get("limit"))
+    except BadRequest as refusal:
+        return refusal.problem
+    return Look(given.get("stream"), given.get("id"), given.get("after", ""), limit)
+
+
+def parse_forget(query: str, *, now_ms: int) -> ForgetProducer | Problem:
+    """Read a reset of one producer on one stream."""
+    try:
+        given = _read_all(query, _ONE, _ONE)
+    except BadRequest as refusal:
+        return refusal.problem
+    return ForgetProducer(given["stream"], now_ms, given["id"])
+
+
+def parse_question(query: str) -> Question | Problem:
+    """Read an append that is only thought of."""
+    try:
+        given = _read_all(query, _EXPLAIN, frozenset({"stream", "id", "seq"}))
+        mode = given.get("mode", DENSE)
+        if mode not in (DENSE, SPARSE):
+            raise bad_request("invalid_query", "mode must be dense or sparse", field="mode")
+        tag = _read_tag(given, mode)
+    except BadRequest as refusal:
+        return refusal.problem
+    return Question(given["stream"], tag)
+
+
+def _read_tag(given: dict[str, str], mode: str) -> ProducerTag:
+    """Read the parameters as the headers of the same meaning would be read."""
+    name = read_text(given, "id", PRODUCER_ID_BYTES_MAX)
+    span = read_range(given, "seq") if mode == SPARSE else None
+    seq = read_number(given, "seq") if span is None else None
+    session = read_text(given, "session", SESSION_BYTES_MAX)
+    first, last = span or (seq or 0, seq or 0)
+    return ProducerTag(name or "", first, last, read_number(given, "epoch"), session, mode)
+
+
+def _read_all(query: str, known: Set[str], needed: Set[str]) -> dict[str, str]:
+    given = parse_query(query, known)
+    for name in sorted(needed - given.keys()):
+        raise bad_request("invalid_query", f"{name} must be given", field=name)
+    return given

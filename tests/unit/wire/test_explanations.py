@@ -1,0 +1,58 @@
+"""What would happen, in words."""
+
+from typing import Any
+
+import pytest
+
+from semel.model.commands import ProducerTag
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
+from semel.wire.explanations import explain
+
+TAG = ProducerTag("p", 4, 4)
+
+
+def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> dict[str, Any]:
+    return dict(explain(outcome, TAG, epoch=epoch, last_seq=last_seq))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "known", "words"),
+    [
+        (Appended(5, 6, False, 1, 4), None, "does not know the producer"),
+        (Appended(5, 6, False, 3, 4), 2, "epoch 2 is fenced off"),
+        (Appended(5, 6, False, 2, 4), 2, "sequence 4 comes after 3"),
+        (Appended(5, 6, False, None, 4, is_unguarded=True), None, "recognises no duplicates"),
+    ],
+)
+def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, words: str) -> None:
+    found = told(outcome, known)
+    assert (found["outcome"], found["status"]) == ("ok", 200)
+    assert found["facts"] == {"first_offset": print_offset(5), "epoch": outcome.epoch}
+    assert words in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Duplicate(1, 2, False, 2, 3), "the same was stored before"),
+        (Duplicate(1, 2, False, 2, 3, True), "the first one stays"),
+        (Duplicate(None, None, False, 2, 3), "no longer remembered"),
+    ],
+)
+def test_a_repeat_says_where_it_is_if_that_is_known(outcome: Duplicate, words: str) -> None:
+    found = told(outcome)
+    assert (found["outcome"], found["status"]) == ("duplicate", 204)
+    assert words in found["reason"]
+    place = {"first_offset": print_offset(1), "next_offset": print_offset(2)}
+    wanted = {"epoch": 2, "last_seq": 3} | (place if outcome.next_offset else {})
+    assert found["facts"] == wanted
+
+
+def test_a_refusal_speaks_as_it_would_be_answered() -> None:
+    assert told(SequenceGap(4, 9)) == {
+        "outcome": "producer_seq_conflict",
+        "status": 409,
+        "reason": "sequence 4 is missing; 9 came",
+        "facts": {"expected_seq": 4, "received_seq": 9},
+    }

@@ -1,0 +1,113 @@
+"""The calls about producers: what they ask for, and how they are answered."""
+
+import json
+
+import pytest
+
+from semel.model.commands import DENSE, SPARSE, ForgetProducer, ProducerTag, Register
+from semel.model.outcomes import LimitReached, Registered, UnknownProducer
+from semel.wire.producer_calls import (
+    Look,
+    Question,
+    assigned_response,
+    parse_forget,
+    parse_look,
+    parse_question,
+    parse_register,
+    register_response,
+)
+from tests.unit.wire.builders import refused
+
+
+def register(body: bytes, **headers: str) -> object:
+    return parse_register(headers, body, now_ms=5)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"producer_id": null}', b'{"more": 1}'])
+def test_an_id_is_chosen_by_the_server_if_none_is_named(body: bytes) -> None:
+    """Design 7.2; rows: P06."""
+    assert register(body) == Register(5)
+
+
+def test_a_named_id_is_registered_as_it_is() -> None:
+    assert register(b'{"producer_id": "till 1"}') == Register(5, "till 1")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"producer_id": 7}', b'{"producer_id": "\xff"}'])
+def test_a_body_that_is_no_such_document_is_refused(body: bytes) -> None:
+    assert refused(register(body)) == (400, "bad_body")
+
+
+@pytest.mark.parametrize("name", ["", "p" * 257, "\\u00e9", "a\\nb"])
+def test_an_id_no_header_could_carry_is_refused(name: str) -> None:
+    body = f'{{"producer_id": "{name}"}}'.encode()
+    assert refused(register(body)) == (400, "invalid_header")
+
+
+def test_a_compressed_body_is_refused() -> None:
+    answer = parse_register({"content-encoding": "gzip"}, b"x", now_ms=5)
+    assert refused(answer) == (415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize(("epoch", "status"), [(0, 201), (1, 200)])
+def test_a_new_id_is_201_and_a_raised_epoch_200(epoch: int, status: int) -> None:
+    response = register_response(Registered("p", epoch))
+    assert response.status == status
+    assert json.loads(response.body) == {"producer_id": "p", "producer_epoch": epoch}
+    assert register_response(UnknownProducer()).status == 404
+
+
+def test_the_older_dialect_has_words_of_its_own() -> None:
+    """rows: D18."""
+    response = assigned_response(Registered("p-1", 1))
+    assert response.status == 201
+    assert json.loads(response.body) == {"producerId": "p-1", "epoch": 1}
+    assert assigned_response(LimitReached("registry", 1)).status == 429
+
+
+def test_one_looks_at_a_stream_a_producer_or_an_id() -> None:
+    assert parse_look("stream=a%2Fb") == Look("a/b", None, "", 100)
+    assert parse_look("stream=a&id=p") == Look("a", "p", "", 100)
+    assert parse_look("id=p&after=x&limit=7") == Look(None, "p", "x", 7)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "after=x", "stream=a&limit=0", "stream=a&limit=1001", "stream=a&stream=b"]
+)
+def test_a_look_at_everything_or_nothing_is_refused(query: str) -> None:
+    assert refused(parse_look(query)) == (400, "invalid_query")
+
+
+def test_a_reset_names_both_stream_and_id() -> None:
+    assert parse_forget("stream=a&id=p", now_ms=5) == ForgetProducer("a", 5, "p")
+    for query in ("stream=a", "id=p", ""):
+        assert refused(parse_forget(query, now_ms=5)) == (400, "invalid_query")
+
+
+def test_a_question_names_what_the_headers_would() -> None:
+    assert parse_question("stream=a&id=p&seq=3") == Question("a", ProducerTag("p", 3, 3))
+    assert parse_question("stream=a&id=p&seq=0&epoch=7&session=x&mode=dense") == Question(
+        "a", ProducerTag("p", 0, 0, 7, "x", DENSE)
+    )
+    assert parse_question("stream=a&id=p&seq=3-5&mode=sparse") == Question(
+        "a", ProducerTag("p", 3, 5, None, None, SPARSE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("stream=a&id=p", "invalid_query"),
+        ("stream=a&seq=1", "invalid_query"),
+        ("id=p&seq=1", "invalid_query"),
+        ("stream=a&id=p&seq=1&mode=thin", "invalid_query"),
+        ("stream=a&id=p&seq=x", "invalid_header"),
+        ("stream=a&id=p&seq=1-2", "invalid_header"),
+        ("stream=a&id=p&seq=2-1&mode=sparse", "invalid_header"),
+        ("stream=a&id=p&seq=1&epoch=x", "invalid_header"),
+        ("stream=a&id=&seq=1", "invalid_header"),
+        ("stream=a&id=p&seq=1&session=", "invalid_header"),
+    ],
+)
+def test_a_question_that_no_append_could_be_is_refused(query: str, code: str) -> None:
+    assert refused(parse_question(query)) == (400, code)
