@@ -12,7 +12,8 @@ def switch(stream: Stream, value: str) -> Answer:
     return stream.server.ask("PATCH", stream.target, stream_dedup=value)
 
 
-@pytest.mark.spec("rows: P19")
+# rows: P19
+@pytest.mark.spec("machine: switch")
 def test_a_stream_may_be_made_without_the_recognition_of_duplicates(stream: Stream) -> None:
     stream.create(stream_dedup="off")
     assert stream.head().headers["stream-dedup"] == "off"
@@ -30,14 +31,16 @@ def test_a_stream_may_be_made_without_the_recognition_of_duplicates(stream: Stre
     assert stream.text == "aabcdd"
 
 
-@pytest.mark.spec("rows: P19; D36")
+# rows: D36, P19
+@pytest.mark.spec("machine: switch")
 def test_producer_headers_are_checked_for_syntax_all_the_same(stream: Stream) -> None:
     stream.create(stream_dedup="off")
     assert stream.post(b"x", producer_id="p").code == "producer_headers_incomplete"
     assert dense(stream, b"x", 0, -1).code == "invalid_header"
 
 
-@pytest.mark.spec("rows: P19; B06")
+# rows: P19
+@pytest.mark.spec("machine: switch")
 def test_switching_off_and_on_again_forgets_and_swallows_nothing(stream: Stream) -> None:
     stream.create()
     dense(stream, b"a", 0, 0)
@@ -54,7 +57,8 @@ def test_switching_off_and_on_again_forgets_and_swallows_nothing(stream: Stream)
     assert stream.text == "aab"
 
 
-@pytest.mark.spec("rows: P26")
+# rows: P26
+@pytest.mark.spec("machine: switch")
 def test_a_stream_switched_on_later_tells_from_where(stream: Stream) -> None:
     stream.create()
     assert not any(name.startswith("stream-dedup") for name in stream.head().headers)
@@ -67,7 +71,8 @@ def test_a_stream_switched_on_later_tells_from_where(stream: Stream) -> None:
     assert "stream-dedup" not in head.headers
 
 
-@pytest.mark.spec("rows: P19")
+# rows: P19
+@pytest.mark.spec("machine: switch")
 def test_the_switch_is_part_of_the_configuration_only_if_it_is_given(stream: Stream) -> None:
     stream.create(stream_dedup="off")
     assert stream.put(content_type="text/plain").status == 200
@@ -76,7 +81,8 @@ def test_the_switch_is_part_of_the_configuration_only_if_it_is_given(stream: Str
     assert (other.status, other.code, other.json["field"]) == (409, "config_conflict", "dedup")
 
 
-@pytest.mark.spec("rows: P19")
+# rows: P19
+@pytest.mark.spec("machine: switch")
 def test_a_switch_that_is_none_is_refused(stream: Stream) -> None:
     assert switch(stream, "off").code == "stream_not_found"
     stream.create()
@@ -84,7 +90,8 @@ def test_a_switch_that_is_none_is_refused(stream: Stream) -> None:
     assert stream.server.ask("PATCH", stream.target).code == "invalid_header"
 
 
-@pytest.mark.spec("rows: P19; P20")
+# rows: P19, P20
+@pytest.mark.spec("machine: switch")
 def test_a_server_may_have_it_off_and_a_kill_changes_nothing(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", "--dedup", "off")
     try:

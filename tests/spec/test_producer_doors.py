@@ -43,7 +43,8 @@ def producers(stream: Stream, **query: Any) -> list[dict[str, Any]]:
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("design 7.2; rows: P06, D18")
+# rows: D18, P06
+@pytest.mark.spec("design 7.2")
 def test_the_server_gives_out_ids_and_each_is_another(server: Server) -> None:
     answers = [register(server), register(server, b"{}")]
     assert [answer.status for answer in answers] == [201, 201]
@@ -52,7 +53,8 @@ def test_the_server_gives_out_ids_and_each_is_another(server: Server) -> None:
     assert all(answer.json["producer_epoch"] == 0 for answer in answers)
 
 
-@pytest.mark.spec("design 6; rows: D11, P07")
+# rows: D11, P07
+@pytest.mark.spec("design 6")
 def test_registering_again_raises_the_epoch_and_fences_the_older_instance(stream: Stream) -> None:
     server, name = stream.server, f"till-{stream.path}"
     body = f'{{"producer_id": "{name}"}}'.encode()
@@ -84,7 +86,8 @@ def test_an_id_that_cannot_be_is_refused(
     assert (answer.status, answer.code) == (status, code)
 
 
-@pytest.mark.spec("design 7.2; rows: D18, D04")
+# rows: D04, D18
+@pytest.mark.spec("design 7.2")
 def test_a_stream_s_producer_call_gives_an_id_for_both_dialects(stream: Stream) -> None:
     stream.create()
     names = []
@@ -101,7 +104,8 @@ def test_a_stream_s_producer_call_gives_an_id_for_both_dialects(stream: Stream) 
     assert stream.text == "ab"
 
 
-@pytest.mark.spec("protocol 1.2; rows: D18, D33")
+# rows: D18, D33
+@pytest.mark.spec("protocol 1.2")
 def test_a_stream_that_is_named_producer_is_a_stream_like_any(stream: Stream) -> None:
     stream.create()
     below = stream.server.stream(f"{stream.path}/producer")
@@ -116,7 +120,8 @@ def test_a_stream_that_is_named_producer_is_a_stream_like_any(stream: Stream) ->
     assert below.text == "x"
 
 
-@pytest.mark.spec("design 7.2; rows: D18")
+# rows: D18
+@pytest.mark.spec("design 7.2")
 def test_a_producer_call_needs_the_stream_before_it(stream: Stream) -> None:
     for target in (f"{stream.target}/producer", "/v1/stream/producer"):
         answer = stream.server.ask("POST", target)
@@ -132,7 +137,8 @@ def test_a_producer_call_needs_the_stream_before_it(stream: Stream) -> None:
 # ---- looking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("design 7.2; rows: D12, P11, P18")
+# rows: D12, P11, P18
+@pytest.mark.spec("design 7.2")
 def test_a_producer_shows_what_is_remembered_of_it(stream: Stream) -> None:
     stream.create()
     assert producers(stream) == producers(stream, id="p") == []
@@ -162,7 +168,8 @@ def test_a_producer_shows_what_is_remembered_of_it(stream: Stream) -> None:
     ]
 
 
-@pytest.mark.spec("design 7.2; rows: P18")
+# rows: P18
+@pytest.mark.spec("design 7.2")
 def test_many_producers_come_in_pages(stream: Stream) -> None:
     stream.create()
     for name in "cabed":
@@ -215,7 +222,8 @@ def test_a_reset_makes_the_next_append_new(stream: Stream) -> None:
 # ---- asking --------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("design 7.2; rows: P18, D13")
+# rows: D13, P18
+@pytest.mark.spec("design 7.2")
 def test_what_would_happen_is_what_happens(stream: Stream) -> None:
     stream.create()
     for epoch, seq in ((2, 0), (2, 0), (2, 2), (1, 1), (4, 1), (4, 0), (2, 1)):
@@ -250,7 +258,8 @@ def test_an_explanation_is_in_words_and_changes_nothing(stream: Stream) -> None:
 # ---- strict payloads, names the server gives -----------------------------------------------------
 
 
-@pytest.mark.spec("design 6; rows: D37, G07")
+# rows: D37
+@pytest.mark.spec("design 6")
 def test_a_request_may_ask_to_be_refused_for_another_payload(stream: Stream) -> None:
     stream.create()
     dense(stream, b"a", 0, 0)
@@ -261,7 +270,8 @@ def test_a_request_may_ask_to_be_refused_for_another_payload(stream: Stream) -> 
     assert stream.text == "a"
 
 
-@pytest.mark.spec("semantics 5.3 row 1; rows: P06")
+# rows: P06
+@pytest.mark.spec("semantics 5.3 row 1")
 def test_a_sparse_producer_without_a_name_is_given_one(stream: Stream) -> None:
     stream.create()
     nameless = [stream.post(b"a", producer_mode="sparse", producer_seq="10") for _ in range(2)]
@@ -291,7 +301,8 @@ def special(tmp_path: Path) -> Iterator[Any]:
         server.kill()
 
 
-@pytest.mark.spec("design 6; rows: D37, G07")
+# rows: D37
+@pytest.mark.spec("design 6")
 def test_a_strict_server_refuses_another_payload_of_everyone(special: Any) -> None:
     stream = special("--strict-payloads").stream()
     stream.create()
@@ -299,7 +310,8 @@ def test_a_strict_server_refuses_another_payload_of_everyone(special: Any) -> No
     assert (dense(stream, b"b", 0, 0).status, dense(stream, b"a", 0, 0).status) == (422, 204)
 
 
-@pytest.mark.spec("design 6; rows: D16, P24, X12")
+# rows: D16, P24, X12
+@pytest.mark.spec("design 6")
 def test_an_idle_producer_leaves_a_tombstone(special: Any) -> None:
     stream = special("--producer-idle-seconds", "0.01").stream()
     stream.create()
@@ -342,7 +354,8 @@ def reversed_statuses(server: Server) -> tuple[list[int], str]:
     return statuses, stream.text
 
 
-@pytest.mark.spec("design 6; rows: D20, D17")
+# rows: D17, D20
+@pytest.mark.spec("design 6")
 def test_five_connections_in_reverse_order_are_stored_in_order(special: Any) -> None:
     server = special("--gap-hold-ms", "1000")
     for _ in range(20):  # on a busy machine a hold may be over before the test has come so far
@@ -354,7 +367,8 @@ def test_five_connections_in_reverse_order_are_stored_in_order(special: Any) -> 
     assert metric(server, "semel_gaps_held") == 0
 
 
-@pytest.mark.spec("design 6; rows: D08, D17")
+# rows: D08, D17
+@pytest.mark.spec("design 6")
 def test_a_held_gap_that_is_not_filled_is_409_as_ever(special: Any) -> None:
     stream = special("--gap-hold-ms", "20").stream()
     stream.create()
@@ -367,7 +381,8 @@ def metric(server: Server, name: str) -> int:
     return next(int(line.split(" ")[1]) for line in lines if line.startswith(f"{name} "))
 
 
-@pytest.mark.spec("semantics G18; rows: P18")
+# rows: P18
+@pytest.mark.spec("semantics G18")
 def test_what_producers_are_told_is_counted(special: Any) -> None:
     server = special()
     stream = server.stream()
@@ -395,7 +410,8 @@ def test_what_producers_are_told_is_counted(special: Any) -> None:
 # ---- across a crash ------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("promises P1, P2; rows: D15, P05, P14")
+# rows: D15, P05, P14
+@pytest.mark.spec("promises P1, P2")
 def test_everything_told_of_producers_is_there_after_a_kill(special: Any) -> None:
     server = special()
     stream = server.stream("s")

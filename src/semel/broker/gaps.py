@@ -121,4 +121,5 @@ class GapHold:
 
 
 def _size(command: Append) -> int:
-    return 0 if command.batch is None else len(command.batch.payload)
+    batch = command.batch
+    return 0 if batch is None else len(batch.payload) + len(batch.extras)

@@ -1,4 +1,4 @@
-"""An append that came too early waits a moment for those before it. rows: D17, D20."""
+"""An append that came too early waits a moment for those before it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +67,7 @@ def bed() -> HeldBed:
     return HeldBed()
 
 
+# rows: D20
 def test_five_appends_in_reverse_order_are_all_accepted_in_order(bed: HeldBed) -> None:
     for seq in (4, 3, 2, 1):
         bed.send(seq)
@@ -96,6 +97,7 @@ def test_a_gap_decided_between_an_append_and_its_answer_is_released_too(bed: Hel
     assert bed.seqs() == ["0", "1", "2"]
 
 
+# rows: D08, D17
 def test_when_the_time_is_over_the_gap_is_told(bed: HeldBed) -> None:
     bed.send(2)
     bed.timers.ring()

@@ -1,4 +1,4 @@
-"""Producers that fell silent are let go, late and never early. rows: D16, P24, X12."""
+"""Producers that fell silent are let go, late and never early."""
 
 from semel.machine.rows import ProducerRow
 from semel.model.commands import Append, Batch, Delete, ForgetProducer, ProducerTag
@@ -42,6 +42,7 @@ def bed_with(*names: str) -> IdleBed:
     return bed
 
 
+# rows: D16, P24, X12
 def test_a_silent_producer_leaves_a_tombstone_that_refuses_its_late_retry() -> None:
     bed = bed_with("p")
     assert bed.sweep(IDLE_MS - 1) == 0
@@ -51,6 +52,7 @@ def test_a_silent_producer_leaves_a_tombstone_that_refuses_its_late_retry() -> N
     assert bed.write(1) == ProducerStateExpired(0)
 
 
+# rows: D16
 def test_a_producer_that_writes_lives_on() -> None:
     bed = bed_with("p", "q")
     bed.now_ms += IDLE_MS - 1

@@ -1,4 +1,4 @@
-"""The switch: whether a stream recognises duplicates at all. rows: P19, P26, B06."""
+"""The switch: whether a stream recognises duplicates at all."""
 
 import msgspec
 import pytest
@@ -84,6 +84,7 @@ def test_a_row_of_a_checkpoint_without_the_switch_recognises_from_the_beginning(
 # ---- while it is off -----------------------------------------------------------------------------
 
 
+# rows: P19
 def test_while_off_everything_is_stored_and_nothing_remembered() -> None:
     machine = machine_of(off())
     for _ in range(2):
@@ -124,6 +125,7 @@ def test_while_off_the_stream_s_own_rules_hold() -> None:
 # ---- switching -----------------------------------------------------------------------------------
 
 
+# rows: P19
 def test_switching_off_forgets_producers_and_keys_in_one_frame() -> None:
     machine = machine_of(
         create(),
@@ -143,6 +145,7 @@ def test_switching_off_forgets_producers_and_keys_in_one_frame() -> None:
     assert dirty.tails == {number: stream.tail}
 
 
+# rows: P19, P26
 def test_switching_on_begins_empty_and_tells_from_where() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=0)), switch(False))
     machine.execute(append(by=dense(0, epoch=0)))

@@ -1,4 +1,4 @@
-"""What would be answered, told without making it. rows: P18."""
+"""What would be answered, told without making it."""
 
 import pytest
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ def test_a_new_producer_would_be_stored() -> None:
     assert asked(machine, dense(2, epoch=4)) == DryRun(SequenceGap(0, 2))
 
 
+# rows: P18
 def test_a_repeat_is_told_for_the_same_payload_and_for_another() -> None:
     machine = machine_of(create(), append(b"a", by=dense(0, epoch=1)))
     same, other = Duplicate(0, 1, False, 1, 0), Duplicate(0, 1, False, 1, 0, True)

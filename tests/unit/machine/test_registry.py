@@ -60,8 +60,8 @@ def test_a_full_registry_refuses_new_ids_and_still_raises_known_ones() -> None:
     assert machine.execute(ask.Register(0, "p")) == out.Registered("p", 1)
 
 
+# rows: D18
 def test_a_new_id_may_begin_with_another_epoch_and_is_raised_from_there() -> None:
-    """rows: D18."""
     machine = machine_of(create())
     assert machine.execute(ask.Register(0, "p", 1)) == out.Registered("p", 1)
     assert machine.execute(ask.Register(0, "p", 1)) == out.Registered("p", 2)
@@ -69,10 +69,10 @@ def test_a_new_id_may_begin_with_another_epoch_and_is_raised_from_there() -> Non
     assert machine.execute(ask.Register(0, "q", -1)) == out.InvalidRequest("producer_epoch")
 
 
+# rows: D04, D18
 @pytest.mark.parametrize("epoch", [None, 1])
 def test_an_id_that_begins_with_epoch_1_can_write_bare_and_with_that_epoch(
     epoch: int | None,
 ) -> None:
-    """rows: D04, D18."""
     machine = machine_of(create(), ask.Register(0, "p", 1))
     assert machine.execute(append(by=dense(0, epoch=epoch))) == out.Appended(0, 1, False, 1, 0)

@@ -23,9 +23,10 @@ def register(body: bytes, **headers: str) -> object:
     return parse_register(headers, body, now_ms=5)
 
 
+# rows: P06
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"producer_id": null}', b'{"more": 1}'])
 def test_an_id_is_chosen_by_the_server_if_none_is_named(body: bytes) -> None:
-    """Design 7.2; rows: P06."""
+    """Design 7.2."""
     assert register(body) == Register(5)
 
 
@@ -57,8 +58,8 @@ def test_a_new_id_is_201_and_a_raised_epoch_200(epoch: int, status: int) -> None
     assert register_response(UnknownProducer()).status == 404
 
 
+# rows: D18
 def test_the_older_dialect_has_words_of_its_own() -> None:
-    """rows: D18."""
     response = assigned_response(Registered("p-1", 1))
     assert response.status == 201
     assert json.loads(response.body) == {"producerId": "p-1", "epoch": 1}

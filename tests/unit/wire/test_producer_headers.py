@@ -141,8 +141,9 @@ def test_every_value_may_be_as_long_as_its_limit() -> None:
     assert tag is not None
 
 
+# rows: P06
 def test_a_sparse_producer_without_a_name_gets_one_if_there_is_any() -> None:
-    """Semantics 5.3 row 1; rows: P06."""
+    """Semantics 5.3 row 1."""
     nameless = named(producer_mode="sparse", producer_seq="7")
     tag = parse_producer(nameless, is_strict=False, fresh_id=lambda: "fresh")
     assert tag == ProducerTag("fresh", 7, 7, mode=SPARSE)
@@ -156,9 +157,9 @@ def test_a_sparse_producer_without_a_name_gets_one_if_there_is_any() -> None:
         assert caught.value.problem.code == "producer_headers_incomplete"
 
 
+# rows: D37
 @pytest.mark.parametrize(("value", "is_strict"), [("true", True), ("True", True), ("no", False)])
 def test_a_request_may_be_stricter_than_the_server(value: str, is_strict: bool) -> None:
-    """rows: D37."""
     for whole in (WHOLE, {"x_producer_id": "p", "x_producer_seq": "0"}):
         tag = parse_producer(named(**whole, producer_strict=value), is_strict=False)
         assert tag is not None

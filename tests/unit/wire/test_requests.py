@@ -297,9 +297,9 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
 # ---- PATCH, and what PUT says of it --------------------------------------------------------------
 
 
+# rows: P19
 @pytest.mark.parametrize(("value", "dedup"), [("on", True), ("off", False)])
 def test_the_recognition_of_duplicates_is_switched(value: str, dedup: bool) -> None:
-    """rows: P19."""
     command = parse_patch("s", {"stream-dedup": value}, NONE, now_ms=5)
     assert command == SwitchDedup("s", 5, dedup)
     assert created(stream_dedup=value).dedup is dedup

@@ -387,8 +387,8 @@ def test_an_event_stream_says_how_its_data_is_encoded(content_type: str, is_base
 # ---- the recognition of duplicates, switched -----------------------------------------------------
 
 
+# rows: P19, P26
 def test_a_switch_tells_what_holds_now_and_from_where() -> None:
-    """rows: P19, P26."""
     off, on = patch_response(out.Switched(None, 3)), patch_response(out.Switched(3, 3))
     assert (off.status, on.status) == (204, 204)
     end = {"Stream-Next-Offset": print_offset(3)}
@@ -398,8 +398,8 @@ def test_a_switch_tells_what_holds_now_and_from_where() -> None:
     assert patch_response(out.NotFound()).status == 404
 
 
+# rows: P26
 def test_head_tells_only_what_is_unusual() -> None:
-    """rows: P26."""
     usual = headers_of(head_response(FACTS))
     assert not any(name.startswith("Stream-Dedup") for name in usual)
     off = headers_of(head_response(StreamFacts("inc", "text/plain", 3, dedup_from=None)))
@@ -408,8 +408,8 @@ def test_head_tells_only_what_is_unusual() -> None:
     assert late == {**usual, "Stream-Dedup-From": print_offset(2)}
 
 
+# rows: P19
 def test_an_append_nobody_compared_says_so_and_echoes_what_it_was_told() -> None:
-    """rows: P19."""
     told = out.Appended(2, 3, False, 2, 4, is_unguarded=True)
     response = post_response(told, PRODUCED)
     assert response.status == 200
@@ -429,8 +429,8 @@ def test_an_append_nobody_compared_says_so_and_echoes_what_it_was_told() -> None
     assert "Producer-Dedup" not in headers_of(keyed)
 
 
+# rows: P06
 def test_a_name_the_server_gave_is_told() -> None:
-    """rows: P06."""
     answer = post_response(out.Appended(0, 1, False, 1, 4), PRODUCED, is_named=False)
     assert headers_of(answer)["Producer-Id"] == "p"
     assert "Producer-Id" not in headers_of(post_response(out.Appended(0, 1, False), BARE))
