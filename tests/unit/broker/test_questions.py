@@ -1,0 +1,40 @@
+"""Questions about the state: told when it is durable, and of what is still there."""
+
+from typing import Any
+
+from semel.model.commands import Append, Batch, ForgetProducer, ProducerTag
+from semel.server.producers import show
+from semel.wire.producer_calls import Look
+from tests.unit.broker.bed import Bed
+
+
+def ids(told: list[Any]) -> list[str]:
+    return [one["producer_id"] for one in told[0]["producers"]]
+
+
+def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
+    """EO-4: a crash must not take back what somebody was told."""
+    bed = Bed()
+    bed.execute(bed.create())
+    tag = ProducerTag("p", 0, 0, 0)
+    written = bed.submit(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
+    told: list[Any] = []
+    bed.broker.ask(lambda state: show(state, Look("s", None, "", 10)), told.append)
+    assert (written, told) == ([], [])
+    bed.flush()
+    assert (len(written), ids(told)) == (1, ["p"])
+    bed.submit(ForgetProducer("s", bed.now_ms, "p"))
+    told.clear()
+    bed.broker.ask(lambda state: show(state, Look("s", "p", "", 10)), told.append)
+    assert told == []
+    bed.flush()
+    assert ids(told) == []
+
+
+def test_a_stream_whose_time_is_over_is_not_there_any_more() -> None:
+    bed = Bed()
+    bed.execute(bed.create("mortal", ttl_ms=50))
+    bed.execute(bed.create())
+    assert bed.broker.has_stream("mortal", bed.now_ms)
+    assert not bed.broker.has_stream("mortal", bed.now_ms + 50)
+    assert bed.broker.has_stream("s", bed.now_ms + 50)
