@@ -1,0 +1,123 @@
+"""The real engine behind the real listener, inside the process of the test."""
+
+import asyncio
+import gc
+import sys
+import tempfile
+from os import PathLike, fspath
+from typing import Final, Self
+
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.model.errors import EngineStopped
+from semel.model.limits import MIB
+from semel.server.app import App
+from semel.server.limits_http import HttpLimits
+from semel.server.listener import Listener
+from semel.testing.background import Home
+
+_HOST: Final = "127.0.0.1"
+_DRAIN_SECONDS: Final = 5.0
+_LIGHT: Final = Settings(segment_bytes=16 * MIB, reserve_bytes=0)
+
+
+class InProcessServer:
+    """A server for a `with` block (on a thread of its own) or an `async with` (on your loop).
+
+    Without `data` it lives in a temporary directory that goes with it. An engine that fails does
+    not end the process, as it would in `semel serve`: the error is raised when the block is left.
+    """
+
+    def __init__(
+        self,
+        data: str | PathLike[str] | None = None,
+        *,
+        port: int = 0,
+        settings: Settings = _LIGHT,
+        http_limits: HttpLimits | None = None,
+        long_poll_seconds: float = 30.0,
+        sse_seconds: float = 60.0,
+    ) -> None:
+        self.data = "" if data is None else fspath(data)
+        self.port = port
+        self.failure: BaseException | None = None
+        self._settings = settings
+        self._http_limits = http_limits
+        self._live_seconds = (long_poll_seconds, sse_seconds)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._switch_seconds = sys.getswitchinterval()
+        self._engine: Engine | None = None
+        self._app: App | None = None
+        self._listener: Listener | None = None
+        self._home = Home("semel-in-process", self._open, self._close)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{_HOST}:{self.port}"
+
+    @property
+    def engine(self) -> Engine:
+        """The running engine. Its methods belong to the loop's thread."""
+        if self._engine is None:
+            raise EngineStopped("the server is not running; use it inside its `with` block")
+        return self._engine
+
+    def __enter__(self) -> Self:
+        self._home.enter()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._home.leave()
+
+    async def __aenter__(self) -> Self:
+        await self._home.enter_here()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._home.leave_here()
+
+    async def _open(self) -> None:
+        if not self.data:
+            self._temporary = tempfile.TemporaryDirectory(prefix="semel-")
+            self.data = self._temporary.name
+        self._switch_seconds = sys.getswitchinterval()
+        try:
+            self._engine = await Engine.open(self.data, self._settings, on_fatal=self._fail)
+            await self._listen(self._engine)
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _listen(self, engine: Engine) -> None:
+        long_poll, sse = self._live_seconds
+        self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse)
+        self._listener = Listener()
+        self.port = await self._listener.start(
+            _HOST, self.port, self._app.handle, self._http_limits
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+
+    async def _close(self) -> None:
+        if self._listener is not None and self._app is not None:
+            draining = asyncio.create_task(self._listener.drain(_DRAIN_SECONDS))
+            await asyncio.sleep(0)  # every connection knows that its next answer is the last
+            self._app.drain()
+            await draining
+        if self._engine is not None:
+            await self._engine.close()
+        self._forget()
+        if self.failure is not None:
+            raise EngineStopped(f"the engine failed during the test: {self.failure}")
+
+    def _forget(self) -> None:
+        """Undo what the engine did to the process, and let the directory go."""
+        self._listener = self._app = self._engine = None
+        sys.setswitchinterval(self._switch_seconds)
+        gc.unfreeze()
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.cleanup()
+            self.data = ""
