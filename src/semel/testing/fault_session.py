@@ -1,0 +1,374 @@
+"""One client's connection through a `FaultProxy`.
+
+Two tasks: one reads requests, decides about each and hands it to the server; the other hands the
+answers back. A request that passes or is delayed does not wait for answers, so what is pipelined
+stays pipelined. One that something else happens to waits until all before it are answered, so that
+it does not happen to them.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from semel.testing.fault_plan import Action, FaultPlan
+from semel.testing.fault_wires import Outlet, WatchedReader, Wires
+from semel.testing.http_messages import (
+    Broken,
+    Head,
+    read_answer_head,
+    read_body,
+    read_request_head,
+    read_whole,
+)
+
+_PIPELINE_MAX: Final = 256
+_WHOLE_CHUNKS_MAX: Final = 3
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LAST_CHUNK: Final = re.compile(rb"0+[ \t]*[;\r]")
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_BAD_GATEWAY: Final = (
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\r\n"
+    b"bad gateway\n"
+)
+
+
+class Exchange(Struct):
+    """A request on its way, and its answer if that does not come from the server's connection."""
+
+    number: int
+    method: str
+    request: bytes
+    head_bytes: int
+    action: Action = Action.PASS
+    answer: bytes | None = None
+    is_sent: bool = False
+
+
+class Session:
+    """A client's connection and the one to the server that belongs to it."""
+
+    def __init__(
+        self, wires: Wires, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._wires = wires
+        self._reader = reader
+        self._writer = writer
+        self._client = Outlet(writer, wires.one_way_seconds)
+        self._server: Outlet
+        self._answers: WatchedReader
+        self._pending: asyncio.Queue[Exchange | None] = asyncio.Queue(_PIPELINE_MAX)
+        self._open_count = 0
+        self._calm = asyncio.Event()
+        self._ahead: asyncio.Task[Exchange | None] | None = None
+        self._unread: AsyncIterator[bytes] | None = None
+        self._forwarding: asyncio.Task[None] | None = None
+        self._is_reset = False
+
+    @property
+    def _plan(self) -> FaultPlan:
+        return self._wires.plan
+
+    async def run(self) -> None:
+        """Serve the connection to its end."""
+        try:
+            await self._run()
+        finally:
+            self._client.abort()
+
+    async def _run(self) -> None:
+        try:
+            self._answers, writer = await self._wires.connect()
+        except OSError:
+            self._wires.counts["unreachable"] += 1
+            await self._client.close()
+            return
+        self._server = Outlet(writer, self._wires.one_way_seconds)
+        self._answers.on_end = self._end_if_idle
+        self._forwarding = asyncio.create_task(self._forward())
+        try:
+            await self._relay_to_the_end()
+        finally:
+            self._server.abort()
+
+    async def _relay_to_the_end(self) -> None:
+        try:
+            await self._relay()
+        finally:
+            await self._cancel_tasks()
+            await self._client.close(is_reset=self._is_reset)
+            await self._count_leftovers()
+            await self._server.close(is_reset=self._is_reset)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = [task for task in (self._forwarding, self._ahead) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(found, Exception) and not isinstance(found, OSError | Broken):
+                raise found  # a bug of ours, which nobody may overlook
+
+    def _end_if_idle(self) -> None:
+        if not self._open_count:
+            self._pending.put_nowait(None)
+
+    # ---- towards the server ----------------------------------------------------------------------
+
+    async def _forward(self) -> None:
+        with suppress(OSError, Broken):
+            while (exchange := await self._next_request()) is not None:
+                exchange.action = self._plan.draw()
+                if exchange.action is not Action.REORDER:
+                    self._wires.counts[exchange.action.value] += 1
+                if not await self._take(exchange):
+                    break
+            else:
+                await self._server.end()
+        await self._pending.put(None)
+
+    async def _next_request(self) -> Exchange | None:
+        ahead, self._ahead = self._ahead, None
+        return await (ahead or self._read_request())
+
+    async def _read_request(self) -> Exchange | None:
+        head = await read_request_head(self._reader)
+        if head is None:
+            return None
+        if head.expects_continue:
+            await self._client.write(_CONTINUE)
+        request = await read_whole(self._reader, head)
+        self._wires.counts["requests"] += 1
+        return Exchange(self._wires.next_number(), head.method, request, len(head.data))
+
+    async def _take(self, exchange: Exchange) -> bool:
+        """Do to a request what was decided; False if it is the connection's last."""
+        if exchange.action not in (Action.PASS, Action.DELAY):
+            await self._all_answered()
+        match exchange.action:
+            case Action.DROP_REQUEST:
+                return False
+            case Action.HALF_OPEN_BEFORE:
+                await self._stall()
+                return False
+            case Action.CUT_REQUEST:
+                await self._server.write(self._part_of(exchange))
+                return False
+            case Action.HALF_OPEN_AFTER:
+                await self._send(exchange)
+                return False
+            case Action.BAD_GATEWAY_BEFORE:
+                exchange.answer = _BAD_GATEWAY
+                await self._expect(exchange)
+            case Action.REORDER:
+                await self._reorder(exchange)
+            case Action.DELAY:
+                await asyncio.sleep(self._plan.draw_delay())
+                await self._send(exchange)
+            case Action.DUPLICATE_BEFORE:
+                await self._wires.ask_aside(exchange.request, exchange.method)
+                await self._send(exchange)
+            case _:
+                await self._send(exchange)
+        return True
+
+    async def _send(self, exchange: Exchange) -> None:
+        await self._expect(exchange)  # first: the server may answer before it has all of it
+        if exchange.action is Action.TRICKLE:
+            await self._trickle(self._server, exchange.request)
+        else:
+            await self._server.write(exchange.request)
+        exchange.is_sent = True
+
+    async def _expect(self, exchange: Exchange) -> None:
+        self._open_count += 1
+        await self._pending.put(exchange)
+
+    async def _all_answered(self) -> None:
+        while self._open_count:
+            self._calm.clear()
+            await self._calm.wait()
+
+    async def _reorder(self, exchange: Exchange) -> None:
+        """Wait for a request to overtake: behind us on this connection, or on another one."""
+        self._ahead = asyncio.create_task(self._read_request())
+        overtaken = self._wires.hold(exchange.number)
+        either: set[asyncio.Future[Any]] = {self._ahead, overtaken}
+        await asyncio.wait(
+            either, timeout=self._plan.reorder_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        is_overtaken = overtaken.done()
+        self._wires.release(exchange.number)
+        later = None if is_overtaken else _result_of(self._ahead)
+        if later is not None:
+            self._ahead = None
+            await self._swap(exchange, later)
+            return
+        self._wires.counts["reorder" if is_overtaken else "reorder_alone"] += 1
+        await self._send(exchange)
+
+    async def _swap(self, exchange: Exchange, later: Exchange) -> None:
+        """The later one goes first, on another connection; answers come in the client's order."""
+        self._wires.counts["reorder"] += 1
+        later.answer = await self._wires.ask_aside(later.request, later.method)
+        await self._send(exchange)
+        if later.answer is None:
+            raise Broken("the request that overtook was not answered")
+        await self._expect(later)
+
+    def _part_of(self, exchange: Exchange) -> bytes:
+        has_body = len(exchange.request) > exchange.head_bytes
+        first = exchange.head_bytes if has_body else 1
+        return exchange.request[: self._plan.random.randrange(first, len(exchange.request))]
+
+    # ---- towards the client ----------------------------------------------------------------------
+
+    async def _relay(self) -> None:
+        while (exchange := await self._pending.get()) is not None:
+            is_last = not await self._give(exchange)
+            self._open_count -= 1
+            self._calm.set()
+            self._wires.answered(exchange.number)
+            if exchange.action is Action.DUPLICATE_AFTER:
+                await self._wires.ask_aside(exchange.request, exchange.method)
+            if is_last or self._answers.at_eof():
+                return
+
+    async def _give(self, exchange: Exchange) -> bool:
+        """Hand back an answer, or what was decided instead; False if it is the last."""
+        if exchange.answer is not None:
+            is_got = await self._say(exchange.answer)
+            if not is_got:
+                self._count_lost(exchange, _status_of(exchange.answer))
+            return is_got
+        try:
+            head = await read_answer_head(self._answers, exchange.method)
+        except (OSError, Broken):
+            return False
+        if head is None:
+            return False
+        self._unread = read_body(self._answers, head)
+        is_got, goes_on = await self._answer(exchange.action, head, self._unread)
+        if not is_got:
+            self._count_lost(exchange, head.status)
+        return goes_on
+
+    async def _answer(
+        self, action: Action, head: Head, body: AsyncIterator[bytes]
+    ) -> tuple[bool, bool]:
+        """Tell whether the client got the answer, and whether the connection goes on."""
+        match action:
+            case Action.DROP_ANSWER | Action.RESET:
+                await self._throw_away(body)
+                self._is_reset = action is Action.RESET
+                return False, False
+            case Action.HALF_OPEN_AFTER:
+                await self._throw_away(body)
+                await self._stall()
+                return False, False
+            case Action.BAD_GATEWAY_AFTER:
+                await self._throw_away(body)
+                return False, await self._say(_BAD_GATEWAY)
+            case Action.CUT_ANSWER:
+                await self._cut(head, body)
+                return False, False
+        is_got = await self._hand_over(head, body, is_slow=action is Action.TRICKLE)
+        ends = action is Action.STALE or (head.length is None and not head.is_chunked)
+        return is_got, is_got and not ends
+
+    async def _hand_over(self, head: Head, body: AsyncIterator[bytes], *, is_slow: bool) -> bool:
+        """Hand back an answer as it comes; whether that was all of it."""
+        write = partial(self._trickle, self._client) if is_slow else self._client.write
+        try:
+            await write(head.data)
+            async for piece in body:
+                await write(piece)
+        except (OSError, Broken):
+            return False
+        self._unread = None
+        return True
+
+    async def _say(self, data: bytes) -> bool:
+        try:
+            await self._client.write(data)
+        except OSError:
+            return False
+        return True
+
+    async def _cut(self, head: Head, body: AsyncIterator[bytes]) -> None:
+        """Hand back less than everything: part of a body, some chunks and a part, or of a head."""
+        random = self._plan.random
+        if head.length == 0:
+            await self._say(head.data[: random.randrange(1, len(head.data))])
+            return
+        await self._say(head.data)
+        whole = random.randint(0, _WHOLE_CHUNKS_MAX) if head.is_chunked else 0
+        with suppress(OSError, Broken):
+            async for piece in body:
+                if whole == 0 or _LAST_CHUNK.match(piece):
+                    await self._say(piece[: random.randrange(len(piece))])
+                    return
+                await self._client.write(piece)
+                whole -= 1
+
+    async def _trickle(self, outlet: Outlet, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._plan.stall_seconds
+        sent = 0
+        while sent < len(data) and loop.time() < until:
+            await outlet.write(data[sent : sent + 1])
+            sent += 1
+            await asyncio.sleep(self._plan.trickle_seconds)
+        await outlet.write(data[sent:])
+
+    async def _stall(self) -> None:
+        """Neither read from the client nor say anything, but keep the connection."""
+        with suppress(RuntimeError):  # paused already
+            self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(self._plan.stall_seconds)
+
+    async def _throw_away(self, body: AsyncIterator[bytes]) -> None:
+        with suppress(OSError, Broken):
+            async with asyncio.timeout(self._plan.stall_seconds):
+                async for _ in body:
+                    pass
+        self._unread = None
+
+    # ---- what nobody got -------------------------------------------------------------------------
+
+    def _count_lost(self, exchange: Exchange, status: int) -> None:
+        if 200 <= status < 300 and exchange.method not in _SAFE:
+            self._wires.counts["dropped_after_commit"] += 1
+
+    async def _count_leftovers(self) -> None:
+        """See what became of requests the server has and whose answers nobody waits for."""
+        left = [self._pending.get_nowait() for _ in range(self._pending.qsize())]
+        with suppress(OSError, Broken):
+            async with asyncio.timeout(self._plan.stall_seconds):
+                for exchange in left:
+                    if exchange is not None and exchange.answer is not None:
+                        self._count_lost(exchange, _status_of(exchange.answer))
+                    elif exchange is not None and exchange.is_sent:
+                        self._count_lost(exchange, await self._skip_answer(exchange.method))
+
+    async def _skip_answer(self, method: str) -> int:
+        """Read an answer for nobody; its status."""
+        if self._unread is not None:
+            await self._throw_away(self._unread)
+        head = await read_answer_head(self._answers, method)
+        if head is None:
+            raise Broken("the server hung up")
+        self._unread = read_body(self._answers, head)
+        return head.status
+
+
+def _status_of(answer: bytes) -> int:
+    return int(answer[9:12])
+
+
+def _result_of(task: asyncio.Task[Exchange | None]) -> Exchange | None:
+    """What a task found; None if it still runs or failed, which whoever awaits it will learn."""
+    return task.result() if task.done() and task.exception() is None else None

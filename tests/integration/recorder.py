@@ -1,0 +1,192 @@
+"""A server that keeps every byte it gets, and a client that keeps every byte it is given."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+
+PATIENCE_SECONDS = 20.0
+
+
+def eventually(fact: Callable[[], bool]) -> bool:
+    """Wait for something that must happen soon."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not fact():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+class Line:
+    """One connection a recorder accepted."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.socket = line
+        self.got = b""
+        self.end = ""  # "eof" or "reset"
+
+
+def plain_answer(request: bytes) -> bytes:
+    """Say the body back."""
+    body = b"said " + (request.partition(b"\r\n\r\n")[2] or request.split(b" ")[1])
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+class Recorder:
+    """Answers every whole request with `answer(request)`, in the order they are whole."""
+
+    def __init__(self, answer: Callable[[bytes], bytes] = plain_answer) -> None:
+        self.lines: list[Line] = []
+        self.requests: list[bytes] = []
+        self._answer = answer
+        self._gate = threading.Event()
+        self._gate.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.unlock()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for line in self.lines:
+            with suppress(OSError):
+                line.socket.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE_SECONDS)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [request.partition(b"\r\n\r\n")[2] for request in self.requests]
+
+    @property
+    def end(self) -> str:
+        """How the first connection ended; empty while it has not."""
+        return self.lines[0].end if self.lines else ""
+
+    def lock(self) -> None:
+        """Answer nothing until unlocked."""
+        self._gate.clear()
+
+    def unlock(self) -> None:
+        self._gate.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                return
+            line = Line(accepted)
+            self.lines.append(line)
+            self._threads.append(threading.Thread(target=self._serve, args=(line,)))
+            self._threads[-1].start()
+
+    def _serve(self, line: Line) -> None:
+        whole: SimpleQueue[bytes | None] = SimpleQueue()
+        speaking = threading.Thread(target=self._speak, args=(line, whole))
+        speaking.start()
+        with line.socket:
+            line.end = self._hear(line, whole)
+            whole.put(None)
+            speaking.join(PATIENCE_SECONDS)
+
+    def _hear(self, line: Line, whole: "SimpleQueue[bytes | None]") -> str:
+        start = 0
+        while True:
+            try:
+                piece = line.socket.recv(65536)
+            except ConnectionResetError:
+                return "reset"
+            if not piece:
+                return "eof"
+            line.got += piece
+            while (end := request_end(line.got, start)) is not None:
+                self.requests.append(line.got[start:end])
+                whole.put(line.got[start:end])
+                start = end
+
+    def _speak(self, line: Line, whole: "SimpleQueue[bytes | None]") -> None:
+        while (request := whole.get()) is not None:
+            self._gate.wait(PATIENCE_SECONDS)
+            with suppress(OSError):
+                line.socket.sendall(self._answer(request))
+
+
+def request_end(data: bytes, start: int) -> int | None:
+    """Where the request that begins at `start` ends, if all of it is there."""
+    head, empty_line, _ = data[start:].partition(b"\r\n\r\n")
+    if not empty_line:
+        return None
+    if b"\r\nTransfer-Encoding: chunked" in head:
+        last = data.find(b"0\r\n\r\n", start + len(head) + 4)
+        return None if last < 0 else last + 5
+    length = 0
+    for field in head.split(b"\r\n")[1:]:
+        name, _, value = field.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    end = start + len(head) + 4 + length
+    return end if end <= len(data) else None
+
+
+class Caller:
+    """One connection of a client, raw."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+        self.got = b""
+
+    def __enter__(self) -> "Caller":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()
+
+    def send(self, *requests: bytes) -> "Caller":
+        self.socket.sendall(b"".join(requests))
+        return self
+
+    def until(self, ending: bytes) -> bytes:
+        """Read until what came ends so; everything so far."""
+        while not self.got.endswith(ending):
+            piece = self.socket.recv(65536)
+            assert piece, f"closed after {self.got!r}"
+            self.got += piece
+        return self.got
+
+    def rest_or_answer(self, ending: bytes) -> None:
+        """Read until what came ends so, or with 502, or the connection ends."""
+        with suppress(ConnectionResetError):
+            while not self.got.endswith((ending, b"bad gateway\n")):
+                piece = self.socket.recv(65536)
+                if not piece:
+                    return
+                self.got += piece
+
+    def rest(self) -> str:
+        """Read to the end of the connection; how it ended."""
+        try:
+            while piece := self.socket.recv(65536):
+                self.got += piece
+        except ConnectionResetError:
+            return "reset"
+        return "eof"
+
+
+def post(body: bytes, *fields: bytes) -> bytes:
+    lines = [b"POST /x HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *fields, b"", b""]
+    return b"\r\n".join(lines) + body
+
+
+def said(body: bytes) -> bytes:
+    """What the recorder answers to a post."""
+    return plain_answer(b"\r\n\r\n" + body)
