@@ -111,7 +111,7 @@ def python_complaint(example: Example, place: Path) -> str | None:
     run = subprocess.run(
         [sys.executable, "-W", "error", script.name],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,

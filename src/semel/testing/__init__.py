@@ -1,4 +1,9 @@
-"""Stand-ins for the world: a disk that loses power and a store that fails, for tests of durability.
+"""Tools for tests, of semel's own and of the applications that use it.
+
+A server of one's own: `local()` is a process that may be killed, `InProcessServer` lives in the
+test. A bad network: `FaultProxy` with its `FaultPlan`. A judge: `History` and `check_history`.
+
+And stand-ins for the world: a disk that loses power and a store that fails.
 
     disk = VirtualDisk()
     file = disk.create("a", 4096)
@@ -9,7 +14,10 @@ Give them an object with `before(operation, name, size)` as `faults` to have an 
 up short, lie or end the process. Everything random comes from the `Random` a test passes in.
 """
 
+from semel.testing.check import Violation, check_history
 from semel.testing.disk import VirtualDisk, VirtualFile
+from semel.testing.fault_plan import Action, FaultPlan
+from semel.testing.fault_proxy import FaultProxy
 from semel.testing.faults import (
     Death,
     Fail,
@@ -21,25 +29,40 @@ from semel.testing.faults import (
     ShortWrite,
     refuse,
 )
+from semel.testing.history import History, Operation, Read
+from semel.testing.in_process import InProcessServer
+from semel.testing.local import LocalServer, NotStarted, local
 from semel.testing.power_loss import CRASH_MODES, SECTOR_BYTES, CrashMode
 from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
 
 __all__ = [
     "CRASH_MODES",
     "SECTOR_BYTES",
+    "Action",
     "CrashMode",
     "Death",
     "Fail",
     "Fault",
+    "FaultPlan",
+    "FaultProxy",
     "Faults",
+    "History",
+    "InProcessServer",
     "Killed",
+    "LocalServer",
     "LostSync",
+    "NotStarted",
+    "Operation",
     "PowerLost",
+    "Read",
     "ShortWrite",
+    "Violation",
     "VirtualDisk",
     "VirtualFile",
     "VirtualReader",
     "VirtualStore",
     "VirtualWriter",
+    "check_history",
+    "local",
     "refuse",
 ]
