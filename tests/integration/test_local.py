@@ -1,4 +1,4 @@
-"""`semel.testing.local()`: a process of its own that starts, dies and comes back as it is told."""
+"""`semel.local()`: a process of its own that starts, dies and comes back as it is told."""
 
 import os
 import signal
@@ -10,7 +10,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from semel.testing.local import LocalServer, NotStarted, local
+from semel import local
+from semel.testing import LocalServer, NotStarted
 from tests.integration.recorder import eventually
 
 
@@ -46,11 +47,11 @@ def test_it_is_up_when_it_is_there_and_goes_with_its_directory(server: LocalServ
     put(server, b"one")
     pid = server.pid
     assert pid is not None
-    assert Path(server.data).is_dir()
+    assert server.data.is_dir()
     server.stop()
     server.stop()
     assert not is_alive(pid)
-    assert not Path(server.data).exists()
+    assert not server.data.exists()
     assert server.pid is None
     with pytest.raises(NotStarted, match="call local\\(\\) again"):
         server.restart()
@@ -74,7 +75,7 @@ def test_a_directory_that_was_given_is_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with local(data) as server:
         put(server, b"one")
-        assert server.data == str(data)
+        assert server.data == data
     with local(data) as server:
         assert content(server) == b"one"
     assert data.is_dir()
@@ -106,7 +107,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, server: LocalServ
 
 def test_it_dies_with_the_process_that_started_it_and_takes_its_directory_along() -> None:
     program = (
-        "from semel.testing import local; import time\n"
+        "from semel import local; import time\n"
         "server = local()\n"
         "print(server.pid, server.data, flush=True)\n"
         "time.sleep(600)\n"
@@ -122,7 +123,7 @@ def test_it_dies_with_the_process_that_started_it_and_takes_its_directory_along(
 
 
 def test_one_that_nobody_stops_ends_quietly_with_the_interpreter() -> None:
-    program = "from semel.testing import local\nserver = local()\nprint(server.pid, server.data)\n"
+    program = "from semel import local\nserver = local()\nprint(server.pid, server.data)\n"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
     )
@@ -135,7 +136,7 @@ def test_one_that_nobody_stops_ends_quietly_with_the_interpreter() -> None:
 def test_what_it_complains_about_can_be_read(server: LocalServer) -> None:
     assert server.stderr == ""
     server.kill()
-    for segment in Path(server.data).glob("*"):
+    for segment in server.data.glob("*"):
         if segment.is_file():
             segment.write_bytes(b"nonsense" * 1024)
     with pytest.raises(NotStarted):
@@ -143,8 +144,11 @@ def test_what_it_complains_about_can_be_read(server: LocalServer) -> None:
     assert "semel: " in server.stderr
 
 
-def test_its_client_talks_to_it(server: LocalServer) -> None:
+def test_it_is_a_client_of_itself_and_gives_others(server: LocalServer) -> None:
     put(server, b"one")
-    with server.client() as client:
-        client.stream("a").append(b"two")
-    assert content(server) == b"onetwo"
+    server.stream("a").append("two")
+    with server.client() as another:
+        another.stream("a").append("three")
+    server.kill()
+    server.restart()
+    assert server.stream("a").read_text() == "onetwothree"

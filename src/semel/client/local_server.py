@@ -1,71 +1,79 @@
 """A server of one's own, for a script, a test or a notebook."""
 
-import subprocess
-import sys
-import tempfile
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from semel.client.client import Client
-from semel.client.errors import Unavailable
-
-_GREETING: Final = "listening on "
-_STOP_SECONDS: Final = 30.0
+from semel.client.client import TIMEOUT_SECONDS, Client
+from semel.client.local_process import LocalProcess
 
 
-def local(data: str | Path | None = None, **options: Any) -> "LocalServer":
-    """Start a server and return a client of it, for a `with` block or until `close`.
+def local(
+    data: str | PathLike[str] | None = None,
+    port: int = 0,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
+    **settings: Any,
+) -> "LocalServer":
+    """Start a server in a process of its own, wait until it listens, and give a client of it.
 
-    `data` is the directory it keeps; without one, a new directory that is deleted in the end. The
-    options are those of Client.
+    Without `data` it lives in a temporary directory, removed at the end. `timeout` is that of the
+    client; `settings` are the options of `semel serve`: `local(long_poll_timeout=1)`. Variables of
+    the environment set nothing. The server ends with the `with` block, with `stop()`, or with this
+    process, however that ends.
     """
-    return LocalServer(data, **options)
+    return LocalServer(LocalProcess(data, port, settings), timeout)
 
 
 class LocalServer(Client):
-    """A client, and the server it talks to: a process of its own that ends with `close`."""
+    """A client, and the server it talks to."""
 
-    def __init__(self, data: str | Path | None = None, **options: Any) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="semel-") if data is None else None
-        self.data = Path(self._scratch.name if self._scratch is not None else data or ".")
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-            [sys.executable, "-m", "semel", "serve", "--data", str(self.data), "--port", "0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            super().__init__(self._greeting(), **options)
-        except BaseException:
-            self._end()
-            raise
+    def __init__(self, process: LocalProcess, timeout: float) -> None:
+        super().__init__(process.url, timeout=timeout)
+        self._process: Final = process
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
-        return self.transport.address.url
+        """Where it listens; the same after a restart."""
+        return self._process.url
+
+    @property
+    def port(self) -> int:
+        """The port of `url`."""
+        return self._process.port
+
+    @property
+    def data(self) -> Path:
+        """The directory it keeps."""
+        return Path(self._process.data)
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it runs."""
+        return self._process.pid
+
+    @property
+    def stderr(self) -> str:
+        """What it has complained about so far."""
+        return self._process.stderr
+
+    def client(self, **options: Any) -> Client:
+        """Make another client for it, to be closed by the caller; the options are Client's."""
+        return Client(self.url, **options)
 
     def close(self) -> None:
-        """End the server in good order, and delete its data if that was its own directory."""
+        """End the server in good order, and remove a temporary directory; once is enough."""
         super().close()
-        self._end()
+        self._process.stop()
 
-    def _greeting(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith(_GREETING):
-            raise Unavailable("the server did not start; standard error says why")
-        return line.removeprefix(_GREETING).strip()
+    def stop(self) -> None:
+        """End the server; the same as `close`."""
+        self.close()
 
-    def _end(self) -> None:
-        process = self._process
-        assert process.stdout is not None
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+    def kill(self) -> None:
+        """End the server as `kill -9` does. The data stays for `restart`."""
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Start the server again on its directory and port; one that runs is ended first."""
+        self._process.restart()

@@ -14,6 +14,8 @@ Give them an object with `before(operation, name, size)` as `faults` to have an 
 up short, lie or end the process. Everything random comes from the `Random` a test passes in.
 """
 
+from semel.client.local_process import NotStarted
+from semel.client.local_server import LocalServer, local
 from semel.testing.check import Violation, check_history
 from semel.testing.disk import VirtualDisk, VirtualFile
 from semel.testing.fault_plan import Action, FaultPlan
@@ -31,7 +33,6 @@ from semel.testing.faults import (
 )
 from semel.testing.history import History, Operation, Read
 from semel.testing.in_process import InProcessServer
-from semel.testing.local import LocalServer, NotStarted, local
 from semel.testing.power_loss import CRASH_MODES, SECTOR_BYTES, CrashMode
 from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
 

@@ -1,4 +1,4 @@
-"""A `semel serve` of one's own: for a `with` block, a fixture or a notebook."""
+"""A `semel serve` as a process of one's own, to be stopped, killed and started again."""
 
 import os
 import selectors
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike, fspath
 from time import monotonic
-from typing import IO, Final, Self
+from typing import IO, Final
 
-import semel
+from semel.client.errors import Unavailable
 from semel.model.limits import MIB
 
 _START_SECONDS_MAX: Final = 60.0
@@ -24,23 +24,14 @@ _COMPLAINT_BYTES_MAX: Final = 64 * 1024
 _LIGHT: Final = {"segment_bytes": 16 * MIB, "reserve_bytes": 0}
 
 
-class NotStarted(RuntimeError):
+class NotStarted(Unavailable):
     """The server did not come up; the message has what it said."""
 
-
-def local(
-    data: str | PathLike[str] | None = None, port: int = 0, **settings: object
-) -> "LocalServer":
-    """Start a server in a process of its own, and wait until it listens.
-
-    Without `data` it lives in a temporary directory, removed at the end. `settings` are the options
-    of `semel serve`: `local(long_poll_timeout=1)`. Variables of the environment set nothing. The
-    server ends with the `with` block, with `stop()`, or with this process, however that ends.
-    """
-    return LocalServer(data, port, settings)
+    code = "not_started"
+    advice = ""
 
 
-class LocalServer:
+class LocalProcess:
     """A running server. Not for use by two threads at once."""
 
     def __init__(
@@ -64,12 +55,6 @@ class LocalServer:
             self.stop()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
     @property
     def port(self) -> int:
         """Where it listens; the same after a restart."""
@@ -88,10 +73,6 @@ class LocalServer:
         said = os.pread(self._said.fileno(), _COMPLAINT_BYTES_MAX, 0)
         return said.decode(errors="replace")
 
-    def client(self) -> "semel.Client":
-        """Make a client for it, to be closed by the caller."""
-        return semel.Client(self.url)
-
     def stop(self) -> None:
         """End it in good order, and remove a temporary directory; once is enough."""
         self._finalizer()
@@ -108,7 +89,7 @@ class LocalServer:
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "semel.testing.local_child", self._temporary, "serve"]
+        command = [sys.executable, "-m", "semel.cli.local_child", self._temporary, "serve"]
         for name, value in {"data": self.data, "port": self._port, **self._settings}.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
