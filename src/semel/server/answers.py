@@ -4,17 +4,16 @@ import asyncio
 from typing import Final
 
 from semel.model.limits import KIB
-from semel.server.http import Responder, Response
-from semel.wire.rendering import Response as WireResponse
-from semel.wire.rendering import compress
+from semel.server.http import Responder
+from semel.wire.rendering import Response, compress
 
 _GZIP_HERE_BYTES_MAX: Final = 32 * KIB
 
 
-def send(responder: Responder, response: WireResponse) -> None:
+def send(responder: Responder, response: Response) -> None:
     """Send an answer of `wire`."""
     if not response.is_to_gzip:
-        responder.send(Response(response.status, response.headers, response.body))
+        responder.send(response)
     elif len(response.body) <= _GZIP_HERE_BYTES_MAX:
         send(responder, compress(response))
     else:

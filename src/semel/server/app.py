@@ -9,7 +9,7 @@ from semel.broker.broker import TAIL, ReadDone, Reply
 from semel.broker.engine import Engine
 from semel.broker.gaps import GapHold
 from semel.model.commands import Append, Create, Delete, SwitchDedup, Trim
-from semel.model.outcomes import Outcome
+from semel.model.outcomes import Appended, Outcome
 from semel.server.answers import send
 from semel.server.http import Request, Responder
 from semel.server.live import Live, facts_of
@@ -20,6 +20,7 @@ from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.requests import AppendPlan
 
 STREAM_PREFIX: Final = "/v1/stream/"
 _INCARNATION_BYTES: Final = 8
@@ -68,7 +69,10 @@ class App:
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Answer one request, now or when the engine is ready to."""
-        if request.method == "OPTIONS":
+        plan = request.head.plan
+        if isinstance(plan, AppendPlan):
+            self._carry_out(plan, request, responder)
+        elif request.method == "OPTIONS":
             send(responder, responses.options_response())
         elif request.path.startswith(STREAM_PREFIX):
             self._handle_stream(request, responder)
@@ -125,28 +129,38 @@ class App:
         return None if stream is None else stream.row.content_type
 
     def _post(self, request: Request, responder: Responder, path: str) -> None:
-        if path.endswith(ASSIGN_SUFFIX) and self._producers.asks_for_id(request, path):
+        is_assignable = path.endswith(ASSIGN_SUFFIX)
+        if is_assignable and self._producers.asks_for_id(request, path):
             self._producers.assign(responder)
             return
-        headers = request.headers
-        command = requests.parse_post(
+        plan = requests.plan_post(
             path,
-            headers,
+            request.headers,
             request.repeated,
-            request.body,
-            now_ms=self._engine.clock.now_ms(),
             fresh_id=self._producers.fresh_id,
             is_strict=self._is_strict,
         )
+        if isinstance(plan, Problem):
+            send(responder, responses.problem_response(plan))
+            return
+        if plan.is_named and not is_assignable:  # what the next request with this head will mean
+            request.head.plan = plan
+        self._carry_out(plan, request, responder)
+
+    def _carry_out(self, plan: AppendPlan, request: Request, responder: Responder) -> None:
+        now_ms = self._engine.clock.now_ms()
+        command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
         if isinstance(command, Problem):
             send(responder, responses.problem_response(command))
             return
-        is_x = command.producer is not None and requests.speaks_x(headers)
-        is_named = command.producer is None or is_x or "producer-id" in headers
         note = self._tally.note
 
         def reply(outcome: Outcome) -> None:  # one closure: this runs once per append
             note(outcome)
+            if plan.is_common and type(outcome) is Appended and not outcome.is_unguarded:
+                responder.send_lines(*responses.append_lines(outcome))
+                return
+            is_x, is_named = plan.is_x, plan.is_named
             send(responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named))
 
         self._append(command, reply)

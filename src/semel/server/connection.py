@@ -16,15 +16,7 @@ from semel.server.connections import Connections
 from semel.server.exchange import CONTINUE, Exchange
 from semel.server.http import Handler, Refused, Request, problem
 from semel.server.limits_http import HttpLimits
-from semel.server.request_head import (
-    CHUNKED,
-    body_length,
-    check_partial_head,
-    expects_continue,
-    head_too_large,
-    keeps_alive,
-    parse_head,
-)
+from semel.server.request_head import CHUNKED, check_partial_head, head_too_large
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -48,7 +40,6 @@ class Connection(asyncio.Protocol):
         "_is_deaf",
         "_is_fresh",
         "_is_half_closed",
-        "_is_modern",
         "_is_paused",
         "_is_reading",
         "_is_resume_due",
@@ -80,7 +71,6 @@ class Connection(asyncio.Protocol):
         self._is_begun = False  # a head has begun and is not whole
         self._is_fresh = True  # no request was ever whole
         self._request: Request | None = None  # its body is not whole
-        self._is_modern = True
         self._body: list[bytes] = []
         self._chunked: ChunkedBody | None = None
         self._missing_bytes = 0
@@ -199,13 +189,7 @@ class Connection(asyncio.Protocol):
         self._is_begun = False
         if end + 4 - start > self._limits.head_bytes_max:
             raise head_too_large(data[start:end], self._limits)
-        request, is_modern = parse_head(data[start:end], self._limits)
-        headers = request.headers
-        length = 0
-        if "content-length" in headers or "transfer-encoding" in headers:
-            length = body_length(request, is_modern, self._limits)
-        is_continue_due = "expect" in headers and expects_continue(request, is_modern)
-        self._is_modern = is_modern
+        request, length = self._registry.heads.read(data[start:end])
         position = end + 4
         if 0 <= length <= len(data) - position:
             if length:
@@ -213,7 +197,8 @@ class Connection(asyncio.Protocol):
                 self._hold(length)
             self._dispatch(request)
             return position + length
-        self._begin_body(request, length, is_continue_due and position == len(data))
+        is_continue_due = request.head.is_expecting and position == len(data)
+        self._begin_body(request, length, is_continue_due)
         return position
 
     def _begin_head(self, partial: bytes, *, is_new: bool) -> None:
@@ -272,13 +257,11 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, request: Request) -> None:
         self._is_fresh = False
-        is_modern = self._is_modern
-        closes = self._registry.is_draining or not is_modern or "connection" in request.headers
-        if closes and not self._registry.is_draining:
-            closes = not keeps_alive(request, is_modern)
+        head = request.head
+        closes = head.closes or self._registry.is_draining
         if closes:
             self._go_deaf()
-        exchange = Exchange(self, request.is_head, is_modern, closes, len(request.body))
+        exchange = Exchange(self, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
             self._handler(request, exchange)
@@ -348,6 +331,15 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(data)
         if self._out_bytes > _OUT_BYTES_MAX:
             self._flush()
+
+    def complete(self, exchange: Exchange, data: bytes) -> bool:
+        """Send the last bytes of an exchange and pass the turn on; False if it is not its turn."""
+        waiting = self._waiting
+        if not waiting or waiting[0] is not exchange:
+            return False
+        self.emit(data)
+        self.advance()
+        return True
 
     def _flush(self) -> None:
         out = self._out

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from semel.server.heads import Heads
 from semel.server.http import Refused
 from semel.server.limits_http import HttpLimits, connection_room
 
@@ -27,6 +28,7 @@ class Connections:
     """All connections of a listener, and what they hold together."""
 
     def __init__(self, limits: HttpLimits) -> None:
+        self.heads: Final = Heads(limits)
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[Member]] = set()

@@ -47,6 +47,9 @@ class Line(Protocol):
     def emit(self, data: bytes) -> None:
         """Send bytes of the exchange whose turn it is."""
 
+    def complete(self, exchange: "Exchange", data: bytes) -> bool:
+        """Send the last bytes of an exchange and pass the turn on; False if it is not its turn."""
+
     def advance(self) -> None:
         """Look whether the next exchange's turn has come."""
 
@@ -92,22 +95,38 @@ class Exchange(Struct, eq=False, gc=False):
             _log.exception("an answer could not be encoded")
             self.fail()
             return
-        self.is_started = self.is_complete = True
-        self._gone = None
         if body and framing and not self._is_head:
             if len(body) <= _JOIN_BYTES_MAX:
                 data += body
             else:
                 self._put(data)
                 data = body
-        self._put(data)
-        self._line.advance()
+        self._complete(data)
+
+    def send_lines(self, status: int, lines: bytes) -> None:
+        """Answer, once, without a body and with header lines that are encoded already."""
+        if self.is_started:
+            _log.error("a request was answered twice, with %d last", status)
+            return
+        framing = b"" if status in _BARE else b"Content-Length: 0\r\n"
+        if self.closes or not self._is_modern:
+            framing += self._connection_line().encode("ascii")
+        self._complete(b"%b%b%b\r\n" % (_STARTS[status], lines, framing))
+
+    def _complete(self, data: bytes) -> None:
+        """Send the end of the answer, or all of it."""
+        self.is_started = self.is_complete = True
+        self._gone = None
+        if not self._line.complete(self, data):
+            self._hold(data)
+
+    def _connection_line(self) -> str:
+        if self.closes:
+            return "Connection: close\r\n"
+        return "" if self._is_modern else "Connection: keep-alive\r\n"
 
     def _encode_head(self, status: int, headers: Headers, framing: str) -> bytes:
-        if self.closes:
-            framing += "Connection: close\r\n"
-        elif not self._is_modern:
-            framing += "Connection: keep-alive\r\n"
+        framing += self._connection_line()
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of an answer")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
@@ -205,11 +224,15 @@ class Exchange(Struct, eq=False, gc=False):
             _guarded(callback)
 
     def _put(self, data: bytes) -> None:
-        if self._is_gone:
-            return
         if self._line.is_turn(self):
             self._line.emit(data)
-        elif self._held is None:
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        if self._is_gone:
+            return
+        if self._held is None:
             self._held = [data]
         else:
             self._held.append(data)

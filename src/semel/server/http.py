@@ -1,36 +1,88 @@
 """HTTP as values: what a handler gets, what it answers with, and refusals made before it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
 from msgspec import Struct, json
 
 from semel.wire.media import PROBLEM
+from semel.wire.rendering import Response
+
+__all__ = [
+    "Handler",
+    "Head",
+    "Headers",
+    "Refused",
+    "Request",
+    "Responder",
+    "Response",
+    "Stream",
+    "malformed",
+    "problem",
+]
 
 Headers = list[tuple[str, str]]
 
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
-class Request(Struct, gc=False):
-    """One whole request. Header names are lower-case; bytes above ASCII are read as Latin-1."""
+class Head(Struct, gc=False, eq=False):
+    """What the head of a request says. Requests with the same head share it (`heads.py`).
+
+    `plan` is the handler's: what it made of this head, for the next request that has it.
+    """
 
     method: str
     path: str  # still percent-encoded, without the query
     query: str  # still percent-encoded, without the "?"
-    headers: dict[str, str]  # one that came twice is joined with ", "
+    headers: Mapping[str, str]  # lower-case names; one that came twice is joined with ", "
     repeated: frozenset[str] = _NOTHING  # the names that came more than once
-    body: bytes = b""
+    is_modern: bool = True  # HTTP/1.1
     is_head: bool = False
+    closes: bool = False  # the client will not go on after this request
+    is_expecting: bool = False  # the client waits for a word from us before it sends the body
+    plan: object = None
 
 
-class Response(Struct, gc=False):
-    """A whole answer. Content-Length, Transfer-Encoding and Connection are not the handler's."""
+class Request(Struct, gc=False, eq=False):
+    """One whole request. Bytes above ASCII in its head are read as Latin-1."""
 
-    status: int
-    headers: Headers
+    head: Head
     body: bytes = b""
+    # The two numbers that differ between requests of the same head; empty: `head` has them, if any.
+    length: bytes = b""  # Content-Length
+    seq: bytes = b""  # Producer-Seq
+
+    @property
+    def method(self) -> str:
+        """The method, as it was sent."""
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        """The path, still percent-encoded, without the query."""
+        return self.head.path
+
+    @property
+    def query(self) -> str:
+        """The query, still percent-encoded, without the "?"."""
+        return self.head.query
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All header lines by their lower-case names. They are shared: nobody changes them."""
+        headers = self.head.headers
+        if self.length:
+            headers = {**headers, "content-length": self.length.decode("ascii")}
+        if self.seq:
+            headers = {**headers, "producer-seq": self.seq.decode("ascii")}
+        return headers
+
+    @property
+    def repeated(self) -> frozenset[str]:
+        """The names of the headers that came more than once."""
+        return self.head.repeated
 
 
 class Stream(Protocol):
@@ -55,6 +107,9 @@ class Responder(Protocol):
 
     def send(self, response: Response) -> None:
         """Answer, once."""
+
+    def send_lines(self, status: int, lines: bytes) -> None:
+        """Answer, once, without a body and with header lines that are encoded already."""
 
     def start(self, status: int, headers: Headers) -> Stream:
         """Begin an answer of unknown length."""

@@ -9,7 +9,7 @@ A client repeats most of its header lines word for word, so lines are checked on
 import re
 from typing import Final
 
-from semel.server.http import Refused, Request, malformed
+from semel.server.http import Head, Refused, malformed
 from semel.server.limits_http import HttpLimits
 
 CHUNKED: Final = -1
@@ -84,8 +84,8 @@ def _split_target(method: str, target: str) -> tuple[str, str]:
     return path, query
 
 
-def parse_head(raw: bytes, limits: HttpLimits) -> tuple[Request, bool]:
-    """The request of a head (without its last two line ends), and whether it is HTTP/1.1."""
+def parse_head(raw: bytes, limits: HttpLimits) -> Head:
+    """Read a head, without its last two line ends."""
     lines = raw.decode("latin-1").split("\r\n")
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
@@ -100,7 +100,9 @@ def parse_head(raw: bytes, limits: HttpLimits) -> tuple[Request, bool]:
     host = headers.get("host")
     if host not in _HOSTS or repeated:
         _check_host(host, repeated, is_modern)
-    return Request(method, path, query, headers, repeated, b"", method == "HEAD"), is_modern
+    is_head = method == "HEAD"
+    closes = not keeps_alive(headers.get("connection"), is_modern)
+    return Head(method, path, query, headers, repeated, is_modern, is_head, closes)
 
 
 def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
@@ -170,14 +172,14 @@ def check_line_ends(partial: bytes) -> None:
         raise malformed("a line does not end with CRLF")
 
 
-def body_length(request: Request, is_modern: bool, limits: HttpLimits) -> int:
+def body_length(head: Head, limits: HttpLimits) -> int:
     """How many bytes of body follow the head; CHUNKED if it tells that itself."""
-    length = request.headers.get("content-length")
-    coding = request.headers.get("transfer-encoding")
+    length = head.headers.get("content-length")
+    coding = head.headers.get("transfer-encoding")
     if coding is not None:
         if length is not None:
             raise malformed("Content-Length and Transfer-Encoding exclude each other")
-        if not is_modern:
+        if not head.is_modern:
             raise malformed("HTTP/1.0 has no Transfer-Encoding")
         if coding.lower() != "chunked":
             raise malformed("the only Transfer-Encoding is chunked")
@@ -197,19 +199,18 @@ def body_too_large(limits: HttpLimits) -> Refused:
     return Refused(413, "body_too_large", f"a body may have {limits.body_bytes_max} bytes")
 
 
-def keeps_alive(request: Request, is_modern: bool) -> bool:
+def keeps_alive(connection: str | None, is_modern: bool) -> bool:
     """Whether the client wants to go on after this request."""
-    connection = request.headers.get("connection")
     if connection is None:
         return is_modern
     options = [option.strip(" \t") for option in connection.lower().split(",")]
     return "close" not in options and (is_modern or "keep-alive" in options)
 
 
-def expects_continue(request: Request, is_modern: bool) -> bool:
+def expects_continue(head: Head) -> bool:
     """Whether the client waits for a word from us before it sends the body."""
-    expectation = request.headers.get("expect")
-    if expectation is None or not is_modern:
+    expectation = head.headers.get("expect")
+    if expectation is None or not head.is_modern:
         return False
     if expectation.lower() != "100-continue":
         raise Refused(417, "expectation_failed", "the only expectation met is 100-continue")

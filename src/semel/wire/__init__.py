@@ -12,7 +12,8 @@ queries are still percent-encoded.
         -> Create | Problem
     requests.parse_post(path, headers, repeated, body, *, now_ms, is_strict=False)
         -> Append | Problem
-    requests.speaks_x(headers) -> bool                            the X-Producer-* dialect
+    requests.plan_post(path, headers, repeated, *, is_strict=False) -> AppendPlan | Problem
+    requests.append_of(plan, body, *, now_ms, seq=b"") -> Append | Problem
     queries.parse_get(query, headers) -> ReadRequest | Problem
     queries.parse_delete(path, query, *, now_ms) -> Delete | Trim | Problem
 
@@ -20,6 +21,7 @@ queries are still percent-encoded.
 
     responses.put_response(outcome, *, location) -> Response
     responses.post_response(outcome, command, *, is_x=False, window=...) -> Response
+    responses.append_lines(outcome) -> tuple[int, bytes]          the common case of post_response
     responses.delete_response(outcome) -> Response
     responses.head_response(facts) -> Response                    facts: StreamFacts
     responses.read_response(facts, request, slices, *, start, next_offset, cursor=None) -> Response

@@ -8,7 +8,9 @@ and speaks at its place, after the checks that need the stream (14).
 from collections.abc import Callable, Set
 from typing import Final
 
-from semel.model.commands import Append, Batch, Create, ForkRequest, SwitchDedup
+from msgspec import Struct
+
+from semel.model.commands import Append, Batch, Create, ForkRequest, ProducerTag, SwitchDedup
 from semel.model.limits import (
     BODY_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
@@ -36,10 +38,39 @@ from semel.wire.paths import stream_path
 from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
 from semel.wire.producer_headers import parse_producer, speaks_x
 
-__all__ = ["parse_fork", "parse_patch", "parse_post", "parse_put", "speaks_x"]
+__all__ = [
+    "AppendPlan",
+    "append_of",
+    "parse_fork",
+    "parse_patch",
+    "parse_post",
+    "parse_put",
+    "plan_post",
+]
 
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 _EMPTY_ARRAY: Final = "an empty array holds no message"
+
+
+class AppendPlan(Struct, frozen=True, gc=False):
+    """What the headers of an append say, whatever its body and its producer's sequence number.
+
+    Requests that differ only in those share one. `media_type` is not looked at without a body,
+    so it may be what is wrong with it. Not `is_named`: the server named the producer, so the plan
+    is good for one append only. `is_common`: nothing asks for more than the common answer.
+    """
+
+    path: str
+    media_type: str | Problem | None
+    is_opaque: bool  # the body is one message, as it is
+    is_closing: bool
+    producer: ProducerTag | None
+    stream_seq: str | None
+    if_match: int | None
+    key: str | None
+    is_x: bool
+    is_named: bool
+    is_common: bool
 
 
 def parse_post(
@@ -53,26 +84,34 @@ def parse_post(
     fresh_id: Callable[[], str] | None = None,
 ) -> Append | Problem:
     """Read an append, a close, or both. `fresh_id` names a sparse producer that has no name."""
+    plan = plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
+    return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
+
+
+def plan_post(
+    path: str,
+    headers: Headers,
+    repeated: Set[str],
+    *,
+    is_strict: bool = False,
+    fresh_id: Callable[[], str] | None = None,
+) -> AppendPlan | Problem:
+    """Read the headers of an append, a close, or both."""
     try:
-        return _parse_post(
-            path, headers, repeated, body, now_ms=now_ms, is_strict=is_strict, fresh_id=fresh_id
-        )
+        return _plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
     except BadRequest as refusal:
         return refusal.problem
 
 
-def _parse_post(
+def _plan_post(
     path: str,
     headers: Headers,
     repeated: Set[str],
-    body: bytes,
     *,
-    now_ms: int,
     is_strict: bool,
     fresh_id: Callable[[], str] | None,
-) -> Append:
-    if repeated:
-        refuse_repeated(repeated)  # 1
+) -> AppendPlan:
+    refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
@@ -81,38 +120,78 @@ def _parse_post(
     stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
     if_match = read_if_match(headers)
     is_closing = read_flag(headers, "stream-closed")
-    content_type, batch, error = None, None, None
-    if body:
-        content_type, batch, error = _read_body(headers, body)
-    elif not is_closing:
-        raise bad_request("empty_body", "an append needs a body, or Stream-Closed: true")  # 2
-    return Append(
+    media_type: str | Problem | None
+    try:
+        media_type = read_content_type(headers)
+    except BadRequest as refusal:
+        media_type = refusal.problem
+    is_x = producer is not None and speaks_x(headers)
+    is_named = producer is None or is_x or "producer-id" in headers
+    return AppendPlan(
         path,
-        now_ms,
-        content_type,
-        batch,
-        error,
+        media_type,
+        isinstance(media_type, str) and not is_json(media_type) and normalise(media_type) != BATCH,
         is_closing,
         producer,
         stream_seq,
         if_match,
         key,
+        is_x,
+        is_named,
+        is_named and not (is_closing or is_x or key is not None),
     )
 
 
-def _read_body(headers: Headers, body: bytes) -> tuple[str, Batch | None, str | None]:
+def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
+    """Make the append of a plan and a body; `seq`, if not empty, takes the place of the plan's.
+
+    It has digits only, and no more than a sequence number may have.
+    """
+    media_type: str | None = None
+    batch, error = None, None
+    if body:
+        try:
+            media_type, batch, error = _read_body(plan, body)
+        except BadRequest as refusal:
+            return refusal.problem
+    elif not plan.is_closing:
+        message = "an append needs a body, or Stream-Closed: true"
+        return bad_request("empty_body", message).problem  # 2
+    return Append(
+        plan.path,
+        now_ms,
+        media_type,
+        batch,
+        error,
+        plan.is_closing,
+        _renumber(plan.producer, int(seq)) if seq and plan.producer else plan.producer,
+        plan.stream_seq,
+        plan.if_match,
+        plan.key,
+    )
+
+
+def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
+    return ProducerTag(
+        tag.id, seq, seq, tag.epoch, tag.session, tag.mode, tag.cursor, tag.is_strict
+    )
+
+
+def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
     """Read what an append brings: its media type, and the batch or what is wrong with it."""
-    content_type = read_content_type(headers)
-    if content_type is None:
+    media_type = plan.media_type
+    if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
+    if isinstance(media_type, Problem):
+        raise BadRequest(media_type)
     _refuse_size(body)  # 4
-    if is_json(content_type):
+    if plan.is_opaque:
+        return media_type, Batch(body), None
+    if is_json(media_type):
         found = split_json(body)
         if isinstance(found, Batch):
-            return content_type, found, None
-        return content_type, None, found or _EMPTY_ARRAY
-    if normalise(content_type) != BATCH:
-        return content_type, Batch(body), None
+            return media_type, found, None
+        return media_type, None, found or _EMPTY_ARRAY
     try:
         carried = decode_batch(body)
     except BadFormat as error:

@@ -148,6 +148,15 @@ def post_response(
     return Response(status, headers)
 
 
+def append_lines(outcome: Appended) -> tuple[int, bytes]:
+    """Answer the common append as `post_response` does, its header lines encoded already."""
+    lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
+    if outcome.epoch is None:
+        return 204, lines.encode()
+    lines += f"Producer-Epoch: {outcome.epoch}\r\nProducer-Seq: {outcome.seq}\r\n"
+    return 200, lines.encode()
+
+
 def _duplicate_headers(outcome: Duplicate) -> Fields:
     headers: Fields = []
     if outcome.next_offset is None:

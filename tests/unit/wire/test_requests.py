@@ -17,7 +17,7 @@ from semel.wire.bodies import encode_batch
 from semel.wire.headers import SINGLE
 from semel.wire.media import BATCH
 from semel.wire.problems import Problem
-from semel.wire.requests import parse_patch, parse_post, parse_put
+from semel.wire.requests import AppendPlan, append_of, parse_patch, parse_post, parse_put, plan_post
 from tests.unit.wire.builders import NONE, created, named, post, posted, put, refused
 
 JSON = "application/json"
@@ -324,3 +324,42 @@ def test_a_creation_that_says_nothing_carries_what_the_server_does() -> None:
     command = parse_put("s", {}, NONE, b"", now_ms=5, incarnation="i", dedup_default=False)
     assert isinstance(command, Create)
     assert (command.dedup, command.dedup_default) == (None, False)
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def planned(**values: str) -> AppendPlan:
+    plan = plan_post("s", {"content-type": "text/plain", **named(**values)}, NONE)
+    assert isinstance(plan, AppendPlan)
+    return plan
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_a_plan_is_used_again_with_another_sequence_number(mode: str) -> None:
+    claim = {"producer_id": "p", "producer_epoch": "3", "producer_mode": mode}
+    plan = planned(**claim, producer_seq="4", producer_cursor="c")
+    again = append_of(plan, b"y", now_ms=5, seq=b"0017")
+    assert again == posted(b"y", **claim, producer_seq="17", producer_cursor="c")
+    assert append_of(plan, b"y", now_ms=5) == posted(
+        b"y", **claim, producer_seq="4", producer_cursor="c"
+    )
+
+
+def test_a_plan_without_a_producer_has_no_use_for_a_sequence_number() -> None:
+    assert append_of(planned(), b"y", now_ms=5, seq=b"3") == posted(b"y")
+
+
+def test_a_bad_media_type_is_no_fault_of_a_plan_without_a_body() -> None:
+    plan = planned(content_type="text", stream_closed="true")
+    assert isinstance(append_of(plan, b"", now_ms=5), Append)
+    assert refused(append_of(plan, b"x", now_ms=5)) == (400, "invalid_header")
+
+
+def test_only_an_append_with_nothing_special_has_the_common_answer() -> None:
+    claim = {"producer_id": "p", "producer_epoch": "3", "producer_seq": "4"}
+    assert planned().is_common
+    assert planned(**claim).is_common
+    assert not planned(stream_closed="true").is_common
+    assert not planned(idempotency_key="k").is_common
+    assert not planned(**{f"x_{name}": value for name, value in claim.items()}).is_common

@@ -21,6 +21,7 @@ from semel.wire.rendering import (
 )
 from semel.wire.responses import (
     StreamFacts,
+    append_lines,
     delete_response,
     empty_poll_response,
     head_response,
@@ -434,3 +435,23 @@ def test_a_name_the_server_gave_is_told() -> None:
     answer = post_response(out.Appended(0, 1, False, 1, 4), PRODUCED, is_named=False)
     assert headers_of(answer)["Producer-Id"] == "p"
     assert "Producer-Id" not in headers_of(post_response(out.Appended(0, 1, False), BARE))
+
+
+# ---- the common append ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "command"),
+    [
+        (out.Appended(0, 1, False), BARE),
+        (out.Appended(5, 2**53 - 1, False), BARE),
+        (out.Appended(1, 2, False, 0, 0), PRODUCED),
+        (out.Appended(1, 2, False, 2**53 - 1, 2**53 - 1), PRODUCED),
+    ],
+)
+def test_the_common_append_is_answered_with_the_same_lines(
+    outcome: out.Appended, command: Append
+) -> None:
+    long_form = post_response(outcome, command)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in long_form.headers)
+    assert append_lines(outcome) == (long_form.status, lines.encode())
