@@ -141,10 +141,23 @@ class Appender:
     ) -> int:
         lsn = self.position
         frame = self._encode(kind, meta, sections, length, time_ms)
-        self._gather(lsn, frame)
+        group = self._group
+        part = group.parts[-1] if group.parts else None
+        if part is None or part.segment != self.segment:
+            part = self._begin_part(lsn)
+        part.buffers += frame.buffers
+        part.size += length
+        group.size += length
+        group.frames += 1
         self.previous_crc = frame.crc
         self.position = lsn + length
         return lsn
+
+    def _begin_part(self, lsn: int) -> Part:
+        part = Part(self.segment, lsn)
+        part.ending, self._ending = self._ending, ()
+        self._group.parts.append(part)
+        return part
 
     def _encode(
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
@@ -160,18 +173,6 @@ class Appender:
             previous_crc=self.previous_crc,
             seed=self._seed,
         )
-
-    def _gather(self, lsn: int, frame: Encoded) -> None:
-        group = self._group
-        parts = group.parts
-        if not parts or parts[-1].segment != self.segment:
-            parts.append(Part(self.segment, lsn))
-            parts[-1].ending, self._ending = self._ending, ()
-        part = parts[-1]
-        part.buffers.extend(frame.buffers)
-        part.size += frame.length
-        group.size += frame.length
-        group.frames += 1
 
     def take(self) -> Group | None:
         """Hand the open group over and begin the next; None if it is empty."""

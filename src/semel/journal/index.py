@@ -21,6 +21,7 @@ _KEY: Final = struct.Struct(">QQ")
 KEY_BYTES: Final = _KEY.size
 _HEAD: Final = struct.Struct("<QQI")
 _ENTRY: Final = struct.Struct("<II")
+_ENTRIES_BYTES_MAX: Final = _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 _TABLE: Final = "index"
 
 
@@ -37,10 +38,6 @@ class Chunk(Struct, gc=False, eq=False):
     segment: int
     entries: bytearray
     older: "Chunk | None" = None
-
-    def is_full(self) -> bool:
-        """Tell whether the next frame needs another chunk."""
-        return len(self.entries) >= _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 
     @property
     def offsets(self) -> "array[int]":
@@ -98,7 +95,7 @@ class Index:
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Note where a frame's section went."""
         chunk = self._fresh.get(stream)
-        if chunk is None or chunk.segment != segment or chunk.is_full():
+        if chunk is None or chunk.segment != segment or len(chunk.entries) >= _ENTRIES_BYTES_MAX:
             chunk = Chunk(base, base, segment, bytearray(), chunk)
             self._fresh[stream] = chunk
         chunk.entries += _ENTRY.pack(base - chunk.first, lsn - segment)
