@@ -189,6 +189,19 @@ def _continue_producer(
     old: ProducerRow, mark: Mark, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = mark.epoch > old.epoch
+    if mark.mode == DENSE and not is_raised and mark.session is None and mark.cursor is None:
+        return ProducerRow(  # nearly every append of a producer comes here
+            DENSE,
+            mark.epoch,
+            old.session,
+            old.older,
+            mark.last_seq,
+            receipts.push(old.receipts, receipt, receipts_max),
+            old.zero if mark.first_seq else receipt,
+            old.cursor,
+            time_ms,
+            old.forgotten_seq,
+        )
     ring = b"" if is_raised and mark.mode == DENSE else old.receipts
     forgotten = old.forgotten_seq
     surplus = receipts.held(ring) + 1 - receipts_max

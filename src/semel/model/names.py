@@ -72,9 +72,10 @@ def fault_in(command: Command) -> str | None:
 def _fault_in_append(command: Append) -> str | None:
     if command.batch is not None and not _is_batch(command.batch):
         return "batch"
-    fault = None if command.producer is None else _fault_in_tag(command.producer)
-    if fault is not None:
-        return fault
+    if command.producer is not None:
+        fault = _fault_in_tag(command.producer)
+        if fault is not None:
+            return fault
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:
@@ -91,7 +92,7 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
         return "producer_seq"
     if tag.mode != SPARSE and (tag.mode != DENSE or tag.first_seq != tag.last_seq):
         return "producer_mode"
-    if tag.epoch is not None and not _is_number(tag.epoch):
+    if tag.epoch is not None and not 0 <= tag.epoch <= NUMBER_MAX:
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
         return "producer_session"
