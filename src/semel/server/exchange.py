@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from semel.server.http import Headers, Refused, Response, Stream, problem
+from semel.server.http import Headers, Piece, Refused, Response, Stream, problem
 from semel.wire.rendering import CONSTANT_LINES
 
 _log: Final = logging.getLogger("semel.server")
@@ -177,6 +177,15 @@ class Exchange(Struct, eq=False, gc=False):
         else:
             self._put(data)
 
+    def write_piece(self, piece: Piece) -> bool:
+        """Send a piece that others get as well; tell whether the stream is blocked now."""
+        line = self._line
+        if not self._is_chunked or self._is_mute or not line.is_turn(self):
+            self.write(piece.data)
+            return self.is_blocked
+        line.emit(piece.chunk)
+        return line.is_write_blocked
+
     def end(self) -> None:
         """The answer is complete."""
         if self._is_gone or self.is_complete:
@@ -259,6 +268,11 @@ class _Nowhere:
 
     def write(self, data: bytes) -> None:
         """Drop it."""
+
+    def write_piece(self, piece: Piece) -> bool:
+        """Drop it."""
+        del piece
+        return False
 
     def end(self) -> None:
         """Nothing was begun."""

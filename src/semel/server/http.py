@@ -13,6 +13,7 @@ __all__ = [
     "Handler",
     "Head",
     "Headers",
+    "Piece",
     "Refused",
     "Request",
     "Responder",
@@ -85,11 +86,24 @@ class Request(Struct, gc=False, eq=False):
         return self.head.repeated
 
 
+class Piece:
+    """A piece of many answers: framed once for all of them."""
+
+    __slots__ = ("chunk", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data: Final = data
+        self.chunk: Final = b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class Stream(Protocol):
     """An answer that is written piece by piece."""
 
     def write(self, data: bytes) -> None:
         """Send a piece; to a client that is gone, nothing."""
+
+    def write_piece(self, piece: Piece) -> bool:
+        """Send a piece that others get as well; tell whether the stream is blocked now."""
 
     def end(self) -> None:
         """The answer is complete."""

@@ -14,7 +14,7 @@ from semel.broker.engine import Engine
 from semel.broker.seen import View, Waiter
 from semel.model.outcomes import NotFound
 from semel.server.answers import send
-from semel.server.http import Responder, Stream
+from semel.server.http import Piece, Responder, Stream
 from semel.wire import cursors, responses, sse
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
@@ -175,6 +175,8 @@ class EventStream:
         self._timer: asyncio.TimerHandle | None = None
         self.stream: Stream | None = None
         self.crowd: Crowd | None = None
+        # A client that sent a cursor gets control events of its own.
+        self._has_own_cursor = wanted.cursor is not None
         self._is_over = False
 
     def start(self) -> None:
@@ -232,30 +234,24 @@ class EventStream:
         else:
             self._live.loop.call_soon(self.read)  # it moved on in between
 
-    def has_whole_text(self) -> bool:
-        """Tell whether no beginning of a character is held back."""
-        assert self._encoder is not None
-        return self._encoder.next_offset == self._offset
-
-    def share(self, event: bytes, next_offset: int) -> None:
-        """Write an event that was made for the whole crowd."""
-        assert self.stream is not None
-        assert self._encoder is not None
-        self.stream.write(event)
-        self._offset = self._encoder.next_offset = next_offset
-        if self.stream.is_blocked:
+    def share(self, event: Piece, next_offset: int) -> bool:
+        """Write an event that was made for the whole crowd; False if it does not fit this one."""
+        stream, encoder = self.stream, self._encoder
+        assert stream is not None
+        assert encoder is not None
+        # If they differ, the beginning of a character is held back.
+        if self._has_own_cursor or encoder.next_offset != self._offset:
+            return False
+        self._offset = encoder.next_offset = next_offset
+        if stream.write_piece(event):
             self.leave()
-            self.stream.on_drain(self.read)
+            stream.on_drain(self.read)
+        return True
 
     def leave(self) -> None:
         """Leave the crowd, if in one."""
         if self.crowd is not None:
             self.crowd.part(self)
-
-    @property
-    def has_own_cursor(self) -> bool:
-        """Tell whether the client sent a cursor: then its control events are its own."""
-        return self._wanted.cursor is not None
 
     def _begin(self, found: ReadDone) -> None:
         head = responses.sse_response(facts_of(found))
@@ -336,12 +332,11 @@ class Crowd:
             self._scatter(lambda member: member.take(found))
             return
         self.offset = found.next_offset
+        piece, next_offset = Piece(event), found.next_offset
         for member in list(self._members):
-            if member.has_own_cursor or not member.has_whole_text():
+            if not member.share(piece, next_offset):
                 member.leave()
                 member.take(found)
-            else:
-                member.share(event, found.next_offset)
         if self._members and self._waiting is None:
             self._wait()
 
