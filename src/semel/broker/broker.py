@@ -181,9 +181,8 @@ class Broker:
         changes = self._open.changes
         for stream in self.state.touched:
             row, tail = stream.row, stream.tail
-            changes[row.number] = (row, tail)
-            if tail.is_deleted and row.number not in self.state.by_number:
-                changes[row.number] = (row, None)
+            is_removed = tail.is_deleted and row.number not in self.state.by_number
+            changes[row.number] = (row, None if is_removed else tail)
             if is_mortal(row):
                 if tail.is_deleted:
                     self._expiry.forget(row.number)

@@ -38,6 +38,7 @@ log = logging.getLogger("semel")
 T = TypeVar("T")
 
 _SWITCH_SECONDS: Final = 0.0005
+_GC_ALLOCATIONS: Final = 10_000
 _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
 _EXIT_BUG: Final = 70
@@ -153,6 +154,8 @@ class Engine:
         # What recovery built lives as long as the process: no use in walking it again and again.
         gc.collect()
         gc.freeze()
+        # A request leaves no cycles behind, but its objects live until the sync.
+        gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)

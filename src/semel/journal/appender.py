@@ -23,6 +23,7 @@ _WATERMARK_META: Final = encode_meta(WatermarkMoved())
 _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
 _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
+_CLOSING_BYTES: Final = _WATERMARK_BYTES + _ENDED_BYTES
 _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
@@ -104,8 +105,7 @@ class Appender:
     def _fits(self, length: int) -> bool:
         """Tell whether a frame fits here, a watermark that proves it durable, and the ending."""
         first = _STARTED_BYTES_MAX if self.position == self.segment else 0
-        end = self.position + first + length + _WATERMARK_BYTES + _ENDED_BYTES
-        return end <= self.segment + self._capacity
+        return self.position + first + length + _CLOSING_BYTES <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
         """Tell whether a frame can be placed now: here, or in the spare."""
