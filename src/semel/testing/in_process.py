@@ -46,6 +46,7 @@ class InProcessServer:
         self._live_seconds = (long_poll_seconds, sse_seconds)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._switch_seconds = sys.getswitchinterval()
+        self._gc_thresholds = gc.get_threshold()
         self._engine: Engine | None = None
         self._app: App | None = None
         self._listener: Listener | None = None
@@ -117,6 +118,7 @@ class InProcessServer:
         self._listener = self._app = self._engine = None
         sys.setswitchinterval(self._switch_seconds)
         gc.unfreeze()
+        gc.set_threshold(*self._gc_thresholds)
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             temporary.cleanup()
