@@ -22,7 +22,7 @@ from semel.model.commands import Append, Batch, Create
 
 SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=4096)
 PATH = "orders\x1b[31m"
-PROGRAM = [sys.executable, "-c", "from semel.cli.main import main; main()"]
+PROGRAM = [sys.executable, "-m", "semel"]
 
 
 @contextlib.asynccontextmanager
