@@ -219,6 +219,11 @@ def post(body: bytes, *headers: str, path: str = "/") -> bytes:
     return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
 
 
+def put(path: str) -> bytes:
+    """A write: unlike reads, many of them may be under way on one connection."""
+    return f"PUT {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1")
+
+
 def eventually(fact: Callable[[], bool]) -> bool:
     """Wait for something that must happen soon."""
     until = time.monotonic() + 10

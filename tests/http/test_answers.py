@@ -14,6 +14,7 @@ from tests.http.harness import (
     echo,
     eventually,
     get,
+    put,
     serving,
 )
 
@@ -24,7 +25,7 @@ from tests.http.harness import (
 def test_an_answer_may_be_streamed(loop: str) -> None:
     desk = Desk()
     with serving(desk, loop=loop) as server, server.connect() as client:
-        client.send(get("/a") + get("/b"))
+        client.send(put("/a") + put("/b"))
         assert desk.has(2)
         desk.answer(server, 1)
         stream = desk.start(server, 0)
@@ -43,7 +44,7 @@ def test_a_stream_waits_for_its_turn() -> None:
     desk = Desk()
     drained: list[bool] = []
     with serving(desk) as server, server.connect() as client:
-        client.send(get("/a") + get("/b"))
+        client.send(put("/a") + put("/b"))
         assert desk.has(2)
         stream = desk.start(server, 1)
         server.call(lambda: stream.write(b"held"))
@@ -103,7 +104,7 @@ def test_a_stream_to_an_old_client_ends_with_the_connection() -> None:
 def test_a_streamed_answer_to_head_has_no_body() -> None:
     desk = Desk()
     with serving(desk) as server, server.connect() as client:
-        client.send(b"HEAD /a HTTP/1.1\r\n" + HOST + b"\r\n" + get("/b"))
+        client.send(b"HEAD /a HTTP/1.1\r\n" + HOST + b"\r\n" + put("/b"))
         assert desk.has(2)
         stream = desk.start(server, 0)
         server.call(lambda: stream.write(b"one"))
@@ -201,7 +202,7 @@ def test_a_stream_that_breaks_is_cut_and_never_ended() -> None:
 def test_what_was_asked_after_a_failure_is_not_answered() -> None:
     desk = Desk()
     with serving(desk, may_log=True) as server, server.connect() as client:
-        client.send(get("/a") + get("/b") + get("/c"))
+        client.send(put("/a") + put("/b") + put("/c"))
         assert desk.has(3)
         desk.answer(server, 1)
         server.call(lambda: desk.asked[0][1].send(Response(0, [])))

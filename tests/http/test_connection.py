@@ -17,6 +17,7 @@ from tests.http.harness import (
     eventually,
     get,
     post,
+    put,
     serving,
 )
 
@@ -241,11 +242,31 @@ def test_answers_keep_the_order_of_a_thousand_requests(loop: str) -> None:
 def test_a_connection_has_only_so_many_requests_under_way() -> None:
     desk = Desk()
     with serving(desk, HttpLimits(pipelined_max=4)) as server, server.connect() as client:
-        client.send(b"".join(get(f"/{n}") for n in range(10)))
+        client.send(b"".join(put(f"/{n}") for n in range(10)))
         for done in range(10):
             assert desk.has(min(10, done + 4))
             desk.answer(server, done)
             assert client.answer().headers["x-path"] == f"/{done}"
+
+
+@each_loop
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_read_is_begun_when_all_before_it_are_answered(method: str, loop: str) -> None:
+    """It must see the writes before it; and no pile of long answers may wait for one slow one."""
+    desk = Desk()
+    read = f"{method} /b HTTP/1.1\r\n".encode() + HOST + b"\r\n"
+    with serving(desk, loop=loop) as server, server.connect() as client:
+        client.send(put("/a") + put("/a") + read + put("/c") + put("/d"))
+        assert desk.has(2)
+        desk.answer(server, 1)
+        time.sleep(0.05)
+        assert desk.has(2)
+        desk.answer(server, 0)
+        assert desk.has(5)
+        for index in (2, 3, 4):
+            desk.answer(server, index)
+        for path in ("/a", "/a", "/b", "/c", "/d"):
+            assert client.answer(is_head=path == "/b").headers["x-path"] == path
 
 
 def test_a_connection_has_only_so_many_bytes_under_way() -> None:
@@ -298,7 +319,7 @@ def test_a_handler_is_told_that_the_client_is_gone(loop: str) -> None:
     limits = HttpLimits(half_closed_seconds=0.1)
     with serving(desk, limits, loop=loop) as server:
         with server.connect() as client:
-            client.send(get("/a") + get("/b"))
+            client.send(put("/a") + put("/b"))
             assert desk.has(2)
             desk.answer(server, 1)
         assert eventually(lambda: desk.gone == ["/a"])
@@ -313,7 +334,7 @@ def test_a_handler_is_told_that_the_client_is_gone(loop: str) -> None:
 def test_a_client_that_said_its_last_word_is_still_answered(loop: str) -> None:
     desk = Desk()
     with serving(desk, loop=loop) as server, server.connect() as client:
-        client.send(get("/a") + get("/b") + b"GET /cut")
+        client.send(put("/a") + put("/b") + b"PUT /cut")
         assert desk.has(2)
         client.end()
         time.sleep(0.05)

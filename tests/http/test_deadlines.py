@@ -15,6 +15,7 @@ from tests.http.harness import (
     eventually,
     get,
     post,
+    put,
     serving,
 )
 
@@ -195,7 +196,7 @@ def test_draining_finishes_what_is_under_way(loop: str) -> None:
     desk = Desk()
     with serving(desk, loop=loop) as server:
         idle, waiting, sending = (server.connect() for _ in range(3))
-        waiting.send(get("/a") + get("/b"))
+        waiting.send(put("/a") + put("/b"))
         sending.send(post(b"abc", path="/c")[:-1])
         assert desk.has(2)
         assert eventually(lambda: server.listener.connection_count == 3)
@@ -233,7 +234,7 @@ def test_draining_cuts_what_does_not_end() -> None:
 def test_draining_ends_the_connection_after_the_last_answer_that_was_held_back() -> None:
     desk = Desk()
     with serving(desk) as server, server.connect() as client:
-        client.send(get("/a") + get("/b"))
+        client.send(put("/a") + put("/b"))
         assert desk.has(2)
         desk.answer(server, 1)  # encoded before the drain began
         drained = threading.Thread(target=server.run, args=(server.listener.drain(10),))

@@ -21,6 +21,7 @@ from semel.server.request_head import CHUNKED, check_partial_head, head_too_larg
 _log: Final = logging.getLogger("semel.server")
 
 _OUT_BYTES_MAX: Final = 64 * 1024
+_READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
 
@@ -182,6 +183,10 @@ class Connection(asyncio.Protocol):
     def _take_head(self, data: bytes, position: int) -> int:
         # Some clients end a body with one line end too many.
         start = position + 2 if data.startswith(b"\r\n", position) else position
+        if self._waiting and data.startswith(_READS, start):
+            # It must see what the writes before it do. And its answer may be long: one is enough.
+            self._pause()
+            return position
         end = data.find(b"\r\n\r\n", start)
         if end < 0:
             self._begin_head(data[start:], is_new=position > 0)
