@@ -162,6 +162,10 @@ def test_the_files_of_the_process_bound_the_connections(monkeypatch: pytest.Monk
     monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
     assert connection_room(HttpLimits()) == 800
     assert connection_room(HttpLimits(connections_max=700)) == 700
+    files = 100  # some belong to the journal, come what may
+    assert connection_room(HttpLimits()) == 36
+    files = 10
+    assert connection_room(HttpLimits()) == 1
     files = -1
     assert connection_room(HttpLimits()) == 16_384
 

@@ -28,7 +28,7 @@ from semel.model.limits import (
     SEGMENT_BYTES_DEFAULT,
 )
 from semel.server.app import App
-from semel.server.limits_http import HttpLimits
+from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 
 PORT_DEFAULT: Final = 4437
@@ -162,6 +162,7 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
     )
     listener = Listener()
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
+    raise_file_limit(limits)
     try:
         port = await listener.start(serving.host, serving.port, app.handle, limits, ssl=tls)
     except OSError as error:

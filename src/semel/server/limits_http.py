@@ -9,6 +9,7 @@ from msgspec import Struct
 from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
 
 _FILE_SHARE: Final = 0.8
+_OWN_FILES: Final = 64  # of the journal, its reader, the checkpoint and the loop
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
@@ -68,4 +69,14 @@ def connection_room(limits: HttpLimits) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits.connections_max
-    return max(1, min(limits.connections_max, int(files * _FILE_SHARE)))
+    return max(1, min(limits.connections_max, int(files * _FILE_SHARE), files - _OWN_FILES))
+
+
+def raise_file_limit(limits: HttpLimits) -> None:
+    """Take as many files as the system allows, and as there may be use for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = int(limits.connections_max / _FILE_SHARE) + _OWN_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -40,8 +40,15 @@ class Listener:
         limits = limits or HttpLimits()
         registry = Connections(limits)
         loop = asyncio.get_running_loop()
+        # Until its handshake is done nobody knows of a connection: TLS has to mind the time itself.
+        handshake_seconds = None if ssl is None else limits.header_seconds
         self._server = await loop.create_server(
-            lambda: Connection(handler, limits, registry), host, port, backlog=_BACKLOG, ssl=ssl
+            lambda: Connection(handler, limits, registry),
+            host,
+            port,
+            backlog=_BACKLOG,
+            ssl=ssl,
+            ssl_handshake_timeout=handshake_seconds,
         )
         self._registry = registry
         self.port = self._server.sockets[0].getsockname()[1]

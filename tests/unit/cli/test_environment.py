@@ -37,12 +37,12 @@ def test_a_missing_dependency_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "status"), [(256, "warn"), (65_536, "ok"), (resource.RLIM_INFINITY, "ok")]
+    ("hard", "status"), [(256, "warn"), (65_536, "ok"), (resource.RLIM_INFINITY, "ok")]
 )
 def test_few_open_files_are_a_warning(
-    monkeypatch: pytest.MonkeyPatch, soft: int, status: str
+    monkeypatch: pytest.MonkeyPatch, hard: int, status: str
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: (soft, 65_536))
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, hard))
     assert status_of("open files")[0] == status
 
 
