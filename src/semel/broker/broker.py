@@ -317,6 +317,11 @@ class Broker:
         return self.is_full or not self._appender.has_spare
 
     @property
+    def has_garbage(self) -> bool:
+        """Tell whether the next checkpoint may free segments that no stream needs any more."""
+        return bool(self.state.dirty.pruned)
+
+    @property
     def durable(self) -> int:
         """The durable watermark."""
         return self._appender.durable

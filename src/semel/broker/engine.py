@@ -29,7 +29,7 @@ from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
 from semel.machine import State
 from semel.model.commands import Command
-from semel.model.errors import EngineError, EngineStopped
+from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
 
@@ -324,7 +324,14 @@ class Engine:
         self._flush_soon()
 
     def _look_for_room(self) -> None:
-        """Ask again for a spare and the reserve; or let a checkpoint that found no room have it."""
+        """Ask again for a spare and the reserve; or let a checkpoint that found no room have it.
+
+        Only a checkpoint frees what was deleted: on a full disk it does not wait for its time.
+        """
+        if not self._directory.disk.is_there():
+            raise DiskFailed("the data directory was deleted under the running process")
+        if self.broker.is_full and self.broker.has_garbage:
+            self.checkpoint()
         if self._is_writing or not (self.broker.needs_room or self._needs_reserve):
             return
         self._is_writing = True

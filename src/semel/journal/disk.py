@@ -16,6 +16,8 @@ from semel.model.errors import DirectoryLocked, DiskFailed
 LOCK_NAME: Final = "LOCK"
 # What the system says when there is no room, as opposed to something being broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What it says when too many files are open.
+NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
 
 
@@ -43,6 +45,9 @@ class Disk(Protocol):
 
     def lock(self) -> None:
         """Own the directory until the process ends, or raise DirectoryLocked."""
+
+    def is_there(self) -> bool:
+        """Tell whether the locked directory still has its lock file: else it was deleted."""
 
     def names(self) -> list[str]:
         """List the files, sorted."""
@@ -145,6 +150,10 @@ class RealDisk:
                 raise DiskFailed(f"{self._path}: cannot lock: {error.strerror}") from error
             raise DirectoryLocked(f"{self._path}: another process owns this directory") from error
         self._lock_fd = fd
+
+    def is_there(self) -> bool:
+        """Ask how many names the lock file has."""
+        return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
         """List what the directory holds."""

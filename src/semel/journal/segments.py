@@ -7,7 +7,7 @@ where the next one begins. All over the journal that first LSN stands for the se
 from bisect import bisect_right
 from typing import Final
 
-from semel.journal.disk import Disk, File
+from semel.journal.disk import NO_FILES, Disk, File
 from semel.journal.frame import HEADER_BYTES, BadFrame, Frame, UnknownVersion, decode, peek_length
 from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
@@ -81,9 +81,18 @@ class Segments:
         if file is None:
             if len(self._files) >= OPEN_SEGMENTS_MAX:
                 self._files.pop(next(iter(self._files))).close()
-            file = self._disk.open(segment_name(first_lsn))
+            file = self._open(segment_name(first_lsn))
         self._files[first_lsn] = file
         return file
+
+    def _open(self, name: str) -> File:
+        try:
+            return self._disk.open(name)
+        except OSError as error:
+            if error.errno not in NO_FILES or not self._files:
+                raise
+        self._files.pop(next(iter(self._files))).close()
+        return self._disk.open(name)
 
     def release(self, first_lsn: int) -> None:
         """Close a segment's file; the next read opens it anew."""

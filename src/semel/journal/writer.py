@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.journal.appender import Group, Part
-from semel.journal.disk import NO_ROOM, Disk, File
+from semel.journal.disk import NO_FILES, NO_ROOM, Disk, File
 from semel.journal.segments import SPARE_NAME, segment_name
 from semel.model.errors import DiskFailed, invariant
 
@@ -98,7 +98,8 @@ class Writer:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            if error.errno in NO_ROOM:
+            # Too many open files pass like a full disk does: nothing was begun, so nobody stops.
+            if error.errno in NO_ROOM or error.errno in NO_FILES:
                 return None
             raise _failed(name, "allocate", error) from error
 

@@ -110,6 +110,10 @@ class VirtualDisk:
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
+    def is_there(self) -> bool:
+        """Nobody deletes it."""
+        return True
+
     def names(self) -> list[str]:
         """List the files, sorted."""
         self._check_alive()
