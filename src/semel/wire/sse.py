@@ -21,10 +21,13 @@ _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
 
 
 def data_event(payload: bytes) -> bytes:
-    """Frame a payload."""
-    lines = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    data = [b"data: " + line if line.startswith(b" ") else b"data:" + line for line in lines]
-    return b"event: data\n" + b"\n".join(data) + b"\n\n"
+    """Frame a payload. It may be long: few copies, and no object for each of its lines."""
+    if b"\r" in payload:
+        payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\n" in payload:
+        payload = payload.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
+    start = b"event: data\ndata: " if payload.startswith(b" ") else b"event: data\ndata:"
+    return b"".join((start, payload, b"\n\n"))
 
 
 def control_event(
