@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.broker.sorted_paths import SortedPaths
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.limits import WAITERS_PER_STREAM_MAX
@@ -33,7 +34,7 @@ class View(Struct, gc=False, eq=False):
 
 
 class Seen:
-    """All durable streams, by name and by number."""
+    """All durable streams, by name and by number; the names of those that live, in order."""
 
     def __init__(self, state: State) -> None:
         self.by_path: dict[str, View] = {}
@@ -42,6 +43,9 @@ class Seen:
             view = View(stream.row, stream.tail)
             self.by_number[number] = view
             self.by_path[stream.row.path] = view
+        self.paths = SortedPaths(
+            path for path, view in self.by_path.items() if view.tail and not view.tail.is_deleted
+        )
 
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
         """Let readers see what became durable; answer the waiters to wake."""
@@ -51,7 +55,11 @@ class Seen:
             if view is None:
                 view = View(row, None)
                 self.by_number[row.number] = view
+                if tail is not None:
+                    self.paths.add(row.path)
             view.tail = tail
+            if tail is None or tail.is_deleted:
+                self.paths.discard(row.path)
             if tail is not None:
                 self.by_path[row.path] = view
             else:

@@ -1,6 +1,6 @@
 """`GET /v1/streams`: the durable streams, in order of their paths, a page at a time."""
 
-from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from semel.broker.seen import Seen, View
@@ -19,21 +19,12 @@ def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
     except BadRequest as refusal:
         return refusal.problem
     prefix, after = given.get("prefix", ""), given.get("after", "")
-    fitting = (
-        path
-        for path, view in seen.by_path.items()
-        if path > after and path.startswith(prefix) and not _is_deleted(view)
-    )
-    page = nsmallest(limit + 1, fitting)
+    page = list(islice(seen.paths.after(after, prefix), limit + 1))
     more = len(page) > limit
     return {
         "streams": [_describe(path, seen.by_path[path]) for path in page[:limit]],
         "next": page[limit - 1] if more else None,
     }
-
-
-def _is_deleted(view: View) -> bool:
-    return view.tail is None or view.tail.is_deleted
 
 
 def _describe(path: str, view: View) -> dict[str, object]:
