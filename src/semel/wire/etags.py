@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-_TAG: Final = re.compile(r'[ \t]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
+_TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
 
 
 def etag_of(

@@ -22,7 +22,18 @@ def test_every_difference_makes_another_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [TAG, f"W/{TAG}", f'"x", {TAG}', f'"x",W/"y" ,\t{TAG} ', "*", " * ", f"{TAG}, broken"]
+    "text",
+    [
+        TAG,
+        f"W/{TAG}",
+        f'"x", {TAG}',
+        f'"x",W/"y" ,\t{TAG} ',
+        "*",
+        " * ",
+        f"{TAG}, broken",
+        f",{TAG}",
+        f'"x",, , {TAG},',
+    ],
 )
 def test_a_tag_is_found_in_a_list(text: str) -> None:
     assert is_match(TAG, text)
