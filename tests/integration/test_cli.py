@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -194,6 +195,18 @@ def test_a_missing_directory_ends_with_66_and_says_what_to_do(tmp_path: Path) ->
     assert result.exit_code == 66
     assert "does not exist; give --data" in result.stderr
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_directory_nobody_may_read_ends_with_74_and_says_what_to_do(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("semel.cli.doctor.os.listdir", refuse)
+    result = doctor("--data", data)
+    assert result.exit_code == 74
+    assert "cannot be read (Permission denied); run as" in result.stderr
 
 
 def test_a_directory_with_other_things_in_it_ends_with_66(tmp_path: Path) -> None:

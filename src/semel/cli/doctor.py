@@ -11,7 +11,7 @@ from rich.text import Text
 
 from semel.cli.directory import Overview, look_at
 from semel.cli.environment import Check, check_environment, check_space
-from semel.cli.exits import EXIT_CORRUPT, EXIT_NO_INPUT, EXIT_UNAVAILABLE, Refused
+from semel.cli.exits import EXIT_CORRUPT, EXIT_DISK, EXIT_NO_INPUT, EXIT_UNAVAILABLE, Refused
 from semel.cli.progress import Steps
 from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, open_store
 from semel.cli.text import printable, size_text
@@ -58,7 +58,11 @@ def _check_directory(path: str) -> None:
         raise Refused(
             f"{path} {what}; give --data the directory a server was started with", EXIT_NO_INPUT
         )
-    names = os.listdir(path)
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        message = f"{path} cannot be read ({error.strerror}); run as the user of the server"
+        raise Refused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
         raise Refused(
             f"{path} holds no semel data; give --data the directory a server was started with",

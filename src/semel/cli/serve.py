@@ -130,6 +130,8 @@ def command(**given: Any) -> None:
     line goes before one of the environment, and that before one of the file.
     """
     serving = Serving(**given)
+    if not serving.host:
+        raise click.UsageError("--host is empty; to listen on every address say 0.0.0.0 or ::")
     try:
         settings = Settings(
             segment_bytes=serving.segment_bytes,

@@ -60,6 +60,12 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
     )
 
 
+def test_an_empty_host_does_not_mean_every_address(started: Started) -> None:
+    result = run("--host", "")
+    assert (result.exit_code, "0.0.0.0" in result.stderr) == (64, True)
+    assert not hasattr(started, "serving")
+
+
 def test_the_file_goes_before_the_default(started: Started, tmp_path: Path) -> None:
     text = 'data = "there"\nport = 1\nlong_poll_timeout = 2\nsegment_bytes = 8192\n'
     assert run("--config", a_file(tmp_path, text)).exit_code == 0
