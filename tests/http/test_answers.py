@@ -245,3 +245,21 @@ def test_a_callback_that_raises_harms_nobody() -> None:
         assert eventually(lambda: gone == [True])
         assert server.still_serves()
         assert len(server.logged) == 2
+
+
+def test_an_answer_to_head_without_a_body_claims_no_length() -> None:
+    """GET would send one: a length of 0 would be a lie, and caches believe it."""
+
+    def handler(request: Request, responder: Responder) -> None:
+        responder.send(Response(200, [], b"abc" if request.path == "/page" else b""))
+
+    with serving(handler) as server, server.connect() as client:
+        for path, expected in (("/page", {"content-length": "3"}), ("/stream", {})):
+            raw = f"HEAD {path} HTTP/1.1\r\n".encode() + HOST + b"\r\n"
+            assert client.ask(raw, is_head=True).headers == expected
+
+
+def test_a_refusal_of_the_connection_is_not_kept_by_caches() -> None:
+    with serving(echo) as server, server.connect() as client:
+        answer = client.ask(b"GET / HTTP/9.9\r\n" + HOST + b"\r\n")
+        assert (answer.status, answer.headers["cache-control"]) == (505, "no-store")

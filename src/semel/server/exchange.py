@@ -88,7 +88,9 @@ class Exchange(Struct, eq=False, gc=False):
             _log.error("a request was answered twice, with %d last", response.status)
             return
         status, body = response.status, response.body
-        framing = "" if status in _BARE else f"Content-Length: {len(body)}\r\n"
+        # To HEAD no length is better than one that GET would not have.
+        is_bare = status in _BARE or (self._is_head and not body)
+        framing = "" if is_bare else f"Content-Length: {len(body)}\r\n"
         try:
             data = self._encode_head(status, response.headers, framing)
         except (ValueError, TypeError):

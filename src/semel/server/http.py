@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from msgspec import Struct, json
+from msgspec import Struct
 
-from semel.wire.media import PROBLEM
+from semel.wire.problems import Problem
 from semel.wire.rendering import Response
+from semel.wire.responses import problem_response
 
 __all__ = [
     "Handler",
@@ -152,10 +153,9 @@ def malformed(message: str) -> Refused:
 
 def problem(refused: Refused) -> Response:
     """A refusal as an answer."""
-    headers = [("Content-Type", PROBLEM)]
-    if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append(("Retry-After", "1"))
+    is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
+    headers = [("Retry-After", "1")] if is_overloaded else []
     # Only a request that reached its handler, which then broke, can have had an effect.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
-    body = {"code": refused.code, "message": refused.message, "applied": applied}
-    return Response(refused.status, headers, json.encode(body))
+    told = Problem(refused.status, refused.code, refused.message, {}, headers, applied)
+    return problem_response(told)
