@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -150,3 +151,37 @@ def test_a_reply_that_raises_stops_the_engine(tmp_path: Path) -> None:
 
     (error,) = play(tmp_path, story)
     assert isinstance(error, RuntimeError)
+
+
+def test_a_crowd_of_reads_takes_turns_with_everybody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.broker.engine._READING_SECONDS_MAX", 0.0)
+
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        await engine.execute(append(engine))
+        happened: list[str] = []
+        for name in ("read 0", "read 1", "read 2"):
+            engine.read("s", None, partial(lambda name, _found: happened.append(name), name))
+        assert happened == ["read 0"]
+        for turn in range(3):
+            asyncio.get_running_loop().call_soon(happened.append, f"turn {turn}")
+            await asyncio.sleep(0)
+        assert happened == ["read 0", "read 1", "turn 0", "read 2", "turn 1", "turn 2"]
+
+    assert play(tmp_path, story) == []
+
+
+def test_reads_that_wait_for_their_turn_are_answered_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.broker.engine._READING_SECONDS_MAX", 0.0)
+
+    async def story(engine: Engine, _fatal: list[BaseException]) -> None:
+        waiting = [asyncio.ensure_future(engine.fetch("s")) for _ in range(5)]
+        await asyncio.sleep(0)
+        await engine.close()
+        found = await asyncio.gather(*waiting)
+        assert [type(answer) for answer in found] == [ReadDone] * 5
+
+    assert play(tmp_path, story) == []

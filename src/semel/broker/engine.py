@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -43,6 +44,7 @@ _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
 _EXIT_BUG: Final = 70
 _INLINE_SYNC_SECONDS: Final = 0.001
+_READING_SECONDS_MAX: Final = 0.005
 
 
 def end_process(error: BaseException) -> None:
@@ -101,6 +103,9 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             reserve_bytes=settings.reserve_bytes,
         )
+        self._reads: deque[Callable[[], None]] = deque()
+        self._reading_seconds = 0.0
+        self._is_reading_due = False
         self._is_flush_due = False
         self._is_writing = False
         self._sync_seconds = 0.0
@@ -194,11 +199,40 @@ class Engine:
         *,
         bytes_max: int = READ_BYTES_DEFAULT,
     ) -> None:
-        """Read what is durable from `offset` (None: the head); `reply` gets a ReadDone or a no."""
+        """Read what is durable from `offset` (None: the head); `reply` gets a ReadDone or a no.
+
+        A crowd of long reads takes turns with everybody else: those that do not fit into one turn
+        of the loop wait for the next.
+        """
+        self._check_running()
+        read = partial(self._read_now, path, offset, reply, bytes_max)
+        if self._reads or self._reading_seconds > _READING_SECONDS_MAX:
+            self._reads.append(read)
+        else:
+            read()
+        if not self._is_reading_due:
+            self._is_reading_due = True
+            self._loop.call_soon(self._read_on)
+
+    def _read_now(
+        self, path: str, offset: int | None, reply: Callable[[Any], None], bytes_max: int
+    ) -> None:
+        started = monotonic()
         now_ms = self.clock.now_ms()
         self._do(
             partial(self.broker.read, path, offset, now_ms=now_ms, reply=reply, bytes_max=bytes_max)
         )
+        self._reading_seconds += monotonic() - started
+
+    def _read_on(self) -> None:
+        """Begin the next turn of the loop with the reads that did not fit into the last one."""
+        self._is_reading_due = False
+        self._reading_seconds = 0.0
+        while self._reads and self._reading_seconds <= _READING_SECONDS_MAX:
+            self._reads.popleft()()
+        if self._reads and not self._is_reading_due:
+            self._is_reading_due = True
+            self._loop.call_soon(self._read_on)
 
     def head(self, path: str, reply: Callable[[Any], None]) -> None:
         """Tell a stream's durable state, as a ReadDone without messages, or why not."""
@@ -224,12 +258,15 @@ class Engine:
 
     def _do(self, action: Callable[[], None]) -> None:
         """Let a caller act on the broker; whatever that leaves to write is written soon."""
-        if self._is_stopped or self._is_draining:
-            raise EngineStopped("the engine has stopped")
+        self._check_running()
         self._guard(action)
         if self._is_stopped:
             raise EngineStopped("the engine has failed")
         self._flush_soon()
+
+    def _check_running(self) -> None:
+        if self._is_stopped or self._is_draining:
+            raise EngineStopped("the engine has stopped")
 
     def _guard(self, action: Callable[[], None]) -> None:
         """Stop at any surprise: state and journal may no longer agree, so nothing may be answered.
@@ -393,6 +430,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True
+        self._reads.clear()
         self._on_fatal(error)
         # Only an embedding program that chose to live on gets here: nobody may wait for ever.
         self._settle_idle()
@@ -415,6 +453,8 @@ class Engine:
         """Take nothing new, finish what is under way, checkpoint, and let the directory go."""
         if self._is_closed:
             return
+        while self._reads:
+            self._reads.popleft()()
         self._is_draining = True
         if not self._is_stopped:
             await self.settle()

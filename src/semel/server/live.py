@@ -7,11 +7,12 @@ own way back to the end.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.seen import View, Waiter
+from semel.model.limits import KIB
 from semel.model.outcomes import NotFound
 from semel.server.answers import send
 from semel.server.http import Piece, Responder, Stream
@@ -19,6 +20,9 @@ from semel.wire import cursors, responses, sse
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.responses import StreamFacts
+
+# An event a reader does not take stays in memory. One append is never split.
+_EVENT_BYTES: Final = 256 * KIB
 
 
 class Live:
@@ -188,7 +192,7 @@ class EventStream:
     def read(self) -> None:
         """Go on by itself, from where it stands."""
         if not self._is_over:
-            self._live.engine.read(self.path, self._offset, self.take)
+            self._live.engine.read(self.path, self._offset, self.take, bytes_max=_EVENT_BYTES)
 
     def take(self, found: Any) -> None:
         """Write what was found, and go on."""
