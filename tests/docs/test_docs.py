@@ -1,7 +1,8 @@
 """The pages are executed and compared with the source, so that they cannot grow old unnoticed.
 
 A fence has one of these info strings: `python` is run, `output` is what the Python block before it
-prints, `text` is only looked at. Of `sh` and `console` the commands of semel are run; of `make` and
+prints, `text` is only looked at. A Python block that begins with `# name.py` can be imported by the
+later ones of its page. Of `sh` and `console` the commands of semel are run; of `make` and
 `python -m`, which would run for minutes, everything they name must exist. Every checker takes text
 and returns complaints, so each is also tried on text that is bad.
 """
@@ -94,24 +95,34 @@ class Example(NamedTuple):
     page: Path
     fence: Fence
     expected: str | None
+    modules: dict[str, str] = {}  # noqa: RUF012 - never changed; those before it, by file name
 
 
 def examples(page: Path, text: str) -> Iterator[Example]:
     found = fences(text)
+    modules: dict[str, str] = {}
     for index, fence in enumerate(found):
         if fence.info == "python":
             following = found[index + 1] if index + 1 < len(found) else None
             is_output = following is not None and following.info == "output"
-            yield Example(page, fence, following.body if following and is_output else None)
+            expected = following.body if following and is_output else None
+            yield Example(page, fence, expected, dict(modules))
+            if name := re.match(r"# (\w+\.py)\n", fence.body):
+                modules[name[1]] = fence.body
 
 
 def python_complaint(example: Example, place: Path) -> str | None:
     script = place / "example.py"
-    script.write_text(example.fence.body, encoding="utf-8")
+    for name, body in {**example.modules, script.name: example.fence.body}.items():
+        (place / name).write_text(body, encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "-W", "error", script.name],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONSAFEPATH": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{place}",
+            "PYTHONSAFEPATH": "1",
+        },
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,
@@ -521,6 +532,14 @@ def test_a_python_block_is_paired_with_its_output() -> None:
     page = "```python\nprint(1)\n```\n\n```output\n1\n```\n\n```python\nx\n```\n"
     found = list(examples(README, page))
     assert [one.expected for one in found] == ["1\n", None]
+
+
+def test_a_python_block_with_a_name_is_there_for_those_after_it(tmp_path: Path) -> None:
+    page = "```python\n# shop.py\nitem = 1\n```\n\n```python\nimport shop\n\nshop.item\n```\n"
+    named, user = examples(README, page)
+    assert python_complaint(named, tmp_path) is None
+    assert "shop" in (python_complaint(an_example(user.fence.body), tmp_path) or "")
+    assert python_complaint(user, tmp_path) is None
 
 
 @pytest.mark.parametrize(
