@@ -313,8 +313,8 @@ def test_every_seeded_bug_backs_a_promise_and_every_promise_is_listed() -> None:
     text = (ROOT / "docs/reference/promises.md").read_text(encoding="utf-8")
     mutants = importlib.import_module("tests.sim.mutants").MUTANTS
     assert [m.__name__ for m in mutants if f"`{m.__name__}`" not in text] == []
-    numbers = re.findall(r"^## P(\d+)\. ", text, flags=re.MULTILINE)
-    assert [int(number) for number in numbers] == list(range(1, 16))
+    numbers = re.findall(r"^## ([PC]\d+)\. ", text, flags=re.MULTILINE)
+    assert numbers == [f"P{n}" for n in range(1, 16)] + [f"C{n}" for n in range(1, 9)]
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

@@ -312,6 +312,22 @@ def test_a_sparse_producer_resumes_by_the_places_in_its_file(
     assert values(orders) == [f"line {number}" for number in range(300)]
 
 
+def test_a_late_request_of_an_earlier_sparse_instance_makes_no_copy(orders: Stream) -> None:
+    old = orders.producer("file", mode="sparse")
+    old.append("one", seq=1)
+    old.flush()
+    new = orders.producer("file", mode="sparse")  # has asked what is stored
+    old.append("two", seq=2)
+    old.flush()
+    for seq, value in enumerate(("one", "two", "three"), start=1):
+        new.append(value, seq=seq)
+    new.close()
+    old.append("four", seq=4)
+    with pytest.raises(errors.ProducerFenced):
+        old.close()
+    assert values(orders) == ["one", "two", "three"]
+
+
 # rows: P10
 def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
     with orders.producer("p", mode="sparse") as sparse:
