@@ -19,16 +19,18 @@ from tests.sim.reference_producers import Producer, Receipt
 from tests.sim.reference_streams import BAD_EXTRAS, KeyUse, Label, Origin, Stream, media_type
 
 
-def digest_claimed(append: Append) -> int | None:
+def digest_claimed(stream: Stream, append: Append) -> int | None:
     if append.body_error is not None:
         return None  # equals no other
-    return digest_stored(append)
+    return digest_stored(stream, append)
 
 
-def digest_stored(append: Append) -> int:
-    if append.batch is None:
+def digest_stored(stream: Stream, append: Append) -> int:
+    batch = append.batch
+    if batch is None:
         return digest_of(b"")
-    return digest_of(append.batch.payload + append.batch.extras)
+    has_bounds = batch.count > 1 and not stream.is_json
+    return digest_of(batch.payload + batch.extras + (batch.lengths if has_bounds else b""))
 
 
 def bad_body(c: Append | Create) -> Outcome | None:
@@ -216,7 +218,7 @@ class Model:
         assert c.producer is None or c.key is None
         if stream.dedup_from is None:
             return self._append_unguarded(stream, c)
-        tag, digest = c.producer, digest_claimed(c)
+        tag, digest = c.producer, digest_claimed(stream, c)
         known = None if tag is None else stream.producers.get(tag.id)
         registered = None if tag is None else self.registry.get(tag.id)
         answer = (
@@ -248,7 +250,7 @@ class Model:
         use = None if c.key is None else stream.keys.get(c.key)
         if use is None or self._now(c) >= use.time_ms + self.key_window_ms:
             return None
-        if use.digest != digest_claimed(c):
+        if use.digest != digest_claimed(stream, c):
             return out.KeyReused()
         return out.Duplicate(use.first_offset, use.next_offset, stream.is_closed)
 
@@ -284,7 +286,7 @@ class Model:
         stream.is_closed, stream.written_ms = c.close, now
         if c.stream_seq is not None:
             stream.stream_seq = c.stream_seq
-        digest = digest_stored(c)
+        digest = digest_stored(stream, c)
         if c.key is not None:
             self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now))
         if c.producer is None:

@@ -52,7 +52,7 @@ def decide_append(state: State, command: Append) -> Decision:
 
 
 def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:
-    digest = _digest(command)
+    digest = _digest(stream, command)
     repeat = judge_key(state, stream, key, digest=digest, now_ms=command.now_ms)
     if repeat is not None:
         return Decision(repeat)  # 8
@@ -78,7 +78,7 @@ def _decide_plain(stream: Stream, command: Append) -> Decision:
 def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     tag = command.producer
     assert tag is not None
-    digest = _digest(command)
+    digest = _digest(stream, command)
     verdict = judge(state, stream, tag, digest)
     if verdict.at_once is not None:
         return Decision(verdict.at_once)  # 7, 8
@@ -109,10 +109,13 @@ def is_close_only(command: Append) -> bool:
     return command.batch is None and command.body_error is None
 
 
-def _digest(command: Append) -> int:
-    if command.batch is not None:
-        return digest_of(command.batch.payload, command.batch.extras)
-    return _NO_BODY if command.body_error is None else _BAD_BODY
+def _digest(stream: Stream, command: Append) -> int:
+    batch = command.batch
+    if batch is None:
+        return _NO_BODY if command.body_error is None else _BAD_BODY
+    if batch.count > 1 and not is_json(stream.row.content_type):
+        return digest_of(batch.payload, batch.extras + batch.lengths)  # `ab`, `c` or `a`, `bc`
+    return digest_of(batch.payload, batch.extras)
 
 
 def _refuse_for_stream(stream: Stream, command: Append) -> Outcome | None:

@@ -1,11 +1,23 @@
 """Producers: the dense table, row by row."""
 
+from struct import pack
+
 import pytest
 
-from semel.machine import MachineLimits
+from semel.machine import MachineLimits, receipts
 from semel.model import outcomes as out
-from semel.model.commands import ProducerTag
-from tests.unit.machine.builders import append, bury, create, dense, machine_of, unchanged
+from semel.model.checksum import digest_of
+from semel.model.commands import Batch, ProducerTag
+from tests.unit.machine.builders import (
+    JSON,
+    append,
+    bury,
+    create,
+    dense,
+    json_batch,
+    machine_of,
+    unchanged,
+)
 
 TWO_RECEIPTS = MachineLimits(receipts=2)
 
@@ -74,6 +86,26 @@ def test_7_a_named_repeat_with_another_payload_is_marked_or_refused() -> None:
     assert late == out.Duplicate(0, 1, False, 1, 0, is_mismatch=True)
     strict = append(b"c", by=dense(0, epoch=1, strict=True))
     assert unchanged(machine, strict) == out.PayloadMismatch()
+
+
+def test_7_the_same_bytes_cut_into_other_messages_are_another_payload() -> None:
+    """Only the lengths tell them apart, and only outside of JSON."""
+    tag = dense(0, epoch=1)
+    first, other = Batch(b"abc", 2, pack("<2I", 2, 1)), Batch(b"abc", 2, pack("<2I", 1, 2))
+    machine = machine_of(create(), append(first, by=tag))
+    assert unchanged(machine, append(first, by=tag)) == out.Duplicate(0, 2, False, 1, 0)
+    for late in (append(other, by=tag), append(b"abc", by=tag)):
+        assert unchanged(machine, late) == out.Duplicate(0, 2, False, 1, 0, is_mismatch=True)
+    keyed = machine_of(create(), append(first, key="k"))
+    assert unchanged(keyed, append(other, key="k")) == out.KeyReused()
+
+
+def test_the_digest_of_a_json_batch_is_that_of_its_payload() -> None:
+    machine = machine_of(
+        create(kind=JSON), append(json_batch(b"1", b"2"), kind=JSON, by=dense(0, epoch=1))
+    )
+    row = (machine.stream().producers or {})["p"]
+    assert receipts.unpack(row.receipts, 0).digest == digest_of(b"1,2")
 
 
 def test_7_a_bad_body_equals_no_stored_payload_not_even_the_empty_one() -> None:
