@@ -80,6 +80,17 @@ def test_a_session_is_refused_with_what_to_do_instead(orders: Stream) -> None:
     assert values(orders) == []
 
 
+def test_what_only_semel_can_store_is_refused_and_nothing_is_sent(orders: Stream) -> None:
+    acks: list[Any] = []
+    with orders.producer("p", epoch=0, on_batch_ack=acks.append) as producer:
+        for extras in ({"key": "k"}, {"headers": {"a": "b"}}):
+            with pytest.raises(errors.NotSupported):
+                producer.append("lost", **extras)
+        producer.append("kept")
+    assert values(orders) == ["kept"]
+    assert acks[0].offset is None, "its offsets do not count messages"
+
+
 def test_bytes_are_joined(client: Client) -> None:
     stream = client.stream("bytes").create()
     with stream.producer("p", epoch=0) as producer:

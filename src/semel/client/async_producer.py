@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 from semel.client.errors import Indeterminate
+from semel.client.extras import Headers, Key
 from semel.client.producer_base import BaseProducer
 from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
@@ -50,21 +52,32 @@ class AsyncProducer(BaseProducer):
         return self
 
     async def append(
-        self, value: Any, *, cursor: str | None = None, seq: int | None = None
+        self,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        cursor: str | None = None,
+        seq: int | None = None,
     ) -> None:
         """Take a message, and return before it is stored; waits if too much is pending.
 
-        `cursor` is a note of yours, such as a place in your input, stored with the message: a
-        later instance finds the last one in `cursor`. `seq` is for mode="sparse".
+        `key`, `headers` and `timestamp` are stored with the message; only semel can. `cursor` is a
+        note of yours, such as a place in your input, stored with the message: a later instance
+        finds the last one in `cursor`. `seq` is for mode="sparse".
         """
         if not self._is_open:
             await self.open()
         raw = self._to_raw(value)
+        extra = None
+        if key is not None or headers is not None or timestamp is not None:
+            extra = self._packing.carried(raw, key, headers, timestamp)
         self._check()
         while self._core.ledger.pending_bytes >= self._pending_bytes_max:
             await self._change()
             self._check()
-        if self._core.append(raw, time.monotonic(), cursor, seq):
+        if self._core.append(raw, time.monotonic(), cursor, seq, extra):
             asyncio.get_running_loop().call_soon(self._pump.step)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -88,6 +101,10 @@ class AsyncProducer(BaseProducer):
         self._pump.end()
         await asyncio.sleep(0)  # the loop closes the connection in its next turn
         self._check_settled(is_again=False)
+
+    async def close_by(self, deadline: float) -> None:
+        """Close, and give up at a moment of the monotonic clock."""
+        await self.close(max(deadline - time.monotonic(), 0.0))
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -14,6 +14,7 @@
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
     │   │   ├── SequenceGap      `expected` is missing; `received` came
     │   │   ├── BatchOverlap     part of the range is stored, up to `last_seq`
+    │   │   ├── ProducerExpired  it was idle too long; begin above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
     │   ├── KeyReused            the Idempotency-Key was used with another payload
@@ -226,6 +227,13 @@ class ProducerFenced(ProducerRefused):
 
     code = "PRODUCER_FENCED"
     advice = "stop this instance, or, if it is the rightful one, start a higher epoch"
+
+
+class ProducerExpired(ProducerRefused):
+    """The producer was idle so long that the server has let it go; only its epoch is known."""
+
+    code = "producer_state_expired"
+    advice = "begin a newer epoch, above current_epoch, with sequence 0"
 
 
 class SequenceGap(ProducerRefused):

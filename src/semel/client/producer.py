@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 from semel.client.background import background
 from semel.client.errors import Indeterminate
+from semel.client.extras import Headers, Key
 from semel.client.producer_base import BaseProducer
 from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
@@ -41,18 +43,31 @@ class Producer(BaseProducer):
         self._background = background()
         self._open(ask(self.id))
 
-    def append(self, value: Any, *, cursor: str | None = None, seq: int | None = None) -> None:
+    def append(
+        self,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        cursor: str | None = None,
+        seq: int | None = None,
+    ) -> None:
         """Take a message, and return before it is stored; waits if too much is pending.
 
-        `cursor` is a note of yours, such as a place in your input, stored with the message: a
-        later instance finds the last one in `cursor`. `seq` is for mode="sparse".
+        `key`, `headers` and `timestamp` are stored with the message; only semel can. `cursor` is a
+        note of yours, such as a place in your input, stored with the message: a later instance
+        finds the last one in `cursor`. `seq` is for mode="sparse".
         """
         raw = self._to_raw(value)
+        extra = None
+        if key is not None or headers is not None or timestamp is not None:
+            extra = self._packing.carried(raw, key, headers, timestamp)
         with self._lock:
             self._check()
             if self._core.ledger.pending_bytes >= self._pending_bytes_max:
                 self._wait_for_room()
-            is_news = self._core.append(raw, time.monotonic(), cursor, seq)
+            is_news = self._core.append(raw, time.monotonic(), cursor, seq, extra)
         if is_news:
             self._wake()
 
@@ -77,6 +92,10 @@ class Producer(BaseProducer):
             self._give_up(self._late(timeout))
         self._background.loop.call_soon_threadsafe(self._pump.end)
         self._check_settled(is_again=False)
+
+    def close_by(self, deadline: float) -> None:
+        """Close, and give up at a moment of the monotonic clock."""
+        self.close(max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self

@@ -2,11 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.client.chance import jitter
 from semel.client.errors import ClientClosed, Indeterminate
+from semel.client.extras import Extra
 from semel.client.producer_batches import BatchAck, ProducerStats
 from semel.client.producer_core import ProducerCore
 from semel.client.producer_ledger import Event
@@ -21,6 +22,11 @@ from semel.client.producer_pump import Pump
 from semel.client.transport import Transport
 
 _log = logging.getLogger("semel.client")
+
+
+def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+    del messages, extras
+    raise AssertionError("nothing is sent before it is open")
 
 
 class BaseProducer:
@@ -48,14 +54,17 @@ class BaseProducer:
         self._reported_count = 0  # messages settled, and the callbacks have returned
         self._is_closed = False
         self._is_raised = False
-        self._core = ProducerCore(self._settings, b"".join)  # until it is open
+        self._core = ProducerCore(self._settings, _no_body)  # until it is open
         self._pump: Pump
+        self._packing: Packing
         self._to_raw: Callable[[Any], bytes]
 
     def _open(self, opening: Opening) -> None:
         packing = Packing(opening.content_type, is_semel=opening.is_semel)
-        self._to_raw = packing.to_raw
-        self._core = ProducerCore(self._settings, packing.body, jitter)
+        self._packing, self._to_raw = packing, packing.to_raw
+        self._core = ProducerCore(
+            self._settings, packing.body, jitter, is_counting=opening.is_semel
+        )
         if opening.past:
             (state,) = opening.past
             self._core.resume(state.epoch, state.last_seq, state.cursor)

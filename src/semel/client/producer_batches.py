@@ -1,18 +1,20 @@
 """What a producer is told to do, what it sends, and what became of it: values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from semel.client.errors import NO
+from semel.client.extras import Extra
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
 BATCH_BYTES_MAX: Final = 4_000_000  # with what stands around the messages, a body of 4 MiB
 
-Encode = Callable[[Sequence[bytes]], bytes]
+# Makes a body of messages, and of what some of them carry, by their places among the messages.
+Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
@@ -60,7 +62,8 @@ class BatchAck(Struct, frozen=True):
     """A batch that is stored. `duplicate`: it was stored by an earlier attempt or instance.
 
     `seq` is its number; in sparse mode the last one of its messages. `next_offset` is where the
-    stream went on after it, None if the server no longer knows.
+    stream went on after it, None if the server no longer knows. `offset` is where its first message
+    is; only semel's offsets can be counted back from the end, so it is None elsewhere.
     """
 
     count: int
@@ -68,6 +71,7 @@ class BatchAck(Struct, frozen=True):
     next_offset: str | None = None
     duplicate: bool = False
     cursor: str | None = None
+    offset: str | None = None
 
 
 class FailedBatch(Struct, frozen=True):
@@ -106,6 +110,7 @@ class Batch:
         "body",
         "born",
         "cursor",
+        "extras",
         "is_doubtful",
         "is_in_flight",
         "last_seq",
@@ -116,9 +121,16 @@ class Batch:
     )
 
     def __init__(
-        self, messages: list[bytes], seqs: list[int], size: int, born: float, cursor: str | None
+        self,
+        messages: list[bytes],
+        seqs: list[int],
+        size: int,
+        born: float,
+        cursor: str | None,
+        extras: dict[int, Extra],
     ) -> None:
         self.messages = messages
+        self.extras = extras  # by the place of the message
         self.seqs = seqs  # sparse mode only
         self.size = size
         self.born = born
@@ -134,6 +146,17 @@ class Batch:
     def count(self) -> int:
         """How many messages it holds."""
         return len(self.messages)
+
+    def cut(self, count: int) -> "Batch":
+        """Take the first messages out, those of a sparse batch that are stored already."""
+        extras = self.extras
+        gone = {at: extra for at, extra in extras.items() if at < count}
+        taken = Batch(self.messages[:count], self.seqs[:count], 0, self.born, None, gone)
+        self.messages, self.seqs = self.messages[count:], self.seqs[count:]
+        self.extras = {at - count: extra for at, extra in extras.items() if at >= count}
+        if self.seqs:
+            self.seq = self.seqs[0]
+        return taken
 
     @property
     def printed_seq(self) -> str:

@@ -38,12 +38,14 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
+from semel.client.extras import Extra
 from semel.client.producer_batches import SPARSE, Batch, BatchAck, Encode, ProducerSettings
 from semel.client.producer_gather import Gatherer
 from semel.client.producer_identity import Identity
 from semel.client.producer_ledger import Ledger
 from semel.client.producer_pauses import Jitter, Pauses
 from semel.client.refusals import error_of, retry_after_of
+from semel.model.offsets import parse_offset, print_offset
 
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
@@ -61,16 +63,22 @@ def _no_jitter(seconds: float) -> float:
 
 
 class ProducerCore:
-    """One producer of one stream. `encode` makes a body of messages, `jitter` shortens pauses."""
+    """One producer of one stream. `encode` makes a body of messages, `jitter` shortens pauses.
+
+    `is_counting`: the server's offsets are semel's, which count messages.
+    """
 
     def __init__(
         self,
         settings: ProducerSettings,
         encode: Encode,
         jitter: Jitter = _no_jitter,
+        *,
+        is_counting: bool = False,
     ) -> None:
         self._settings = settings
         self._encode = encode
+        self._is_counting = is_counting
         self._pauses = Pauses(jitter)
         self._is_sparse = settings.mode == SPARSE
         self._identity = Identity(settings)
@@ -103,14 +111,19 @@ class ProducerCore:
             self._stored_seq = last_seq
 
     def append(
-        self, raw: bytes, now: float, cursor: str | None = None, seq: int | None = None
+        self,
+        raw: bytes,
+        now: float,
+        cursor: str | None = None,
+        seq: int | None = None,
+        extra: Extra | None = None,
     ) -> bool:
         """Take a message; True if whoever sends should look."""
         if seq is not None and seq <= self._stored_seq:
             self.ledger.stats.messages_skipped += 1
             return False
-        is_news = self._gatherer.append(raw, now, cursor, seq)
-        self.ledger.take(raw)
+        is_news = self._gatherer.append(raw, now, cursor, seq, extra)
+        self.ledger.take(len(raw) if extra is None else len(raw) + extra.size)
         if is_news and self._is_idle:
             self._is_idle = False
             return True
@@ -230,7 +243,7 @@ class ProducerCore:
         if not self._is_sparse:
             batch.seq = batch.last_seq = self._next_seq  # rule 1
             self._next_seq += 1
-        batch.body = self._encode(batch.messages)
+        batch.body = self._encode(batch.messages, batch.extras)
         self._unsettled.append(batch)
         return batch
 
@@ -250,21 +263,28 @@ class ProducerCore:
             return
         self._pauses.forget()
         assert batch.last_seq is not None
+        next_offset = headers.get("stream-next-offset")
         batch.ack = BatchAck(
             batch.count,
             batch.last_seq,
-            headers.get("stream-next-offset"),
+            next_offset,
             is_duplicate,
             batch.cursor,
+            self._first_offset(next_offset, batch.count),
         )
         self._settle()
+
+    def _first_offset(self, next_offset: str | None, count: int) -> str | None:
+        """Count back from the end of an append; None if that cannot be done."""
+        end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
+        return None if end is None or end < count else print_offset(end - count)
 
     def _settle(self) -> None:
         """Report what is acknowledged, in order."""
         while self._unsettled and self._unsettled[0].ack is not None:
             batch = self._unsettled.popleft()
             assert batch.ack is not None
-            self.ledger.acknowledge(batch.ack, batch.messages)
+            self.ledger.acknowledge(batch.ack, batch)
 
     def _refused(
         self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
@@ -296,14 +316,11 @@ class ProducerCore:
         """Drop the messages of a sparse batch that are stored; False if that changes nothing."""
         if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
             return False
-        count = sum(seq <= last_seq for seq in batch.seqs)
-        stored, batch.messages = batch.messages[:count], batch.messages[count:]
-        batch.seqs = batch.seqs[count:]
+        stored = batch.cut(sum(seq <= last_seq for seq in batch.seqs))
         rest = batch.count
-        ack = BatchAck(count, last_seq, None, True, None if rest else batch.cursor)
+        ack = BatchAck(stored.count, last_seq, None, True, None if rest else batch.cursor)
         if rest:
-            batch.seq = batch.seqs[0]
-            batch.body = self._encode(batch.messages)
+            batch.body = self._encode(batch.messages, batch.extras)
         else:
             self._unsettled.remove(batch)
         self.ledger.acknowledge(ack, stored)
@@ -337,7 +354,7 @@ class ProducerCore:
         is_end = refused is not None and self._is_end(error, refused)
         for batch in (*self._unsettled, *self._gatherer.take_all()):
             if batch.ack is not None:
-                self.ledger.acknowledge(batch.ack, batch.messages)
+                self.ledger.acknowledge(batch.ack, batch)
                 continue
             is_open = batch.is_doubtful or (batch.is_in_flight and not is_end)
             self.ledger.give_up(batch, is_certain=not is_open)

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from semel.client.extras import Extra
 from semel.client.producer_batches import SPARSE, Batch, ProducerSettings
 from semel.model.limits import CURSOR_BYTES_MAX, NUMBER_MAX, SEQUENCE_SPAN_MAX
 
@@ -20,6 +21,7 @@ class Gatherer:
         self._full: deque[Batch] = deque()
         self._messages: list[bytes] = []
         self._seqs: list[int] = []
+        self._extras: dict[int, Extra] = {}
         self._size = 0
         self._born = 0.0
         self._cursor: str | None = None
@@ -44,22 +46,34 @@ class Gatherer:
             return None
         return self._born if self._is_hurried else self._born + self._linger
 
-    def append(self, raw: bytes, now: float, cursor: str | None, seq: int | None) -> bool:
+    def append(
+        self,
+        raw: bytes,
+        now: float,
+        cursor: str | None,
+        seq: int | None,
+        extra: Extra | None = None,
+    ) -> bool:
         """Take a message; True if there is now a batch to look at, or a new time to wait for."""
         if self._is_sparse or seq is not None:
             self._check_seq(seq)
         if cursor is not None:
             check_cursor(cursor)
-        size = self._size + len(raw) + MESSAGE_OVERHEAD_BYTES
+        own = len(raw) + MESSAGE_OVERHEAD_BYTES
+        if extra is not None:
+            own += extra.size
+        size = self._size + own
         messages = self._messages
         is_fitting = 0 < len(messages) < self._messages_max and size <= self._bytes_max
         if not is_fitting or (seq is not None and seq - self._seqs[0] > SEQUENCE_SPAN_MAX):
             if messages:
                 self._seal()
                 messages = self._messages
-            size = len(raw) + MESSAGE_OVERHEAD_BYTES
+            size = own
             self._born = now
             is_fitting = False
+        if extra is not None:
+            self._extras[len(messages)] = extra
         messages.append(raw)
         self._size = size
         if seq is not None:
@@ -88,9 +102,12 @@ class Gatherer:
         return batches
 
     def _seal(self) -> None:
-        batch = Batch(self._messages, self._seqs, self._size, self._born, self._cursor)
+        batch = Batch(
+            self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
+        )
         self._full.append(batch)
-        self._messages, self._seqs, self._size, self._cursor = [], [], 0, None
+        self._messages, self._seqs, self._extras = [], [], {}
+        self._size, self._cursor = 0, None
         self._is_hurried = False
 
     def _check_seq(self, seq: int | None) -> None:

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from semel.client.errors import ClientError, PayloadMismatch, ProducerFenced, ProtocolError
+from semel.client.errors import (
+    ClientError,
+    PayloadMismatch,
+    ProducerExpired,
+    ProducerFenced,
+    ProtocolError,
+)
 from semel.client.producer_batches import SPARSE, Batch, ProducerSettings
 from semel.model.limits import NUMBER_MAX
 from semel.wire.headers import to_number
@@ -60,12 +66,12 @@ class Identity:
         return None
 
     def claim(self, error: ClientError, batch: Batch) -> bool:
-        """Raise the epoch above the one that fenced us, if that is allowed and safe.
+        """Raise the epoch above the one that fenced us, or that was let go, if allowed and safe.
 
         It is not if an attempt is in doubt: it may have been stored under the epoch we had, and
         fenced only afterwards. A second copy under a new epoch would be a duplicate.
         """
-        if not isinstance(error, ProducerFenced) or batch.is_doubtful:
+        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_doubtful:
             return False
         return self._raise_above(error.current_epoch)
 

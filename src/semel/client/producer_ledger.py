@@ -18,15 +18,15 @@ class Ledger:
         self.cursor: str | None = None
         self.stats = ProducerStats()
 
-    def take(self, raw: bytes) -> None:
-        """Count a message."""
+    def take(self, size: int) -> None:
+        """Count a message of so many bytes."""
         self.appended_count += 1
         self.pending_count += 1
-        self.pending_bytes += len(raw)
+        self.pending_bytes += size
 
-    def acknowledge(self, ack: BatchAck, messages: list[bytes]) -> None:
+    def acknowledge(self, ack: BatchAck, batch: Batch) -> None:
         """Count messages that are stored."""
-        self._release(messages)
+        self._release(batch)
         self.last_seq = ack.seq
         self.cursor = self.cursor if ack.cursor is None else ack.cursor
         self.stats.batches_acked += 1
@@ -36,7 +36,7 @@ class Ledger:
 
     def give_up(self, batch: Batch, *, is_certain: bool) -> None:
         """Count messages that will not be sent again."""
-        self._release(batch.messages)
+        self._release(batch)
         self.stats.messages_failed += batch.count
         applied = NO if is_certain else UNKNOWN
         self._events.append(
@@ -48,6 +48,8 @@ class Ledger:
         events, self._events = self._events, []
         return events
 
-    def _release(self, messages: list[bytes]) -> None:
-        self.pending_count -= len(messages)
-        self.pending_bytes -= sum(map(len, messages))
+    def _release(self, batch: Batch) -> None:
+        self.pending_count -= batch.count
+        self.pending_bytes -= sum(map(len, batch.messages))
+        if batch.extras:
+            self.pending_bytes -= sum(extra.size for extra in batch.extras.values())

@@ -101,7 +101,7 @@ class Pump:
         return chosen
 
     def _render(self, batch: Batch) -> bytes:
-        media_type = self._packing.content_type(batch.count)
+        media_type = self._packing.content_type(batch.count, batch.extras)
         headers = (("Content-Type", media_type), *self._core.headers(batch))
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 

@@ -29,7 +29,7 @@ _BY_CODE: Final[Mapping[str, type[Refused]]] = {
     "stale_session": errors.ProducerFenced,
     "session_conflict": errors.ProducerFenced,
     "session_unknown": errors.ProducerRefused,
-    "producer_state_expired": errors.ProducerRefused,
+    "producer_state_expired": errors.ProducerExpired,
     "UNKNOWN_PRODUCER_ID": errors.ProducerRefused,
     "producer_mode_conflict": errors.ProducerRefused,
     "epoch_must_start_at_zero": errors.ProducerRefused,

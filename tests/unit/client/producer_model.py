@@ -14,7 +14,8 @@ Headers = dict[str, str]
 PROBLEM = "application/problem+json"
 
 
-def json_body(messages: Any) -> bytes:
+def json_body(messages: Any, extras: Any = None) -> bytes:
+    del extras
     return b"[" + b",".join(messages) + b"]"
 
 

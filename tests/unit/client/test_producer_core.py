@@ -1,3 +1,4 @@
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from semel.client.errors import (
     Indeterminate,
     PayloadMismatch,
+    ProducerExpired,
     ProducerFenced,
     ProducerRefused,
     ProtocolError,
@@ -13,9 +15,12 @@ from semel.client.errors import (
     StreamNotFound,
     Unavailable,
 )
-from semel.client.producer_batches import ProducerSettings
+from semel.client.extras import Extra
+from semel.client.producer_batches import BatchAck, ProducerSettings
+from semel.client.producer_core import ProducerCore
 from semel.model.limits import SEQUENCE_SPAN_MAX
-from tests.unit.client.producer_model import Answer, Network, make, refusal
+from semel.model.offsets import print_offset
+from tests.unit.client.producer_model import Answer, Network, json_body, make, refusal
 
 
 def append(network: Network, *messages: bytes) -> None:
@@ -164,6 +169,27 @@ def test_a_claim_raises_the_epoch_it_meets() -> None:
     assert send_all(network)[0]["producer-epoch"] == "8"
     network.drain()
     assert server.log == [b"0", b"1"]
+
+
+def test_a_claim_begins_above_a_tombstone() -> None:
+    network = make(is_claiming=True)
+    append(network, b"1")
+    network.send()
+    network.serve(refusal(409, "producer_state_expired", current_epoch=4), is_taken=False)
+    network.deliver()
+    assert send_all(network)[0]["producer-epoch"] == "5"
+    network.drain()
+    assert network.server.log == [b"1"]
+
+
+def test_a_declared_epoch_is_not_raised_above_a_tombstone() -> None:
+    network = make(epoch=4)
+    append(network, b"1")
+    network.send()
+    network.serve(refusal(409, "producer_state_expired", current_epoch=4), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, ProducerExpired)
+    assert network.failed[0].applied == "no"
 
 
 # rows: D40
@@ -567,6 +593,65 @@ def test_a_range_that_is_partly_stored_is_cut() -> None:
     whole.drain()
     assert server.log == [b"10", b"20", b"30"]
     assert [(ack.count, ack.duplicate) for ack in whole.acked] == [(2, True)]
+
+
+def test_what_messages_carry_stays_with_them_when_a_range_is_cut() -> None:
+    bodies: list[tuple[list[bytes], dict[int, Extra]]] = []
+
+    def encode(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        bodies.append((list(messages), dict(extras)))
+        return json_body(messages)
+
+    core = ProducerCore(ProducerSettings(id="p", session="s", mode="sparse"), encode)
+    tags = {seq: Extra(b"%d" % seq, (), None, 100) for seq in (10, 20, 40)}
+    for seq in (10, 20, 30, 40):
+        core.append(b"%d" % seq, 0.0, None, seq, tags.get(seq))
+    assert core.ledger.pending_bytes == 8 + 300
+    batch = core.next_to_send(0.0)
+    assert batch is not None
+    said = refusal(409, "batch_overlap", last_seq=20)
+    core.answered(batch, said.status, said.headers, said.body, 0.0)
+    assert core.ledger.pending_bytes == 4 + 100
+    assert core.next_to_send(0.0) is batch
+    core.answered(batch, 200, {"producer-epoch": "1"}, b"", 0.0)
+    assert core.ledger.pending_bytes == 0
+    assert bodies == [
+        ([b"10", b"20", b"30", b"40"], {0: tags[10], 1: tags[20], 3: tags[40]}),
+        ([b"30", b"40"], {1: tags[40]}),
+    ]
+
+
+def test_what_a_message_carries_counts_towards_its_batch() -> None:
+    network = make(max_batch_bytes=300)
+    for _ in range(4):
+        network.core.append(b"0", 0.0, extra=Extra(b"k", (), None, 120))
+    network.drain()
+    assert [ack.count for ack in network.acked] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("is_counting", "told", "offset"),
+    [
+        (True, print_offset(7), print_offset(5)),
+        (True, None, None),
+        (True, print_offset(1), None),
+        (False, print_offset(7), None),
+    ],
+)
+def test_the_first_offset_is_counted_back_where_offsets_count_messages(
+    is_counting: bool, told: str | None, offset: str | None
+) -> None:
+    settings = ProducerSettings(id="p", session="s")
+    core = ProducerCore(settings, json_body, is_counting=is_counting)
+    for _ in range(2):
+        core.append(b"0", 0.0)
+    batch = core.next_to_send(0.0)
+    assert batch is not None
+    headers = {"producer-epoch": "1"} | ({} if told is None else {"stream-next-offset": told})
+    core.answered(batch, 200, headers, b"", 0.0)
+    (ack,) = core.ledger.take_events()
+    assert isinstance(ack, BatchAck)
+    assert (ack.offset, ack.next_offset) == (offset, told)
 
 
 def test_a_duplicate_of_an_earlier_instance_does_not_lend_its_epoch() -> None:

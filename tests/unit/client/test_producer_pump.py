@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,10 +15,13 @@ from semel.client import errors
 from semel.client.answers import Answer
 from semel.client.background import background
 from semel.client.calls import Site, StreamCalls
+from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
 from semel.client.producer_opening import Opening, default_id, open_producer
 from semel.client.producer_packing import Packing
 from semel.client.transport import transport_to
+from semel.model.extras import headers_of, keys_of, timestamps_of
+from semel.wire.bodies import decode_batch
 from tests.unit.client.producer_model import ModelServer
 
 Words = dict[str, str]
@@ -346,17 +350,17 @@ def transport(url: str) -> Any:
 
 def test_bytes_go_to_another_server_one_after_the_other() -> None:
     packing = Packing("application/octet-stream", is_semel=False)
-    assert packing.body([b"a", b"b"]) == b"ab"
-    assert packing.content_type(2) == "application/octet-stream"
+    assert packing.body([b"a", b"b"], {}) == b"ab"
+    assert packing.content_type(2, {}) == "application/octet-stream"
     assert packing.to_raw(bytearray(b"x")) == b"x"
 
 
 def test_bytes_go_to_semel_in_a_batch_or_alone() -> None:
     packing = Packing("text/plain", is_semel=True)
-    assert packing.content_type(1) == "text/plain"
-    assert packing.body([b"a"]) == b"a"
-    assert packing.content_type(2) == "application/vnd.semel.batch"
-    assert packing.body([b"a", b"b"]).startswith(b"SMB1")
+    assert packing.content_type(1, {}) == "text/plain"
+    assert packing.body([b"a"], {}) == b"a"
+    assert packing.content_type(2, {}) == "application/vnd.semel.batch"
+    assert packing.body([b"a", b"b"], {}).startswith(b"SMB1")
     assert packing.to_raw("ü") == "ü".encode()
 
 
@@ -370,6 +374,37 @@ def test_a_json_message_may_be_as_deep_as_a_stream_takes() -> None:
         packing.to_raw([deep])
     wide: list[list[int]] = [[]] * 100
     assert packing.to_raw(wide).count(b"[") == 101
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/json"])
+def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None:
+    packing = Packing(media_type, is_semel=True)
+    extra = packing.carried(b"1", "k", {"h": "v"}, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    assert extra is not None
+    assert packing.content_type(1, {0: extra}) == "application/vnd.semel.batch"
+    carried = decode_batch(packing.body([b"1", b"2"], {1: extra}))
+    assert carried.content_type == media_type
+    assert carried.batch is not None
+    extras = carried.batch.extras
+    assert keys_of(extras, 2) == [None, b"k"]
+    assert headers_of(extras, 2) == [[], [("h", b"v")]]
+    assert timestamps_of(extras, 2) == [None, 1000]
+    assert len(extras) <= extra.size
+
+
+def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> None:
+    packing = Packing("text/plain", is_semel=True)
+    assert packing.carried(b"1", None, {}, None) is None
+    with pytest.raises(ValueError, match="a key may have"):
+        packing.carried(b"1", b"k" * 100_000, None, None)
+    with pytest.raises(ValueError, match="time zone"):
+        packing.carried(b"1", None, None, datetime(2030, 1, 1))
+    with pytest.raises(TypeError, match="bytes or str"):
+        packing.carried(b"1", 7, None, None)  # type: ignore[arg-type]
+    with pytest.raises(TooLarge):
+        packing.carried(b"x" * (4 * 1024 * 1024 - 600), b"k" * 500, None, None)
+    with pytest.raises(NotSupported):
+        Packing("text/plain", is_semel=False).carried(b"1", "k", None, None)
 
 
 def test_another_server_says_itself_what_is_too_large() -> None:
