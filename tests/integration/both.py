@@ -26,6 +26,10 @@ class Waiting:
     def __getattr__(self, name: str) -> Any:
         return _waiting(self._runner, getattr(self._client, name))
 
+    def waiting(self, call: Any) -> Any:
+        """Let a call of something this client has made wait."""
+        return _waiting(self._runner, call)
+
     def __enter__(self) -> "Waiting":
         return self
 

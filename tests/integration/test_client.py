@@ -475,13 +475,23 @@ def test_many_threads_share_a_client(server: Server) -> None:
 # ---- TLS -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
-def test_tls_is_spoken_and_certificates_are_checked(kind: str, tmp_path: Path) -> None:
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+def certificate(place: Path) -> None:
+    """Make a certificate and its key."""
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
     command = ["openssl", *words.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    server = Server(tmp_path / "data", "--tls-cert", cert, "--tls-key", key)
+    files = ["-keyout", str(place / "key.pem"), "-out", str(place / "cert.pem")]
+    subprocess.run([*command, *files], check=True, capture_output=True)
+
+
+def tls_options(place: Path) -> tuple[str, ...]:
+    return "--tls-cert", str(place / "cert.pem"), "--tls-key", str(place / "key.pem")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_tls_is_spoken_and_certificates_are_checked(kind: str, tmp_path: Path) -> None:
+    certificate(tmp_path)
+    cert = str(tmp_path / "cert.pem")
+    server = Server(tmp_path / "data", *tls_options(tmp_path))
     try:
         url = server.url.replace("http:", "https:")
         blob = os.urandom(1_000_000)
@@ -490,12 +500,38 @@ def test_tls_is_spoken_and_certificates_are_checked(kind: str, tmp_path: Path) -
                 stream = client.stream("a").create(exist_ok=True)
                 stream.append(blob)
                 assert stream.read_bytes().endswith(blob)
+        with Client(url, tls=cert) as client, client.stream("a").producer("p") as producer:
+            for _ in range(3):
+                producer.append(blob)
+        with Client(url, tls=cert) as client:
+            assert client.stream("a").read_bytes().endswith(3 * blob)
         # No time is spent on a certificate that will not get better.
         with (
             client_of(kind, url, timeout=10 * PATIENCE_SECONDS) as stranger,
             pytest.raises(errors.Unavailable, match="certificate"),
         ):
             stranger.health()
+    finally:
+        server.kill()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_a_producer_gives_up_on_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+        certificate(place)
+    server = Server(tmp_path / "data", *tls_options(first))
+    port = server.port
+    try:
+        url = server.url.replace("http:", "https:")
+        with Client(url, tls=str(first / "cert.pem")) as client:
+            producer = client.stream("a").create().producer("p")
+            server.kill()
+            server = Server(tmp_path / "data", *tls_options(second), port=port)
+            producer.append(b"x")
+            with pytest.raises(errors.Unavailable, match="certificate"):
+                producer.close(PATIENCE_SECONDS)
     finally:
         server.kill()
 

@@ -1,17 +1,22 @@
 """The client for asyncio: `AsyncClient`, with the methods of `Client`, awaited."""
 
 import ssl
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from semel.client import site_calls
 from semel.client.async_driver import AsyncDriver
 from semel.client.async_producer import AsyncProducer
-from semel.client.calls import Conditions, Configuration, Site, StreamCalls
+from semel.client.calls import Site, StreamCalls
 from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
+from semel.client.conditions import Conditions, Configuration
+from semel.client.errors import ClientError
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.following import live_reader
@@ -23,6 +28,7 @@ from semel.client.values import (
     Message,
     ProducerState,
     Receipt,
+    Registration,
     StreamEntry,
     StreamInfo,
     joined,
@@ -59,6 +65,7 @@ class AsyncClient:
         self.timeout = timeout
         self.site = Site(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
+        self._producers: WeakSet[AsyncProducer] = WeakSet()
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,14 +76,32 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        if error is None:
+            await self.close()
+            return
+        with suppress(ClientError):  # what is raised is not masked
+            await self.close()
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.transport.address.url!r})"
 
-    async def close(self) -> None:
-        """Close the connections; calls after this raise ClientClosed."""
-        await self.driver.close()
+    async def close(self, timeout: float | None = None) -> None:
+        """Wait until the producers have stored what they took, and close them and the connections.
+
+        All of it ends within `timeout`, or that of the client; what a producer has not stored by
+        then is given up, and Indeterminate is raised. Calls after this raise ClientClosed.
+        """
+        producers, self._producers = list(self._producers), WeakSet()
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.driver.close)
+            for producer in producers:
+                stack.push_async_callback(producer.close_by, deadline)
+
+    def keep(self, producer: AsyncProducer) -> AsyncProducer:
+        """Take note of a producer, to close it with the client."""
+        self._producers.add(producer)
+        return producer
 
     def stream(self, path: str) -> "AsyncStream":
         """Name a stream; nothing is sent. ValueError if no stream can have that path."""
@@ -97,6 +122,12 @@ class AsyncClient:
     async def health(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Ask how the server is."""
         return await self.run(site_calls.health(self.site), timeout)
+
+    async def register_producer(
+        self, id: str | None = None, *, timeout: float | None = None
+    ) -> Registration:
+        """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
+        return await self.run(site_calls.register_producer(self.site, id), timeout)
 
     async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
         """Carry out a flow within `timeout`, or that of the client."""
@@ -281,7 +312,7 @@ class AsyncStream:
         opened or given a message.
         """
         client = self.client
-        return AsyncProducer(
+        producer = AsyncProducer(
             id,
             client.transport,
             self.calls.target,
@@ -289,6 +320,7 @@ class AsyncStream:
             ask=lambda producer_id: client.run(open_producer(self.calls, producer_id)),
             answer_timeout=client.timeout,
         )
+        return client.keep(producer)
 
     async def producers(
         self, producer_id: str | None = None, *, timeout: float | None = None
@@ -297,10 +329,23 @@ class AsyncStream:
         return await self._run(site_calls.producers(self.calls, producer_id), timeout)
 
     async def explain(
-        self, producer_id: str, seq: int, *, epoch: int | None = None, timeout: float | None = None
+        self,
+        producer_id: str,
+        seq: int | str,
+        *,
+        epoch: int | None = None,
+        session: str | None = None,
+        mode: str | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Ask what would become of an append with this number, and why."""
-        return await self._run(site_calls.explain(self.calls, producer_id, epoch, seq), timeout)
+        """Ask what would become of an append with this number, and why.
+
+        `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
+        """
+        flow = site_calls.explain(
+            self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+        )
+        return await self._run(flow, timeout)
 
     async def forget_producer(self, producer_id: str, *, timeout: float | None = None) -> None:
         """Let the stream forget a producer: its numbers begin anew."""

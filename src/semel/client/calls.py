@@ -5,18 +5,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.addresses import Address, query, stream_reference
+from semel.client.addresses import Address, query
 from semel.client.answers import Answer
+from semel.client.conditions import CLOSING, Conditions, Configuration
 from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
-from semel.client.extras import Extras, milliseconds
+from semel.client.extras import Extras
 from semel.client.flows import Asked, Flow, Kind, ask
-from semel.client.outgoing import Fields, Request
+from semel.client.outgoing import Request
 from semel.client.values import Receipt, StreamInfo, encode
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import print_instant, read_flag, read_instant, to_number
+from semel.wire.headers import read_flag, read_instant, to_number
 from semel.wire.media import BATCH
 from semel.wire.problems import BadRequest
 
@@ -32,61 +34,11 @@ class Site(Struct, frozen=True):
     is_gzip: bool = False
 
 
-class Conditions(Struct, frozen=True):
-    """What an append asks for beside its messages."""
+class Made(Struct, frozen=True):
+    """A stream that is there now. `is_new`: it was not before."""
 
-    seq: str | None = None
-    if_match: str | None = None
-    idempotency_key: str | None = None
-    is_closing: bool = False
-
-    @property
-    def headers(self) -> Fields:
-        """The headers that say so."""
-        found = {
-            "Stream-Seq": self.seq,
-            "If-Match": None if self.if_match is None else f'"{self.if_match}"',
-            "Idempotency-Key": self.idempotency_key,
-            "Stream-Closed": "true" if self.is_closing else None,
-        }
-        return tuple((name, value) for name, value in found.items() if value is not None)
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether a second try cannot be applied twice, and cannot tell if the first one was."""
-        return self.idempotency_key is None and (self.if_match is not None or self.seq is not None)
-
-
-class Configuration(Struct, frozen=True):
-    """What a stream is created with."""
-
-    content_type: str | None = None
-    ttl: int | timedelta | None = None
-    expires_at: datetime | None = None
-    is_closed: bool = False
-    forked_from: str | None = None
-    fork_offset: str | None = None
-    fork_sub_offset: int | None = None
-
-    @property
-    def headers(self) -> Fields:
-        """The headers that say so; ValueError if they cannot."""
-        found = {
-            "Content-Type": self.content_type,
-            "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
-            "Stream-Expires-At": None
-            if self.expires_at is None
-            else print_instant(milliseconds(self.expires_at)),
-            "Stream-Closed": "true" if self.is_closed else None,
-            "Stream-Forked-From": (
-                None if self.forked_from is None else stream_reference(self.forked_from)
-            ),
-            "Stream-Fork-Offset": self.fork_offset,
-            "Stream-Fork-Sub-Offset": (
-                None if self.fork_sub_offset is None else str(self.fork_sub_offset)
-            ),
-        }
-        return tuple((name, value) for name, value in found.items() if value is not None)
+    info: StreamInfo
+    is_new: bool
 
 
 class StreamCalls:
@@ -99,11 +51,17 @@ class StreamCalls:
         self.content_type: str | None = None
         self.is_semel = False  # as far as is known
 
+    def patient(self) -> "StreamCalls":
+        """Give the same calls, made again for as long as the time allows."""
+        calls = StreamCalls(replace(self.site, retries=None), self.path)
+        calls.content_type, calls.is_semel = self.content_type, self.is_semel
+        return calls
+
     # ---- the stream as a whole -------------------------------------------------------------------
 
     def create(
         self, configuration: Configuration, value: Any = None, *, exist_ok: bool = False
-    ) -> Flow[None]:
+    ) -> Flow[Made]:
         """Make the stream; raises StreamExists or ConfigConflict."""
         body = None
         if value is not None:
@@ -114,10 +72,13 @@ class StreamCalls:
         if answer.status == 409:
             raise _conflict(asked)
         asked.expect(200, 201)
-        self.content_type = answer.headers.get("content-type")
         # After a lost answer, 200 says that the first try made it.
-        if answer.status == 200 and not exist_ok and not asked.was_lost:
+        is_new = answer.status == 201 or asked.was_lost
+        if not is_new and not exist_ok:
             raise errors.StreamExists(f"{self.path} is there already", status=200)
+        info = _info(answer)
+        self.content_type = info.content_type
+        return Made(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
         """Look at the stream."""
@@ -143,7 +104,7 @@ class StreamCalls:
         self.content_type = None
         if asked.was_lost and asked.answer.status in (404, 410):
             return  # the try whose answer was lost did it
-        asked.expect(200, 204)
+        asked.expect(204)
 
     def trim(self, before: str) -> Flow[None]:
         """Give up what lies before an offset."""
@@ -180,12 +141,11 @@ class StreamCalls:
                 raise _without_type(error, conditions) from None
         return (yield from self._append(values, fresh, conditions, extras))
 
-    def close(self) -> Flow[Receipt]:
+    def close(self, conditions: Conditions = CLOSING) -> Flow[Receipt]:
         """Close the stream; again if it is closed already."""
-        headers = Conditions(is_closing=True).headers
-        request = Request("POST", self.target, headers, b"")
+        request = Request("POST", self.target, conditions.headers, b"")
         asked = yield from self._ask(request, Kind.REPEATABLE)
-        return _receipt(asked.expect(200, 204))
+        return _receipt(asked.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
         """Give the stream's media type; asks for it the first time."""
@@ -210,13 +170,16 @@ class StreamCalls:
     def _append(
         self, values: Sequence[Any], content_type: str, conditions: Conditions, extras: Extras
     ) -> Flow[Receipt]:
-        body_type, body = _pack(values, content_type, extras)
+        return (yield from self.post(*_pack(values, content_type, extras), conditions))
+
+    def post(self, body_type: str, body: bytes, conditions: Conditions) -> Flow[Receipt]:
+        """Append a body that is ready."""
         headers = (("Content-Type", body_type), *conditions.headers)
-        is_tagged = conditions.idempotency_key is not None
-        kind = Kind.REPEATABLE if is_tagged or conditions.is_guarded else Kind.ONCE
+        is_safe = conditions.is_tagged or conditions.is_guarded
+        kind = Kind.REPEATABLE if is_safe else Kind.ONCE
         asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
         if asked.answer.status in (200, 204):
-            return _receipt(asked.answer)
+            return _receipt(asked.answer, conditions)
         error = asked.error()
         if asked.was_lost and conditions.is_guarded and isinstance(error, _OWN_DOING):
             raise Indeterminate(
@@ -260,22 +223,21 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
     return BATCH, encode_batch(content_type, messages)
 
 
-def _print_ttl(ttl: int | timedelta) -> str:
-    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if seconds != int(seconds) or seconds < 0:
-        raise ValueError(f"ttl is in whole seconds, not {seconds}")
-    return str(int(seconds))
-
-
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def _receipt(answer: Answer) -> Receipt:
+def _receipt(answer: Answer, conditions: Conditions) -> Receipt:
     headers = answer.headers
+    next_offset = headers.get("stream-next-offset")
+    if next_offset is None and not conditions.is_tagged:
+        raise ProtocolError("the answer has no Stream-Next-Offset")
+    # A producer's new batch is 200, its repeat 204.
+    is_repeat = conditions.tag is not None and answer.status == 204
     return Receipt(
-        headers.get("stream-next-offset"),
-        read_flag(headers, "idempotent-replayed"),
+        next_offset,
+        is_repeat or read_flag(headers, "idempotent-replayed"),
         read_flag(headers, "stream-closed"),
+        read_flag(headers, "producer-payload-mismatch"),
     )
 
 
@@ -291,6 +253,8 @@ def _info(answer: Answer) -> StreamInfo:
         to_number(headers.get("stream-ttl", "")),
         _read_at(headers),
         headers.get("stream-incarnation"),
+        headers.get("stream-dedup") != "off",
+        headers.get("stream-dedup-from"),
     )
 
 

@@ -2,14 +2,19 @@
 
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from semel.client import site_calls
-from semel.client.calls import Conditions, Configuration, Site, StreamCalls
+from semel.client.calls import Site, StreamCalls
+from semel.client.conditions import Conditions, Configuration
+from semel.client.errors import ClientError
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.following import live_reader
@@ -23,6 +28,7 @@ from semel.client.values import (
     Message,
     ProducerState,
     Receipt,
+    Registration,
     StreamEntry,
     StreamInfo,
     joined,
@@ -61,6 +67,8 @@ class Client:
         self.timeout = timeout
         self.site = Site(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
+        self._producers: WeakSet[Producer] = WeakSet()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -71,14 +79,34 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        with suppress(ClientError):  # what is raised is not masked
+            self.close()
 
     def __repr__(self) -> str:
         return f"Client({self.transport.address.url!r})"
 
-    def close(self) -> None:
-        """Close the connections; calls after this raise ClientClosed."""
-        self.driver.close()
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until the producers have stored what they took, and close them and the connections.
+
+        All of it ends within `timeout`, or that of the client; what a producer has not stored by
+        then is given up, and Indeterminate is raised. Calls after this raise ClientClosed.
+        """
+        with self._lock:
+            producers, self._producers = list(self._producers), WeakSet()
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        with ExitStack() as stack:
+            stack.callback(self.driver.close)
+            for producer in producers:
+                stack.callback(producer.close_by, deadline)
+
+    def keep(self, producer: Producer) -> Producer:
+        """Take note of a producer, to close it with the client."""
+        with self._lock:
+            self._producers.add(producer)
+        return producer
 
     def stream(self, path: str) -> "Stream":
         """Name a stream; nothing is sent. ValueError if no stream can have that path."""
@@ -98,6 +126,12 @@ class Client:
     def health(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Ask how the server is."""
         return self.run(site_calls.health(self.site), timeout)
+
+    def register_producer(
+        self, id: str | None = None, *, timeout: float | None = None
+    ) -> Registration:
+        """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
+        return self.run(site_calls.register_producer(self.site, id), timeout)
 
     def run(self, flow: Flow[T], timeout: float | None = None) -> T:
         """Carry out a flow within `timeout`, or that of the client."""
@@ -278,7 +312,7 @@ class Stream:
         process. The options are those of `ProducerOptions`. StreamNotFound if there is no stream.
         """
         client = self.client
-        return Producer(
+        producer = Producer(
             id,
             client.transport,
             self.calls.target,
@@ -286,6 +320,7 @@ class Stream:
             ask=lambda producer_id: client.run(open_producer(self.calls, producer_id)),
             answer_timeout=client.timeout,
         )
+        return client.keep(producer)
 
     def producers(
         self, producer_id: str | None = None, *, timeout: float | None = None
@@ -294,10 +329,23 @@ class Stream:
         return self._run(site_calls.producers(self.calls, producer_id), timeout)
 
     def explain(
-        self, producer_id: str, seq: int, *, epoch: int | None = None, timeout: float | None = None
+        self,
+        producer_id: str,
+        seq: int | str,
+        *,
+        epoch: int | None = None,
+        session: str | None = None,
+        mode: str | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Ask what would become of an append with this number, and why."""
-        return self._run(site_calls.explain(self.calls, producer_id, epoch, seq), timeout)
+        """Ask what would become of an append with this number, and why.
+
+        `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
+        """
+        flow = site_calls.explain(
+            self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+        )
+        return self._run(flow, timeout)
 
     def forget_producer(self, producer_id: str, *, timeout: float | None = None) -> None:
         """Let the stream forget a producer: its numbers begin anew."""

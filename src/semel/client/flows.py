@@ -4,7 +4,7 @@ A flow yields steps and is sent back what became of each; a driver carries them 
 socket and know no clock: how much time is left is the driver's to say.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,8 @@ from semel.client.refusals import error_of
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
+# Told of what went wrong, and how often in a row it did before, when a call is made again.
+OnRetry = Callable[[ClientError, int], object]
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
@@ -131,6 +133,7 @@ def ask(
     *,
     retries: int | None = None,
     silence_seconds: float | None = None,
+    on_retry: OnRetry | None = None,
 ) -> Flow[Asked]:
     """Send a request, again if that is safe, until there is an answer that says something.
 
@@ -155,6 +158,8 @@ def ask(
         is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
         if not is_safe or is_hopeless or (retries is not None and tries >= retries):
             raise _verdict(error, kind, was_lost=was_lost)
+        if on_retry is not None:
+            on_retry(error, tries)
         if not (yield pause_after(tries, _retry_after(error))):
             raise _verdict(error, kind, was_lost=was_lost)
         tries += 1

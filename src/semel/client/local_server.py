@@ -61,10 +61,12 @@ class LocalServer(Client):
         """Make another client for it, to be closed by the caller; the options are Client's."""
         return Client(self.url, **options)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """End the server in good order, and remove a temporary directory; once is enough."""
-        super().close()
-        self._process.stop()
+        try:
+            super().close(timeout)
+        finally:
+            self._process.stop()
 
     def stop(self) -> None:
         """End the server; the same as `close`."""

@@ -12,9 +12,10 @@ from semel.client.addresses import query
 from semel.client.answers import Answer
 from semel.client.calls import StreamCalls
 from semel.client.errors import ProtocolError
-from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.flows import Asked, Flow, Kind, OnRetry, ask
 from semel.client.outgoing import Fields, Request
 from semel.client.values import NOW, Message
+from semel.model.extras import timestamps_of
 from semel.model.media import is_json, normalise
 from semel.wire.bodies import BadFormat, Piece, decode_frames
 from semel.wire.headers import read_flag
@@ -45,8 +46,16 @@ class Reader:
     at the end as it is, or, if `is_live`, at the end of a closed stream.
     """
 
-    def __init__(self, calls: StreamCalls, offset: str, *, is_live: bool) -> None:
+    def __init__(
+        self,
+        calls: StreamCalls,
+        offset: str,
+        *,
+        is_live: bool,
+        on_retry: OnRetry | None = None,
+    ) -> None:
         self.offset = offset
+        self._on_retry = on_retry
         self._calls = calls
         self._is_live = is_live
         self._is_at_end = False
@@ -122,6 +131,7 @@ class Reader:
             Kind.READ,
             retries=None if self._has_begun and self._is_live else self._calls.site.retries,
             silence_seconds=SILENCE_SECONDS if live else None,
+            on_retry=self._on_retry,
         )
 
 
@@ -161,9 +171,9 @@ def _from_frames(body: bytes) -> tuple[list[Message], int]:
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.pieces:
-        place, time_ms = piece.offset, piece.time_ms
+        place, written_ms = piece.offset, piece.time_ms
         for raw in piece.messages():
-            messages.append(Message(raw, media_type, place, place + 1, time_ms))
+            messages.append(Message(raw, media_type, place, place + 1, written_ms))
             place += 1
         if piece.extras:
             _add_extras(messages[-piece.count :], piece)
@@ -173,7 +183,8 @@ def _from_frames(body: bytes) -> tuple[list[Message], int]:
 
 
 def _add_extras(messages: list[Message], piece: Piece) -> None:
-    carried = zip(piece.keys(), piece.headers(), piece.timestamps(), strict=True)
+    times = timestamps_of(piece.extras, piece.count)
+    carried = zip(piece.keys(), piece.headers(), times, strict=True)
     for message, (key, headers, time_ms) in zip(messages, carried, strict=True):
         message.key, message.headers, message.time_ms = key, headers, time_ms
 

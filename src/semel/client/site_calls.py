@@ -12,12 +12,14 @@ from semel.client.errors import NotSupported, ProtocolError
 from semel.client.flows import Asked, Flow, Kind, ask
 from semel.client.outgoing import Request
 from semel.client.refusals import error_of
-from semel.client.values import ProducerState, StreamEntry
-from semel.model.media import normalise
+from semel.client.values import ProducerState, Registration, StreamEntry
+from semel.model.media import JSON_MEDIA_TYPE, normalise
 from semel.wire.media import PROBLEM
 
 T = TypeVar("T")
 _LISTING_COUNT: Final = 1_000
+_PRODUCERS: Final = "/v1/producers"
+_JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LACKING: Final = frozenset({"stream_not_found", "stream_gone", "UNKNOWN_PRODUCER_ID"})
 
 
@@ -30,6 +32,7 @@ class Listing(Struct, frozen=True):
 
 class _Producers(Struct, frozen=True):
     producers: list[ProducerState]
+    next: str | None = None
 
 
 def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
@@ -38,7 +41,9 @@ def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
         prefix=prefix or None, after=after, limit=_LISTING_COUNT
     )
     answer = yield from _get(site, target)
-    return _decoded(answer, Listing)
+    page = _decoded(answer, Listing)
+    _require_progress(page.next, after)
+    return page
 
 
 def health(site: Site) -> Flow[dict[str, Any]]:
@@ -49,17 +54,44 @@ def health(site: Site) -> Flow[dict[str, Any]]:
 
 def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[ProducerState]]:
     """Ask what the server knows of a stream's producers."""
-    target = calls.site.address.target("/v1/producers") + query(stream=calls.path, id=producer_id)
-    answer = yield from _get(calls.site, target)
-    return _decoded(answer, _Producers).producers
+    found: list[ProducerState] = []
+    after = None
+    limit = _LISTING_COUNT if producer_id is None else None
+    while True:
+        target = calls.site.address.target(_PRODUCERS) + query(
+            stream=calls.path, id=producer_id, after=after, limit=limit
+        )
+        answer = yield from _get(calls.site, target)
+        page = _decoded(answer, _Producers)
+        found += page.producers
+        if page.next is None:
+            return found
+        _require_progress(page.next, after)
+        after = page.next
+
+
+def register_producer(site: Site, producer_id: str | None) -> Flow[Registration]:
+    """Get an id, or the next epoch of one; asking again only raises it once more."""
+    wanted = {} if producer_id is None else {"producer_id": producer_id}
+    target = site.address.target(_PRODUCERS)
+    request = Request("POST", target, _JSON, msgspec.json.encode(wanted))
+    asked = yield from ask(request, Kind.REPEATABLE, retries=site.retries)
+    _require_page(asked)
+    return _decoded(asked.expect(200, 201), Registration)
 
 
 def explain(
-    calls: StreamCalls, producer_id: str, epoch: int | None, seq: int
+    calls: StreamCalls,
+    producer_id: str,
+    seq: int | str,
+    *,
+    epoch: int | None = None,
+    session: str | None = None,
+    mode: str | None = None,
 ) -> Flow[dict[str, Any]]:
     """Ask what would become of an append, and why."""
-    target = calls.site.address.target("/v1/producers/explain") + query(
-        stream=calls.path, id=producer_id, epoch=epoch, seq=seq
+    target = calls.site.address.target(f"{_PRODUCERS}/explain") + query(
+        stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
     answer = yield from _get(calls.site, target)
     return _decoded(answer, dict[str, Any])
@@ -67,7 +99,7 @@ def explain(
 
 def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     """Let a stream forget a producer."""
-    target = calls.site.address.target("/v1/producers") + query(stream=calls.path, id=producer_id)
+    target = calls.site.address.target(_PRODUCERS) + query(stream=calls.path, id=producer_id)
     request = Request("DELETE", target)
     asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
     _require_page(asked)
@@ -78,6 +110,11 @@ def _get(site: Site, target: str) -> Flow[Answer]:
     asked = yield from ask(Request("GET", target), Kind.READ, retries=site.retries)
     _require_page(asked)
     return asked.expect(200)
+
+
+def _require_progress(next_page: str | None, after: str | None) -> None:
+    if next_page is not None and after is not None and next_page <= after:
+        raise ProtocolError("a list does not go on after its page")
 
 
 def _require_page(asked: Asked) -> None:

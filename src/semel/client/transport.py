@@ -50,9 +50,15 @@ def transport_to(
 
 def not_reached(transport: Transport, error: OSError) -> NotSent:
     """Say that there is no connection; a certificate that is wrong stays wrong."""
-    reason = str(error) or "the time is over"
-    is_hopeless = isinstance(error, ssl.SSLCertVerificationError)
-    return NotSent(f"{transport.address.url} cannot be reached: {reason}", is_hopeless)
+    url = transport.address.url
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = (
+            f"the certificate of {url} is not trusted ({error.verify_message}); name the PEM file"
+            " of who signed it with tls= or in SSL_CERT_FILE"
+        )
+        return NotSent(reason, is_hopeless=True)
+    reason = error.strerror or str(error) or "the time is over"
+    return NotSent(f"{url} cannot be reached: {reason}")
 
 
 def tls_context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:

@@ -38,9 +38,10 @@ class Message(Struct, gc=False):
     content_type: str
     place: int | str | None = None
     next_place: int | str | None = None
-    time_ms: int | None = None
+    written_ms: int | None = None
     key: bytes | None = None
     headers: Sequence[Header] = ()
+    time_ms: int | None = None
     kept: Any | UnsetType = UNSET
 
     @property
@@ -62,10 +63,9 @@ class Message(Struct, gc=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """Its time, or else when the server stored it."""
-        if self.time_ms is None:
-            return None
-        return _EPOCH + timedelta(milliseconds=self.time_ms)
+        """Its own time, or else when the server stored it."""
+        time_ms = self.written_ms if self.time_ms is None else self.time_ms
+        return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
 
     def __repr__(self) -> str:
         return f"Message(offset={self.offset!r}, raw={self.raw[:80]!r})"
@@ -75,15 +75,20 @@ class Receipt(Struct, frozen=True):
     """An append is stored. `duplicate`: it was before, and this is what was answered then.
 
     `next_offset` is the end of the stream after it; None if the server no longer knows.
+    `mismatch`: what is stored under the producer's number is another payload, which stays.
     """
 
     next_offset: str | None
     duplicate: bool = False
     closed: bool = False
+    mismatch: bool = False
 
 
 class StreamInfo(Struct, frozen=True):
-    """A stream as it is now. `ttl` is in seconds. Only semel tells `incarnation`."""
+    """A stream as it is now. `ttl` is in seconds. Only semel tells `incarnation`.
+
+    `dedup`: whether it recognises duplicates; since `dedup_from`, if not from its beginning.
+    """
 
     content_type: str
     next_offset: str
@@ -91,19 +96,39 @@ class StreamInfo(Struct, frozen=True):
     ttl: int | None = None
     expires_at: datetime | None = None
     incarnation: str | None = None
+    dedup: bool = True
+    dedup_from: str | None = None
 
 
 class StreamEntry(Struct, frozen=True):
-    """A stream in a listing."""
+    """A stream in a listing. Times are in milliseconds since 1970."""
 
     path: str
     content_type: str
+    incarnation: str
+    first_offset: str
     next_offset: str
-    closed: bool = False
+    closed: bool
+    created_at_ms: int
+    written_at_ms: int
+
+
+class ProducerReceipt(Struct, frozen=True):
+    """What was answered to one of a producer's last appends."""
+
+    first_seq: int
+    last_seq: int
+    first_offset: str
+    next_offset: str
+    digest: str
 
 
 class ProducerState(Struct, frozen=True):
-    """What the server knows of a producer in a stream."""
+    """What the server knows of a producer in a stream.
+
+    `expired`: it was silent so long that only its epoch and cursor are kept. `registered_epoch`:
+    the epoch its id is registered under, if it is. `receipts` are told of one producer only.
+    """
 
     stream: str
     producer_id: str
@@ -113,6 +138,17 @@ class ProducerState(Struct, frozen=True):
     last_offset: str | None = None
     cursor: str | None = None
     updated_at: str | None = None
+    registered_epoch: int | None = None
+    session: str | None = None
+    expired: bool = False
+    receipts: list[ProducerReceipt] | None = None
+
+
+class Registration(Struct, frozen=True):
+    """An id the server has given out, or the epoch it has raised."""
+
+    producer_id: str
+    producer_epoch: int
 
 
 def encode(value: Any, content_type: str) -> bytes:

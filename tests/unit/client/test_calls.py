@@ -1,13 +1,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from semel.client import errors, site_calls
-from semel.client.calls import Conditions, Configuration, StreamCalls
+from semel.client.calls import Made, StreamCalls
+from semel.client.conditions import Conditions, Configuration, Tag
 from semel.client.extras import extras_of
 from semel.client.flows import Kind, Lost
-from semel.client.values import ProducerState, Receipt, StreamEntry, StreamInfo
+from semel.client.values import ProducerState, Receipt, Registration, StreamEntry, StreamInfo
 from semel.wire.bodies import decode_batch, encode_batch
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
@@ -49,11 +51,15 @@ def test_an_expiry_date_is_sent_in_utc() -> None:
 
 
 def test_a_stream_that_is_there_is_an_error_unless_that_is_fine() -> None:
-    again = answer(200, content_type="text/plain")
+    again = answer(200, content_type="text/plain", stream_next_offset="0")
     assert isinstance(Played(calls().create(Configuration()), [again]).error, errors.StreamExists)
-    play(calls().create(Configuration(), exist_ok=True), again)
+    info = StreamInfo("text/plain", "0")
+    assert play(calls().create(Configuration(), exist_ok=True), again) == Made(info, is_new=False)
     # The first try made it, and only its answer was lost.
-    play(calls().create(Configuration()), LOST, again)
+    assert play(calls().create(Configuration()), LOST, again) == Made(info, is_new=True)
+    # Something else that says 200 to everything has made nothing.
+    strange = Played(calls().create(Configuration(), exist_ok=True), [answer(200)])
+    assert isinstance(strange.error, errors.ProtocolError)
 
 
 @pytest.mark.parametrize("refusal", [problem(409, "config_conflict"), answer(409, b"differs")])
@@ -235,20 +241,44 @@ def test_another_server_is_not_sent_what_it_would_misread(
 
 
 def test_a_close_is_safe_to_repeat() -> None:
-    played = Played(calls().close(), [LOST, answer(204, stream_closed="true")])
+    done = answer(204, stream_closed="true", stream_next_offset="3")
+    played = Played(calls().close(), [LOST, done])
     assert played.sends[0].request.body == b""
-    assert played.result == Receipt(None, closed=True)
+    assert played.result == Receipt("3", closed=True)
+    assert isinstance(Played(calls().close(), [answer(200)]).error, errors.ProtocolError)
+
+
+def test_a_tagged_append_is_safe_to_repeat_and_tells_a_duplicate() -> None:
+    tag = Tag("p", 2, epoch=1)
+    stored = answer(200, stream_next_offset="3")
+    flow = calls().post("text/plain", b"x", Conditions(tag=tag))
+    played = Played(flow, [LOST, stored])
+    assert played.result == Receipt("3")
+    fields = dict(played.sends[-1].request.headers)
+    assert (fields["Producer-Id"], fields["Producer-Epoch"], fields["Producer-Seq"]) == (
+        "p",
+        "1",
+        "2",
+    )
+    again = answer(204, producer_receipt="expired", producer_payload_mismatch="true")
+    flow = calls().post("text/plain", b"x", Conditions(tag=Tag("p", 2, session="s")))
+    played = Played(flow, [again])
+    assert played.result == Receipt(None, duplicate=True, mismatch=True)
+    assert dict(played.sends[0].request.headers)["Producer-Session"] == "s"
 
 
 # ---- the server ----------------------------------------------------------------------------------
 
 
 def test_streams_are_listed_by_pages() -> None:
-    body = b'{"streams":[{"path":"a","content_type":"t/x","next_offset":"1","x":0}],"next":"a"}'
-    played = Played(site_calls.list_streams(SITE, "a b", "z"), [answer(200, body)])
-    assert played.sends[0].request.target == "/v1/streams?prefix=a%20b&after=z&limit=1000"
-    assert played.result.streams == [StreamEntry("a", "t/x", "1")]
-    assert played.result.next == "a"
+    entry = StreamEntry("b", "t/x", "i", "0", "1", closed=False, created_at_ms=1, written_at_ms=2)
+    body = msgspec.json.encode({"streams": [entry], "next": "b"})
+    played = Played(site_calls.list_streams(SITE, "a b", "a"), [answer(200, body)])
+    assert played.sends[0].request.target == "/v1/streams?prefix=a%20b&after=a&limit=1000"
+    assert played.result.streams == [entry]
+    assert played.result.next == "b"
+    stuck = Played(site_calls.list_streams(SITE, "", "z"), [answer(200, body)])
+    assert isinstance(stuck.error, errors.ProtocolError)
 
 
 def test_producers_are_asked_for_by_stream() -> None:
@@ -256,9 +286,31 @@ def test_producers_are_asked_for_by_stream() -> None:
     played = Played(site_calls.producers(calls(), "p"), [answer(200, body)])
     assert played.sends[0].request.target == "/v1/producers?stream=orders&id=p"
     assert played.result == [ProducerState("orders", "p", "dense", 1)]
-    explained = Played(site_calls.explain(calls(), "p", 1, 2), [answer(200, b"{}")])
-    assert explained.sends[0].request.target.endswith("explain?stream=orders&id=p&epoch=1&seq=2")
+    explained = Played(site_calls.explain(calls(), "p", 2, epoch=1), [answer(200, b"{}")])
+    assert explained.sends[0].request.target.endswith("explain?stream=orders&id=p&seq=2&epoch=1")
     play(site_calls.forget_producer(calls(), "p"), answer(204))
+
+
+def test_producers_are_listed_by_pages() -> None:
+    states = [ProducerState("orders", name, "dense", 1) for name in ("p", "q")]
+    pages = [
+        answer(200, msgspec.json.encode({"producers": [state], "next": after}))
+        for state, after in zip(states, ("p", None), strict=True)
+    ]
+    played = Played(site_calls.producers(calls(), None), pages)
+    assert played.result == states
+    assert played.sends[1].request.target == "/v1/producers?stream=orders&after=p&limit=1000"
+    stuck = Played(site_calls.producers(calls(), None), [pages[0], pages[0]])
+    assert isinstance(stuck.error, errors.ProtocolError)
+
+
+def test_ids_are_registered_again_after_a_lost_answer() -> None:
+    given = answer(201, b'{"producer_id":"p","producer_epoch":0}')
+    played = Played(site_calls.register_producer(SITE, "p"), [LOST, given])
+    assert played.result == Registration("p", 0)
+    assert played.sends[1].request.body == b'{"producer_id":"p"}'
+    anonymous = Played(site_calls.register_producer(SITE, None), [given])
+    assert anonymous.sends[0].request.body == b"{}"
 
 
 @pytest.mark.parametrize("refusal", [answer(404), problem(404, "no_such_address"), answer(405)])

@@ -120,3 +120,10 @@ def test_a_limit_is_waited_for_only_if_the_server_says_how_long() -> None:
 def test_a_success_of_another_kind_is_no_success() -> None:
     with pytest.raises(errors.ProtocolError, match="301"):
         Asked(answer(301)).expect(200)
+
+
+def test_whoever_wants_to_is_told_of_each_try_in_vain() -> None:
+    told: list[tuple[str, int]] = []
+    flow = ask(REQUEST, Kind.READ, on_retry=lambda error, tries: told.append((error.code, tries)))
+    Played(flow, [DOWN, LOST, OK])
+    assert told == [("unavailable", 0), ("indeterminate", 1)]

@@ -60,7 +60,7 @@ def test_every_message_of_semel_has_its_own_offset_and_time() -> None:
         "-1",
     )
     assert [
-        (each.value, each.offset, each.next_offset, each.time_ms) for each in page.messages
+        (each.value, each.offset, each.next_offset, each.written_ms) for each in page.messages
     ] == [
         (1, place(4), place(5), 1000),
         (2, place(7), place(8), 2000),
@@ -76,10 +76,12 @@ def test_keys_headers_and_times_are_those_of_their_messages() -> None:
     headers = {"content_type": "application/vnd.semel.frames", "stream_next_offset": place(3)}
     found = page_of(answer(200, body, **headers), "-1").messages
     assert [(each.key, list(each.headers), each.time_ms) for each in found] == [
-        (None, [], 9),
+        (None, [], None),
         (None, [("h", b"v")], 5),
-        (b"k", [], 9),
+        (b"k", [], None),
     ]
+    assert [each.timestamp.microsecond for each in found if each.timestamp] == [9000, 5000, 9000]
+    assert {each.written_ms for each in found} == {9}
 
 
 def test_of_another_servers_messages_only_the_ends_are_known() -> None:
