@@ -20,7 +20,7 @@ def path(served: Served, request: pytest.FixtureRequest) -> str:
     name = str(request.node.name)
     assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
     for writer in ("till-1", "till-2"):
-        who = ("--producer-id", writer, "--epoch", "3", "--seq", "0")
+        who = ("--producer", writer, "--epoch", "3", "--seq", "0")
         assert served.semel("append", name, "x", *who).exit_code == 0
     return name
 

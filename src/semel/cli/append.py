@@ -1,77 +1,125 @@
 """`semel append`: write to a stream."""
 
 import os
+import secrets
 import sys
 from typing import Any
 
 import click
-from msgspec import Struct
 
+from semel.cli.append_lines import append_lines
+from semel.cli.appending import Appending
 from semel.cli.exits import EXIT_REFUSED, Refused
-from semel.cli.options import Offset, path_argument, remote, target_of, together
-from semel.cli.remote import Answer, Server
+from semel.cli.options import HeaderPair, Offset, Word, path_argument, remote, together
 from semel.cli.shown import tell
 from semel.cli.text import size_text
+from semel.client.calls import StreamCalls
+from semel.client.client import Client
+from semel.client.conditions import Conditions, Tag
+from semel.client.errors import NotSupported
+from semel.client.extras import extra_of
+from semel.client.flows import Flow
+from semel.client.values import Receipt, StreamInfo
+from semel.model.commands import Batch
 from semel.model.limits import BODY_BYTES_MAX
-
-
-class Appending(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
-
-    data: str | None
-    file: str | None
-    content_type: str | None
-    producer_id: str | None
-    epoch: int | None
-    seq: int | None
-    close: bool
-    if_match: str | None
-    key: str | None
+from semel.model.media import is_json as is_json_type
+from semel.wire.bodies import encode_batch
+from semel.wire.json_mode import split_json
+from semel.wire.media import BATCH
 
 
 @click.command("append")
 @path_argument
 @click.argument("data", required=False)
 @click.option("--file", metavar="FILE", help="Send what is in a file.")
-@click.option("--content-type", metavar="TYPE", help="The stream's own if not given.")
-@click.option("--producer-id", metavar="ID", help="Who writes; makes it safe to send again.")
+@click.option("--lines", is_flag=True, help="Each line of standard input, or --file, is a message.")
+@click.option("--content-type", type=Word(), metavar="TYPE", help="The stream's own if not given.")
+@click.option("--key", help="The message's key, stored with it.")
+@click.option(
+    "--header",
+    "headers",
+    type=HeaderPair(),
+    multiple=True,
+    help="NAME=VALUE, stored with the message; may be given many times.",
+)
+@click.option("--producer", "producer", type=Word(), metavar="ID", help="Who writes.")
 @click.option("--epoch", type=click.IntRange(min=0), help="The producer's epoch.")
-@click.option("--seq", type=click.IntRange(min=0), help="The number of this batch, from 0.")
+@click.option("--seq", type=click.IntRange(min=0), help="The number of this append, from 0.")
+@click.option(
+    "--idempotency-key", type=Word(), help="Makes it safe to send again later, for a while."
+)
 @click.option("--close", is_flag=True, help="Let nothing follow.")
 @click.option("--if-match", type=Offset(), help="Only if the stream ends there.")
-@click.option("--key", help="An Idempotency-Key; makes it safe to send again, for a while.")
 @remote
-def command(server: Server, path: str, *, is_json: bool, **given: Any) -> None:
+def command(client: Client, path: str, *, is_json: bool, **given: Any) -> None:
     """Append DATA to the stream PATH; `-` reads it from standard input.
 
-    To a JSON stream an array appends one message per element. --json is about the output only.
+    To a JSON stream an array appends one message per element. An answer that is lost is asked for
+    again, and the append is stored once. --json is about the output only.
     """
     wanted = Appending(**given)
-    headers = _headers(wanted)
+    if wanted.lines:
+        append_lines(client, path, wanted, is_json=is_json)
+        return
     body = _body(wanted)
-    if body:
-        headers["Content-Type"] = wanted.content_type or _own_type(server, path)
-    answer = server.ask("POST", target_of(path), headers=headers, body=body)
-    _report(path, wanted, answer, is_json=is_json, is_lone_close=not body)
+    tag = _tag(wanted)
+    stream = client.stream(path)
+    info = stream.head()
+    conditions = Conditions(
+        None,
+        wanted.if_match,
+        wanted.idempotency_key or _fresh_key(info, tag, body),
+        wanted.close,
+        tag,
+    )
+    # It is there: from now on an answer that is lost is worth all the time there is.
+    calls = stream.calls.patient()
+    receipt = client.run(_sending(calls, info, wanted, body, conditions))
+    _report(path, receipt, is_json=is_json, is_lone_close=not body)
 
 
-def _own_type(server: Server, path: str) -> str:
-    return server.ask("HEAD", target_of(path)).header("content-type")
+def _tag(wanted: Appending) -> Tag | None:
+    if wanted.producer is not None and wanted.epoch is None and wanted.seq is None:
+        return Tag(wanted.producer, 0, session=secrets.token_hex(16))
+    if not together(producer=wanted.producer, epoch=wanted.epoch, seq=wanted.seq):
+        return None
+    assert wanted.producer is not None
+    assert wanted.seq is not None
+    return Tag(wanted.producer, wanted.seq, wanted.epoch)
 
 
-def _headers(wanted: Appending) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if together(producer_id=wanted.producer_id, epoch=wanted.epoch, seq=wanted.seq):
-        headers["Producer-Id"] = wanted.producer_id or ""
-        headers["Producer-Epoch"] = str(wanted.epoch)
-        headers["Producer-Seq"] = str(wanted.seq)
-    if wanted.close:
-        headers["Stream-Closed"] = "true"
-    if wanted.if_match is not None:
-        headers["If-Match"] = f'"{wanted.if_match}"'
-    if wanted.key is not None:
-        headers["Idempotency-Key"] = wanted.key
-    return headers
+def _fresh_key(info: StreamInfo, tag: Tag | None, body: bytes) -> str | None:
+    """Make this one call safe to repeat, where the stream can recognise it."""
+    is_known = info.incarnation is not None and info.dedup
+    return secrets.token_hex(16) if is_known and tag is None and body else None
+
+
+def _sending(
+    calls: StreamCalls, info: StreamInfo, wanted: Appending, body: bytes, conditions: Conditions
+) -> Flow[Receipt]:
+    if not body:
+        return calls.close(conditions)
+    content_type = wanted.content_type or info.content_type
+    if wanted.key is None and not wanted.headers:
+        return calls.post(content_type, body, conditions)
+    if info.incarnation is None:
+        raise NotSupported("this server does not know --key and --header")
+    return calls.post(BATCH, _with_extras(content_type, body, wanted), conditions)
+
+
+def _with_extras(content_type: str, body: bytes, wanted: Appending) -> bytes:
+    if is_json_type(content_type):
+        found = split_json(body)
+        if not isinstance(found, Batch) or found.count != 1:
+            reason = found if isinstance(found, str) else "the data is not one message"
+            raise Refused(f"--key and --header are for one message: {reason}")
+        body = found.payload
+    try:
+        extra = extra_of(wanted.key, wanted.headers, None)
+    except ValueError as error:
+        raise Refused(f"--key and --header cannot be stored: {error}") from error
+    assert extra is not None
+    return encode_batch(content_type, [body], keys=[extra.key], headers=[extra.headers])
 
 
 def _body(wanted: Appending) -> bytes:
@@ -90,7 +138,9 @@ def _body(wanted: Appending) -> bytes:
     if not body:
         raise Refused("nothing to append: what was given is empty; `semel close` only closes")
     if len(body) > BODY_BYTES_MAX:
-        raise Refused(f"an append takes at most {size_text(BODY_BYTES_MAX)}; send it in parts")
+        raise Refused(
+            f"an append takes at most {size_text(BODY_BYTES_MAX)}; send it in parts, or --lines"
+        )
     return body
 
 
@@ -102,30 +152,26 @@ def _read_file(path: str) -> bytes:
         raise Refused(f"{path} cannot be read: {error.strerror}; correct --file") from error
 
 
-def _report(
-    path: str, wanted: Appending, answer: Answer, *, is_json: bool, is_lone_close: bool
-) -> None:
-    is_tagged = wanted.producer_id is not None
-    # A new batch of a producer is 200; without one, or for a lone close, 204 says nothing.
-    is_duplicate = answer.status == 204 if is_tagged and not is_lone_close else None
-    is_forgotten = "producer-receipt" in answer.headers
-    offset = None if is_forgotten else answer.header("stream-next-offset")
+def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
+    offset = receipt.next_offset
+    # A close says 204 the first time, too.
+    is_duplicate = receipt.duplicate and not is_lone_close
     facts = {
         "path": path,
         "next_offset": offset,
-        "closed": answer.is_closed,
+        "closed": receipt.closed,
         "duplicate": is_duplicate,
-        "payload_mismatch": "producer-payload-mismatch" in answer.headers,
+        "payload_mismatch": receipt.mismatch,
     }
     if is_duplicate:
         where = "its receipt is no longer kept" if offset is None else f"next offset {offset}"
         sentence = f"was stored in {path} before, {where}"
     else:
         sentence = f"stored in {path}, next offset {offset}"
-    if answer.is_closed:
+    if receipt.closed:
         sentence = "closed: " + sentence if not is_lone_close else f"closed {path} at {offset}"
     tell(sentence, facts, is_json=is_json)
-    if facts["payload_mismatch"]:
+    if receipt.mismatch:
         raise Refused(
             "payload_mismatch: that sequence was stored before with another payload, which"
             " stays; find out why two messages got one number",

@@ -2,33 +2,36 @@
 
 import click
 
-from semel.cli.options import path_argument, remote, target_of
-from semel.cli.remote import Answer, Server
+from semel.cli.options import path_argument, remote
 from semel.cli.shown import json_line, print_facts, write
+from semel.client.client import Client
+from semel.client.extras import milliseconds
+from semel.client.values import StreamInfo
+from semel.wire.headers import print_instant
 
 
 @click.command("head")
 @path_argument
 @remote
-def command(server: Server, path: str, *, is_json: bool) -> None:
+def command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the type, the end and the state of the stream PATH."""
-    facts = _facts(path, server.ask("HEAD", target_of(path)))
+    facts = _facts(path, client.stream(path).head())
     if is_json:
         write(json_line(facts))
     else:
         print_facts(facts)
 
 
-def _facts(path: str, answer: Answer) -> dict[str, object]:
-    ttl = answer.headers.get("stream-ttl")
+def _facts(path: str, info: StreamInfo) -> dict[str, object]:
+    ends = info.expires_at
     return {
         "path": path,
-        "content_type": answer.header("content-type"),
-        "next_offset": answer.header("stream-next-offset"),
-        "closed": answer.is_closed,
-        "incarnation": answer.headers.get("stream-incarnation"),
-        "ttl_seconds": int(ttl) if ttl is not None and ttl.isdigit() else None,
-        "expires_at": answer.headers.get("stream-expires-at"),
-        "dedup": answer.headers.get("stream-dedup"),
-        "dedup_from": answer.headers.get("stream-dedup-from"),
+        "content_type": info.content_type,
+        "next_offset": info.next_offset,
+        "closed": info.closed,
+        "incarnation": info.incarnation,
+        "ttl_seconds": info.ttl,
+        "expires_at": None if ends is None else print_instant(milliseconds(ends)),
+        "dedup": None if info.dedup else "off",
+        "dedup_from": info.dedup_from,
     }

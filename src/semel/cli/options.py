@@ -1,6 +1,7 @@
 """Kinds of option that several commands have, and what every command about a server takes."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from math import isfinite
 from typing import Any, Final
@@ -8,11 +9,11 @@ from typing import Any, Final
 import click
 
 from semel.cli.exits import Refused
-from semel.cli.remote import Server
+from semel.cli.remote import asking
 from semel.model.offsets import parse_offset, print_offset
-from semel.wire.headers import to_position
+from semel.wire.headers import read_instant, to_position
 from semel.wire.paths import stream_path, stream_url
-from semel.wire.problems import Problem
+from semel.wire.problems import BadRequest, Problem
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 TIMEOUT_DEFAULT: Final = 30.0
@@ -64,6 +65,52 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
         return print_offset(number)
 
 
+class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A date and a time, such as `2030-01-31T12:00:00Z`."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read it as a server would."""
+        try:
+            instant_ms = read_instant({"time": str(value)}, "time")
+        except BadRequest:
+            wanted = "a date and time such as 2030-01-31T12:00:00Z"
+            self.fail(f"{value!r} is none; wanted is {wanted}", param, ctx)
+        assert instant_ms is not None
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=instant_ms)
+
+
+class Word(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """What can travel in a header."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Let printable ASCII pass."""
+        text = str(value)
+        if not (text.isascii() and text.isprintable() and text == text.strip()):
+            self.fail(f"{text!r} must be printable ASCII, without spaces around it", param, ctx)
+        return text
+
+
+class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A header of a message, `NAME=VALUE`."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Split it; the value may hold more of `=`."""
+        name, sign, text = str(value).partition("=")
+        if not (name and sign):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
 class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     """The name of a stream, such as `shop/orders`."""
 
@@ -73,17 +120,12 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
         """Let pass what a server would, and say at once what it would not."""
         text = str(value)
         try:
-            found = stream_path(target_of(text))
+            found = stream_path(stream_url("", text))
         except UnicodeEncodeError:
             self.fail("the name is not UTF-8", param, ctx)
         if isinstance(found, Problem):
             self.fail(f"{text!r}: {found.message}", param, ctx)
         return found
-
-
-def target_of(path: str) -> str:
-    """Print where a stream lives on its server."""
-    return stream_url("", path)
 
 
 def path_argument(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,8 +156,8 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
     @wraps(function)
     def run(*, url: str, timeout: float, **given: Any) -> Any:
-        with Server(url, timeout) as server:
-            return function(server, **given)
+        with asking(url, timeout) as client:
+            return function(client, **given)
 
     return run
 

@@ -1,44 +1,25 @@
 """`semel producers`: who writes, what is remembered of it, and what would happen."""
 
 import sys
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
-from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from semel.cli.exits import EXIT_REFUSED, Refused
 from semel.cli.options import path_argument, remote
-from semel.cli.remote import NotUnderstood, Server
 from semel.cli.shown import json_line, print_facts, tell, write
 from semel.cli.text import printable
-
-_ADDRESS: Final = "/v1/producers"
-_PAGE_MAX: Final = 1_000
-
-
-class _Page(Struct):
-    """What the server lists at once; `next` is where to go on."""
-
-    producers: list[dict[str, Any]]
-    next: str | None = None
+from semel.client.client import Client
+from semel.client.values import ProducerState
 
 
 @click.group("producers")
 def command() -> None:
     """Look after the producers of streams, and register ids."""
-
-
-def _page(server: Server, query: dict[str, str]) -> _Page:
-    body = server.ask("GET", _ADDRESS, query=query).body
-    try:
-        return msgspec.json.decode(body, type=_Page)
-    except msgspec.DecodeError as error:
-        raise NotUnderstood(f"the list of producers cannot be read: {error}") from error
 
 
 # ---- ls, show ------------------------------------------------------------------------------------
@@ -47,38 +28,32 @@ def _page(server: Server, query: dict[str, str]) -> _Page:
 @command.command("ls")
 @path_argument
 @remote
-def list_command(server: Server, *, path: str, is_json: bool) -> None:
+def list_command(client: Client, *, path: str, is_json: bool) -> None:
     """List the producers of a stream: a table on a terminal, else an id per line."""
-    for producers in _pages(server, path):
-        if is_json:
-            write(b"".join(map(json_line, producers)))
-        elif sys.stdout.isatty():
-            Console(highlight=False).print(_table(producers))
-        else:
-            lines = [printable(str(one.get("producer_id"))) + "\n" for one in producers]
-            write("".join(lines).encode())
+    producers = client.stream(path).producers()
+    if is_json:
+        write(b"".join(json_line(_facts(producer)) for producer in producers))
+    elif sys.stdout.isatty():
+        Console(highlight=False).print(_table(producers))
+    else:
+        lines = [printable(producer.producer_id) + "\n" for producer in producers]
+        write("".join(lines).encode())
 
 
-def _pages(server: Server, path: str) -> Iterator[list[dict[str, Any]]]:
-    after = ""
-    while True:
-        page = _page(server, {"stream": path, "after": after, "limit": str(_PAGE_MAX)})
-        if page.producers:
-            yield page.producers
-        if page.next is None:
-            return
-        if page.next <= after:
-            raise NotUnderstood("the list of producers does not go on")
-        after = page.next
+def _facts(producer: ProducerState) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(producer)
+    if producer.receipts is None:
+        del facts["receipts"]
+    return facts
 
 
-def _table(producers: list[dict[str, Any]]) -> Table:
+def _table(producers: list[ProducerState]) -> Table:
     table = Table(box=None, pad_edge=False)
     names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
     for name in names:
         table.add_column(name.replace("_", " "), overflow="fold")
     for producer in producers:
-        shown = [producer.get(name) for name in names]
+        shown = [getattr(producer, name) for name in names]
         words = ["" if value is None else printable(str(value)) for value in shown]
         table.add_row(*map(Text, words))
     return table
@@ -88,17 +63,16 @@ def _table(producers: list[dict[str, Any]]) -> Table:
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @remote
-def show_command(server: Server, *, path: str, producer_id: str, is_json: bool) -> None:
+def show_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
     """Show all a stream remembers of a producer."""
-    page = _page(server, {"stream": path, "id": producer_id})
-    if not page.producers:
+    producers = client.stream(path).producers(producer_id)
+    if not producers:
         raise Refused(f"{path} remembers nothing of {producer_id}", EXIT_REFUSED)
-    found = page.producers[0]
+    found = _facts(producers[0])
     if is_json:
         write(json_line(found))
         return
-    held = found.pop("receipts", None) or []
-    print_facts({**found, "receipts": len(held)})
+    print_facts({**found, "receipts": len(found.get("receipts", ()))})
 
 
 # ---- explain, forget, register -------------------------------------------------------------------
@@ -113,16 +87,10 @@ def show_command(server: Server, *, path: str, producer_id: str, is_json: bool) 
 @click.option("--mode", type=click.Choice(["dense", "sparse"]), default="dense", show_default=True)
 @remote
 def explain_command(
-    server: Server, *, path: str, producer_id: str, is_json: bool, **given: Any
+    client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **given: Any
 ) -> None:
     """Tell what an append would be answered, and why, without making it."""
-    query = {"stream": path, "id": producer_id}
-    query |= {name: str(value) for name, value in given.items() if value is not None}
-    body = server.ask("GET", f"{_ADDRESS}/explain", query=query).body
-    try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise NotUnderstood(f"the explanation cannot be read: {error}") from error
+    found = client.stream(path).explain(producer_id, seq, **given)
     if is_json:
         write(json_line(found))
         return
@@ -140,9 +108,9 @@ def _sentence(found: dict[str, Any]) -> str:
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @remote
-def forget_command(server: Server, *, path: str, producer_id: str, is_json: bool) -> None:
+def forget_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
     """Let a stream forget a producer: what it sends next is new, even if it was stored before."""
-    server.ask("DELETE", _ADDRESS, query={"stream": path, "id": producer_id}).expect(204)
+    client.stream(path).forget_producer(producer_id)
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
     tell(f"{path} has forgotten {producer_id}", facts, is_json=is_json)
 
@@ -150,13 +118,8 @@ def forget_command(server: Server, *, path: str, producer_id: str, is_json: bool
 @command.command("register")
 @click.argument("producer_id", metavar="[ID]", required=False)
 @remote
-def register_command(server: Server, *, producer_id: str | None, is_json: bool) -> None:
+def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
     """Get an id, or the next epoch of ID, which fences off whoever writes under an older one."""
-    wanted = {} if producer_id is None else {"producer_id": producer_id}
-    answer = server.ask("POST", _ADDRESS, body=msgspec.json.encode(wanted))
-    try:
-        found = msgspec.json.decode(answer.body, type=dict[str, Any])
-        words = f"producer {found['producer_id']} has epoch {found['producer_epoch']}"
-    except (msgspec.DecodeError, KeyError) as error:
-        raise NotUnderstood(f"the registration cannot be read: {error}") from error
-    tell(words, found, is_json=is_json)
+    found = client.register_producer(producer_id)
+    words = f"producer {found.producer_id} has epoch {found.producer_epoch}"
+    tell(words, msgspec.to_builtins(found), is_json=is_json)

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.text import printable
+from semel.client.values import Message
 from semel.model.media import is_json
-from semel.model.offsets import print_offset
-from semel.wire.bodies import Frames, messages_of
 
 # JSON has these between its tokens only, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
@@ -41,17 +40,16 @@ def style_of(*, is_raw: bool, is_json: bool) -> Style:
     return Style.SAFE_LINES if sys.stdout.isatty() else Style.LINES
 
 
-def render(frames: Frames, style: Style) -> Iterator[bytes]:
-    """Render each message of a read."""
-    is_json_stream = is_json(frames.content_type)
-    for piece in frames.pieces:
-        for at, message in enumerate(messages_of(piece)):
-            if style is Style.RAW:
-                yield message
-            elif style is Style.JSON:
-                yield _object(message, piece.offset + at, piece.time_ms, is_json=is_json_stream)
-            else:
-                yield _line(message, is_safe=style is Style.SAFE_LINES, is_json=is_json_stream)
+def render(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
+    """Render messages."""
+    for message in messages:
+        if style is Style.RAW:
+            yield message.raw
+        elif style is Style.JSON:
+            yield _object(message)
+        else:
+            is_safe = style is Style.SAFE_LINES
+            yield _line(message.raw, is_safe=is_safe, is_json=is_json(message.content_type))
 
 
 def _line(message: bytes, *, is_safe: bool, is_json: bool) -> bytes:
@@ -70,16 +68,28 @@ def _escape(char: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
 
 
-def _object(message: bytes, offset: int, time_ms: int, *, is_json: bool) -> bytes:
-    shown: dict[str, Any] = {"offset": print_offset(offset), "written_at_ms": time_ms}
-    if is_json:
-        shown["value"] = msgspec.Raw(message.translate(_ONE_LINE))
+def _object(message: Message) -> bytes:
+    """Render all that is known of a message; what it does not carry is left away."""
+    shown: dict[str, Any] = {"offset": message.offset, "written_at_ms": message.written_ms}
+    if message.time_ms is not None:
+        shown["timestamp_ms"] = message.time_ms
+    if message.key is not None:
+        shown["key"] = _text_or_base64(message.key)
+    if message.headers:
+        shown["headers"] = [[name, _text_or_base64(value)] for name, value in message.headers]
+    if is_json(message.content_type):
+        shown["value"] = msgspec.Raw(message.raw.translate(_ONE_LINE))
     else:
-        try:
-            shown["text"] = message.decode()
-        except UnicodeDecodeError:
-            shown["base64"] = base64.b64encode(message).decode()
+        found = _text_or_base64(message.raw)
+        shown |= {"text": found} if isinstance(found, str) else found
     return json_line(shown)
+
+
+def _text_or_base64(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def json_line(value: object) -> bytes:

@@ -1,27 +1,18 @@
 """What messages look like when they are printed."""
 
 import json
-import struct
 
 import pytest
 
 from semel.cli.shown import Style, render
-from semel.wire.bodies import Frames, Piece
+from semel.client.values import Message
 
 FIRST = "0000000000000000_0000000000000007"
 
 
-def frames(content_type: str, *messages: bytes) -> Frames:
-    is_json = content_type == "application/json"
-    lengths = struct.pack(f"<{len(messages)}I", *map(len, messages)) if len(messages) > 1 else b""
-    payload = (b"," if is_json else b"").join(messages)
-    piece = Piece(7, len(messages), payload, lengths, is_json and len(messages) > 1, 1234)
-    end = 7 + len(messages)
-    return Frames(content_type, [piece], end, end, is_up_to_date=True, is_closed=False)
-
-
 def lines(content_type: str, style: Style, *messages: bytes) -> list[bytes]:
-    return list(render(frames(content_type, *messages), style))
+    found = [Message(raw, content_type, 7 + at, 8 + at, 1234) for at, raw in enumerate(messages)]
+    return list(render(found, style))
 
 
 def test_raw_is_the_bytes_and_nothing_else() -> None:
@@ -66,3 +57,22 @@ def test_json_output_has_offset_time_and_what_kind_of_value_it_is() -> None:
     assert [one.pop("offset") for one in shown] == [FIRST] * 3
     assert [one.pop("written_at_ms") for one in shown] == [1234] * 3
     assert shown == [{"value": {"a": 1}}, {"text": "ä"}, {"base64": "/w=="}]
+
+
+def test_json_output_has_what_a_message_carries() -> None:
+    message = Message(
+        b"1", "application/json", 7, 8, 1234, b"k", [("a", b"b"), ("a", b"\xff")], time_ms=-5
+    )
+    shown = json.loads(b"".join(render([message], Style.JSON)))
+    assert shown == {
+        "offset": FIRST,
+        "written_at_ms": 1234,
+        "timestamp_ms": -5,
+        "key": "k",
+        "headers": [["a", "b"], ["a", {"base64": "/w=="}]],
+        "value": 1,
+    }
+    message = Message(b"x", "text/plain", 7, 8, 1234, b"\xff")
+    shown = json.loads(b"".join(render([message], Style.JSON)))
+    assert (shown["key"], shown["text"]) == ({"base64": "/w=="}, "x")
+    assert "headers" not in shown
