@@ -375,6 +375,33 @@ def test_lines_of_a_producer_are_stored_once_however_often_they_are_sent(
     assert "absent" in served.refused(64, "append", "import", "--lines", "--file", "absent")
 
 
+@pytest.mark.crash
+def test_lines_that_were_interrupted_by_two_kills_are_sent_again_and_stored_once(
+    tmp_path: Path,
+) -> None:
+    lines = [f"line {number}\n" for number in range(20_000)]
+    source = tmp_path / "source"
+    source.write_text("".join(lines))
+    with serving(tmp_path / "data") as served:
+        served.semel("create", "import", "--content-type", "text/plain")
+        command = ("append", "import", "--lines", "--producer", "source")
+        with subprocess.Popen(
+            [*PROGRAM, *command, "--url", served.url], stdin=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write("".join(lines[:15_000]))
+            process.stdin.flush()
+            while not served.semel("read", "import", "--limit", "1").stdout:
+                assert process.poll() is None
+            process.kill()
+        served.end(signal.SIGKILL)
+        served.start()
+        (told,) = served.json(*command, "--file", str(source))
+        assert isinstance(told["stored_before"], int)
+        assert 0 < told["stored_before"] <= 15_000
+        assert served.semel("read", "import").stdout == "".join(lines)
+
+
 def test_an_append_may_ask_for_the_end_it_knows(served: Served) -> None:
     served.semel("create", "matched", "--content-type", "text/plain")
     assert served.semel("append", "matched", "x", "--if-match", "0").exit_code == 0
