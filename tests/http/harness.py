@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 import threading
 import time
@@ -13,13 +14,15 @@ import msgspec
 import pytest
 import uvloop
 
+from semel.broker.clock import Clock
 from semel.server.http import Handler, Request, Responder, Response, Stream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.wire.rendering import CONSTANT_HEADERS
+from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
 
 ANSWER_SECONDS: Final = 20.0
 LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+DATE: Final = re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
 HOST: Final = b"Host: localhost\r\n"
 
 each_loop = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
@@ -42,8 +45,10 @@ def echo(request: Request, responder: Responder) -> None:
 class Server:
     """A running listener. What escapes to its loop, or is logged, is kept for the test."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits | None, loop: str) -> None:
-        self.listener = Listener()
+    def __init__(
+        self, handler: Handler, limits: HttpLimits | None, loop: str, clock: Clock | None
+    ) -> None:
+        self.listener = Listener(clock)
         self.escaped: list[dict[str, Any]] = []
         self.logged: list[logging.LogRecord] = []
         self.loop = LOOPS[loop]()
@@ -97,9 +102,10 @@ def serving(
     *,
     loop: str = "uvloop",
     may_log: bool = False,
+    clock: Clock | None = None,
 ) -> Iterator[Server]:
     """A server that must neither let an exception escape nor, unless told so, log an error."""
-    server = Server(handler, limits, loop)
+    server = Server(handler, limits, loop, clock)
     keeper = Keeper(server.logged)
     logger = logging.getLogger("semel.server")
     logger.addHandler(keeper)
@@ -179,6 +185,9 @@ class Client:
         if code >= 200:  # every answer has these; what is left is its own
             for name, value in CONSTANT_HEADERS:
                 assert headers.pop(name.lower()) == value
+            name, value = EXPOSED_HEADER  # its own test tells when it must be there
+            assert headers.pop(name.lower(), value) == value
+            assert DATE.fullmatch(headers.pop("date"))
         return code, headers
 
     def answer(self, *, is_head: bool = False) -> Answer:

@@ -1,6 +1,7 @@
 """The whole server with a clock that is wrong: in 1970, in 2099, and back."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.server.app import App
-from semel.server.http import Request, Responder
-from tests.http.harness import Answer, Server, serving
+from semel.server.http import Handler, Request, Responder
+from semel.server.limits_http import HttpLimits
+from tests.http.harness import Answer, Server, echo, eventually, serving
 
 AT_1970: Final = 0
 AT_2026: Final = 1_790_000_000_000
@@ -59,7 +61,7 @@ def a_bed(data: Path, now_ms: int) -> Iterator[Bed]:
     def handler(request: Request, responder: Responder) -> None:
         apps[0].handle(request, responder)
 
-    with serving(handler) as server:
+    with serving(handler, clock=clock) as server:
 
         async def begin() -> Engine:
             engine = await Engine.open(str(data), SETTINGS, clock=clock)
@@ -86,6 +88,49 @@ def test_a_server_works_with_a_clock_far_off(tmp_path: Path, now_ms: int) -> Non
         events = bed.ask("GET", "s?offset=-1&live=sse")
         assert events.body.startswith(b"event: data\ndata:x\n\nevent: control\n")
         assert b'"streamCursor":"-' not in events.body
+
+
+def dates(data: bytes) -> set[bytes]:
+    return set(re.findall(rb"\r\nDate: ([^\r]*)\r\n", data))
+
+
+def everything(server: Server, request: bytes) -> bytes:
+    with server.connect() as client:
+        client.send(request)
+        return client.file.read()
+
+
+def in_pieces(request: Request, responder: Responder) -> None:
+    stream = responder.start(200, [])
+    stream.write(request.path.encode())
+    stream.end()
+
+
+LAST: Final = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("handler", [echo, in_pieces])
+@pytest.mark.parametrize("request_bytes", [LAST, b"nonsense\r\n\r\n"])
+def test_every_answer_tells_the_date(handler: Handler, request_bytes: bytes) -> None:
+    """RFC 9110, 6.6.1: also one in pieces, also a refusal of the connection."""
+    with serving(handler, clock=WrongClock(AT_1970)) as server:
+        assert dates(everything(server, request_bytes)) == {b"Thu, 01 Jan 1970 00:00:00 GMT"}
+
+
+def test_a_crowded_server_tells_the_date_too() -> None:
+    limits = HttpLimits(connections_max=1)
+    with serving(limits=limits, clock=WrongClock(AT_1970)) as server, server.connect():
+        assert eventually(lambda: server.call(lambda: server.listener.connection_count) == 1)
+        assert dates(everything(server, LAST)) == {b"Thu, 01 Jan 1970 00:00:00 GMT"}
+
+
+def test_the_date_goes_on() -> None:
+    clock = WrongClock(AT_1970)
+    with serving(limits=HttpLimits(linger_seconds=0.1), clock=clock) as server:
+        everything(server, LAST)
+        clock.time_ms = AT_2099
+        late = {b"Thu, 01 Jan 2099 00:00:00 GMT"}
+        assert eventually(lambda: dates(everything(server, LAST)) == late)
 
 
 def test_a_date_is_compared_with_the_clock_as_it_is_now(tmp_path: Path) -> None:

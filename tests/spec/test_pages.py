@@ -168,7 +168,27 @@ def test_every_answer_carries_the_headers_for_browsers(stream: Stream) -> None:
         assert answer.headers["x-content-type-options"] == "nosniff", answer
         assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
         assert answer.headers["access-control-allow-origin"] == "*"
-        assert words(answer.headers["access-control-expose-headers"]) >= RESPONSE_HEADERS
+
+
+@pytest.mark.spec("protocol 1.10")
+def test_an_answer_that_a_cache_may_keep_shows_its_headers_to_every_site(stream: Stream) -> None:
+    """A cache may have got it for somebody who is no browser."""
+    stream.create(b"x")
+    for target in (stream.target, "/health", "/nothing"):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            answer = stream.server.ask(method, target)
+            assert words(answer.headers["access-control-expose-headers"]) >= RESPONSE_HEADERS
+            assert "origin" not in answer.headers.get("vary", "").lower()
+
+
+@pytest.mark.spec("protocol 1.10")
+def test_an_answer_to_a_write_shows_its_headers_to_a_browser_only(stream: Stream) -> None:
+    for _ in range(3):  # the third head is one that was seen before
+        for headers in ({}, {"origin": "https://site.example"}):
+            for method in ("PUT", "POST", "PATCH", "DELETE"):
+                answer = stream.server.ask(method, stream.target, b"x", **headers)
+                shown = answer.headers.get("access-control-expose-headers", "")
+                assert (words(shown) >= RESPONSE_HEADERS) == bool(headers)
 
 
 # ---- refusals ------------------------------------------------------------------------------------

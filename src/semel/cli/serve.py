@@ -162,7 +162,7 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
     )
-    listener = Listener()
+    listener = Listener(engine.clock)
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     raise_file_limit(limits)
     try:

@@ -266,7 +266,9 @@ class Connection(asyncio.Protocol):
         closes = head.closes or self._registry.is_draining
         if closes:
             self._go_deaf()
-        exchange = Exchange(self, head.is_head, head.is_modern, closes, len(request.body))
+        starts = self._registry.starts
+        lines = starts.exposed if head.is_exposed else starts.plain
+        exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
             self._handler(request, exchange)
@@ -380,7 +382,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, refused: Refused) -> None:
         """Answer what cannot be served, after all that is owed, and end."""
         self._go_deaf()
-        exchange = Exchange(self, closes=True)
+        exchange = Exchange(self, self._registry.starts.exposed, closes=True)
         self._waiting.append(exchange)
         exchange.send(problem(refused))
 

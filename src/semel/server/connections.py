@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from semel.broker.clock import Clock
 from semel.server.heads import Heads
 from semel.server.http import Refused
 from semel.server.limits_http import HttpLimits, connection_room
+from semel.server.starts import Starts
 
 
 class Member(Protocol):
@@ -27,8 +29,9 @@ class Member(Protocol):
 class Connections:
     """All connections of a listener, and what they hold together."""
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, clock: Clock) -> None:
         self.heads: Final = Heads(limits)
+        self.starts: Final = Starts(clock)
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[Member]] = set()
@@ -52,7 +55,8 @@ class Connections:
             self.on_empty()
 
     def sweep(self, now: float) -> None:
-        """Look at every deadline."""
+        """Look at the clock, and at every deadline."""
+        self.starts.turn()
         for connection in tuple(self.members):
             connection.check(now)
 

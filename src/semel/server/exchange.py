@@ -2,33 +2,18 @@
 
 import logging
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Final, Protocol
 
 from msgspec import Struct
 
 from semel.server.http import Headers, Piece, Refused, Response, Stream, problem
-from semel.wire.rendering import CONSTANT_LINES
+from semel.server.starts import Lines
 
 _log: Final = logging.getLogger("semel.server")
 
 # Below this, one copy is cheaper than a second buffer on its way to the kernel.
 _JOIN_BYTES_MAX: Final = 16 * 1024
-_STATUS_LINES: Final = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
-}
 _BARE: Final = frozenset({204, 304})  # never with a body, nor with its length
-
-
-class _Starts(dict[int, bytes]):
-    """The first lines of an answer, which depend on nothing but its status."""
-
-    def __missing__(self, status: int) -> bytes:
-        line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
-        return self.setdefault(status, (line + CONSTANT_LINES).encode("ascii"))
-
-
-_STARTS: Final = _Starts()
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -67,6 +52,7 @@ class Exchange(Struct, eq=False, gc=False):
     """
 
     _line: Line
+    _starts: Lines
     _is_head: bool = False
     _is_modern: bool = True
     closes: bool = False
@@ -113,7 +99,7 @@ class Exchange(Struct, eq=False, gc=False):
         framing = b"" if status in _BARE else b"Content-Length: 0\r\n"
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
-        self._complete(b"%b%b%b\r\n" % (_STARTS[status], lines, framing))
+        self._complete(b"%b%b%b\r\n" % (self._starts[status], lines, framing))
 
     def _complete(self, data: bytes) -> None:
         """Send the end of the answer, or all of it."""
@@ -135,7 +121,7 @@ class Exchange(Struct, eq=False, gc=False):
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("an answer's header holds a line end")
-        return _STARTS[status] + f"{fields}{framing}\r\n".encode("latin-1")
+        return self._starts[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
         """The handler broke: say so if nothing was said yet, and end the connection."""

@@ -44,6 +44,7 @@ class Head(Struct, gc=False, eq=False):
     is_head: bool = False
     closes: bool = False  # the client will not go on after this request
     is_expecting: bool = False  # the client waits for a word from us before it sends the body
+    is_exposed: bool = True  # a script of another site may read the headers of the answer
     plan: object = None
 
 

@@ -4,6 +4,7 @@ import asyncio
 from ssl import SSLContext
 from typing import Final
 
+from semel.broker.clock import Clock, SystemClock
 from semel.server.connection import Connection
 from semel.server.connections import Connections
 from semel.server.http import Handler
@@ -16,8 +17,9 @@ _LAST_WORD_SECONDS: Final = 1.0
 class Listener:
     """One listening address. All methods belong to the loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.port = 0
+        self._clock = clock or SystemClock()
         self._server: asyncio.Server | None = None
         self._registry: Connections | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -38,7 +40,7 @@ class Listener:
     ) -> int:
         """Accept connections; the port, which is a free one if 0 was asked for."""
         limits = limits or HttpLimits()
-        registry = Connections(limits)
+        registry = Connections(limits, self._clock)
         loop = asyncio.get_running_loop()
         # Until its handshake is done nobody knows of a connection: TLS has to mind the time itself.
         handshake_seconds = None if ssl is None else limits.header_seconds

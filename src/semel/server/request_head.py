@@ -27,6 +27,8 @@ _BEGINNING: Final = frozenset(
     rb"!#$%&'*+-.^_`|~0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
 )
 
+_WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
 _MEMO_LINES_MAX: Final = 4096
 _MEMO_LINE_BYTES_MAX: Final = 256
 
@@ -102,7 +104,18 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
         _check_host(host, repeated, is_modern)
     is_head = method == "HEAD"
     closes = not keeps_alive(headers.get("connection"), is_modern)
-    return Head(method, path, query, headers, repeated, is_modern, is_head, closes)
+    is_exposed = method not in _WRITES or "origin" in headers
+    return Head(
+        method,
+        path,
+        query,
+        headers,
+        repeated,
+        is_modern,
+        is_head,
+        closes,
+        is_exposed=is_exposed,
+    )
 
 
 def _check_lengths(lines: list[str], limits: HttpLimits) -> None:

@@ -93,7 +93,7 @@ class InProcessServer:
     async def _listen(self, engine: Engine) -> None:
         long_poll, sse = self._live_seconds
         self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse)
-        self._listener = Listener()
+        self._listener = Listener(engine.clock)
         self.port = await self._listener.start(
             _HOST, self.port, self._app.handle, self._http_limits
         )

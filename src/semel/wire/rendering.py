@@ -76,16 +76,18 @@ CONSTANT_HEADERS: Final[Fields] = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "cross-origin"),
     ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS)),
 ]
+# Only a script in a browser needs it. A cache may hand an answer to anybody, so the answers it may
+# keep must all have it; an answer to a write is nobody else's.
+EXPOSED_HEADER: Final = ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS))
 PREFLIGHT_HEADERS: Final[Fields] = [
     ("Access-Control-Allow-Methods", METHODS),
     ("Access-Control-Allow-Headers", ", ".join(_REQUEST_HEADERS)),
     ("Access-Control-Max-Age", "86400"),
 ]
 
-
 CONSTANT_LINES: Final = "".join([f"{name}: {value}\r\n" for name, value in CONSTANT_HEADERS])
+EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 
 
 class Response(Struct, frozen=True, gc=False):
