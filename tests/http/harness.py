@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ssl import SSLContext
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +47,12 @@ class Server:
     """A running listener. What escapes to its loop, or is logged, is kept for the test."""
 
     def __init__(
-        self, handler: Handler, limits: HttpLimits | None, loop: str, clock: Clock | None
+        self,
+        handler: Handler,
+        limits: HttpLimits | None,
+        loop: str,
+        clock: Clock | None,
+        tls: SSLContext | None,
     ) -> None:
         self.listener = Listener(clock)
         self.escaped: list[dict[str, Any]] = []
@@ -55,7 +61,8 @@ class Server:
         self.loop.set_exception_handler(lambda _, context: self.escaped.append(context))
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
-        self.port = self.run(self.listener.start("127.0.0.1", 0, handler, limits))
+        self.port = self.run(self.listener.bind("127.0.0.1", 0))
+        self.call(lambda: self.listener.start(handler, limits, ssl=tls))
 
     def run(self, coroutine: Any) -> Any:
         """Run a coroutine on the server's loop, and wait."""
@@ -103,9 +110,10 @@ def serving(
     loop: str = "uvloop",
     may_log: bool = False,
     clock: Clock | None = None,
+    tls: SSLContext | None = None,
 ) -> Iterator[Server]:
     """A server that must neither let an exception escape nor, unless told so, log an error."""
-    server = Server(handler, limits, loop, clock)
+    server = Server(handler, limits, loop, clock, tls)
     keeper = Keeper(server.logged)
     logger = logging.getLogger("semel.server")
     logger.addHandler(keeper)

@@ -85,7 +85,7 @@ def test_a_directory_in_use_is_refused_and_nothing_is_left_open() -> None:
         with pytest.raises(DirectoryLocked), InProcessServer(server.data):
             pass
         with (
-            pytest.raises(OSError, match="address already in use"),
+            pytest.raises(OSError, match="Address already in use"),
             InProcessServer(port=server.port),
         ):
             pass

@@ -245,4 +245,5 @@ def test_a_port_in_use_is_said_plainly(lives: Lives) -> None:
         assert server.wait() != 0
     assert f"cannot listen on 127.0.0.1:{port}" in server.stderr
     assert "Traceback" not in server.stderr
+    assert not Path(server.data).exists(), "nothing may be made for a server that cannot serve"
     assert lives.start().is_sound(), "the directory must be free again"

@@ -145,12 +145,16 @@ def command(**given: Any) -> None:
 
 
 async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -> None:
-    with Steps() as steps:
-        engine = await Engine.open(
-            serving.data,
-            settings,
-            progress=lambda done, total: steps.show("the journal", done, total),
-        )
+    listener = Listener()
+    try:  # before the directory is touched: making a new one may take a while, and much room
+        port = await listener.bind(serving.host, serving.port)
+    except OSError as error:
+        raise _cannot_listen(serving, error) from error
+    try:
+        engine = await _open(serving.data, settings)
+    except BaseException:
+        await listener.drain(0.0)
+        raise
     told = _told_to_end()
     scheme = "http" if tls is None else "https"
     app = App(
@@ -162,11 +166,10 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
     )
-    listener = Listener(engine.clock)
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     raise_file_limit(limits)
     try:
-        port = await listener.start(serving.host, serving.port, app.handle, limits, ssl=tls)
+        listener.start(app.handle, limits, ssl=tls)
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
@@ -178,6 +181,15 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
     app.drain()
     await draining
     await engine.close()
+
+
+async def _open(data: str, settings: Settings) -> Engine:
+    with Steps() as steps:
+        return await Engine.open(
+            data,
+            settings,
+            progress=lambda done, total: steps.show("the journal", done, total),
+        )
 
 
 def _told_to_end() -> asyncio.Event:

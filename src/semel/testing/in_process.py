@@ -94,9 +94,8 @@ class InProcessServer:
         long_poll, sse = self._live_seconds
         self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse)
         self._listener = Listener(engine.clock)
-        self.port = await self._listener.start(
-            _HOST, self.port, self._app.handle, self._http_limits
-        )
+        self.port = await self._listener.bind(_HOST, self.port)
+        self._listener.start(self._app.handle, self._http_limits)
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

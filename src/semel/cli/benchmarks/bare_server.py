@@ -77,7 +77,8 @@ async def serve(directory: str | None) -> None:
     """Serve until SIGTERM."""
     bare = Bare(None if directory is None else BareFiles(directory))
     listener = Listener()
-    port = await listener.start("127.0.0.1", 0, bare.handle)
+    port = await listener.bind("127.0.0.1", 0)
+    listener.start(bare.handle)
     sys.stdout.write(f"listening on http://127.0.0.1:{port}\n")
     sys.stdout.flush()
     told = asyncio.Event()

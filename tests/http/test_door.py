@@ -1,0 +1,157 @@
+"""The door: how connections get in, and who is not let in."""
+
+import asyncio
+import errno
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.server.connection import Connection
+from semel.server.http import Request, Responder, Response
+from semel.server.limits_http import HttpLimits
+from semel.server.listener import Listener
+from tests.http.harness import Client, each_loop, echo, get, serving
+
+
+@each_loop
+def test_many_who_come_at_once_are_let_in_together(loop: str) -> None:
+    """One at a time, each would wait for a turn of everybody who came before."""
+    turns: list[int] = []
+
+    def handler(_: Request, responder: Responder) -> None:
+        turns.append(ticks[0])
+        responder.send(Response(200, []))
+
+    ticks = [0]
+
+    def tick() -> None:
+        ticks[0] += 1
+        server.loop.call_soon(tick)
+
+    with serving(handler, loop=loop) as server:
+        gate = threading.Event()
+        server.loop.call_soon_threadsafe(gate.wait)
+        clients = [server.connect() for _ in range(100)]
+        for client in clients:
+            client.send(get())
+        server.loop.call_soon_threadsafe(tick)
+        gate.set()
+        for client in clients:
+            assert client.answer().status == 200
+            client.close()
+    assert turns[-1] - turns[0] < 50
+
+
+def test_a_connection_that_cannot_be_accepted_is_accepted_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = [OSError(errno.EMFILE, "Too many open files")] * 3
+    accept = socket.socket.accept
+
+    def fail(listening: socket.socket) -> tuple[socket.socket, Any]:
+        if refusals:
+            raise refusals.pop()
+        return accept(listening)
+
+    with serving() as server:
+        monkeypatch.setattr(socket.socket, "accept", fail)
+        assert server.still_serves()
+    assert refusals == []
+    assert "cannot accept a connection: Too many open files" in caplog.text
+
+
+def test_nobody_is_served_before_the_start() -> None:
+    with serving() as server:
+        other = Listener()
+        port = server.run(other.bind("127.0.0.1", 0))
+        with pytest.raises(ConnectionRefusedError):
+            Client(port)
+        server.call(lambda: other.start(echo))
+        with Client(port) as client:
+            assert client.ask(get()).status == 200
+        server.run(other.drain(0.0))
+
+
+def test_an_address_that_is_taken_is_refused() -> None:
+    with serving() as server:
+        other = Listener()
+        with pytest.raises(OSError, match="in use"):
+            server.run(other.bind("127.0.0.1", server.port))
+
+
+def test_answers_are_not_held_back_by_the_kernel() -> None:
+    """Without TCP_NODELAY a second small piece would wait for the first to be acknowledged."""
+    sockets: list[Any] = []
+    made = Connection.connection_made
+
+    def keep(self: Connection, transport: asyncio.BaseTransport) -> None:
+        sockets.append(transport.get_extra_info("socket"))
+        made(self, transport)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "connection_made", keep)
+        with serving() as server:
+            assert server.still_serves()
+            with server.connect() as client:
+                assert client.ask(get()).status == 200
+                assert sockets[-1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+# ---- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl for a certificate")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command = ["openssl", *words.split(), "-keyout", key, "-out", cert]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
+
+
+def is_served_over_tls(port: int) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain) as line,
+    ):
+        line.sendall(get("/alive"))
+        return line.recv(12) == b"HTTP/1.1 200"
+
+
+@each_loop
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half a greeting"])
+def test_a_handshake_has_a_deadline(tls: ssl.SSLContext, loop: str, said: bytes) -> None:
+    with serving(limits=HttpLimits(header_seconds=0.2), tls=tls, loop=loop) as server:
+        with server.connect() as client:
+            client.send(said)
+            assert client.is_closed()
+        assert is_served_over_tls(server.port)
+
+
+@each_loop
+def test_who_does_not_speak_tls_is_hung_up_on(tls: ssl.SSLContext, loop: str) -> None:
+    with serving(tls=tls, loop=loop) as server:
+        with server.connect() as client:
+            client.send(get())
+            assert client.file.read() != b"HTTP"
+        assert is_served_over_tls(server.port)
+
+
+def test_a_handshake_under_way_does_not_hold_up_the_end(tls: ssl.SSLContext) -> None:
+    with serving(tls=tls) as server, server.connect() as client:
+        assert is_served_over_tls(server.port)  # so the one before it was let in
+        server.run(server.listener.drain(0.0))
+        assert client.is_closed()
