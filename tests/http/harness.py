@@ -19,6 +19,7 @@ from semel.broker.clock import Clock
 from semel.server.http import Handler, Request, Responder, Response, Stream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
+from semel.server.unread import Unread
 from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
 
 ANSWER_SECONDS: Final = 20.0
@@ -53,6 +54,7 @@ class Server:
         loop: str,
         clock: Clock | None,
         tls: SSLContext | None,
+        unread: Unread | None,
     ) -> None:
         self.listener = Listener(clock)
         self.escaped: list[dict[str, Any]] = []
@@ -62,7 +64,7 @@ class Server:
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         self.port = self.run(self.listener.bind("127.0.0.1", 0))
-        self.call(lambda: self.listener.start(handler, limits, ssl=tls))
+        self.call(lambda: self.listener.start(handler, limits, unread=unread, ssl=tls))
 
     def run(self, coroutine: Any) -> Any:
         """Run a coroutine on the server's loop, and wait."""
@@ -111,9 +113,10 @@ def serving(
     may_log: bool = False,
     clock: Clock | None = None,
     tls: SSLContext | None = None,
+    unread: Unread | None = None,
 ) -> Iterator[Server]:
     """A server that must neither let an exception escape nor, unless told so, log an error."""
-    server = Server(handler, limits, loop, clock, tls)
+    server = Server(handler, limits, loop, clock, tls, unread)
     keeper = Keeper(server.logged)
     logger = logging.getLogger("semel.server")
     logger.addHandler(keeper)

@@ -30,6 +30,7 @@ from semel.model.limits import (
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
+from semel.server.unread import Unread
 
 PORT_DEFAULT: Final = 4437
 LONG_POLL_SECONDS_DEFAULT: Final = 30.0
@@ -157,6 +158,8 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         raise
     told = _told_to_end()
     scheme = "http" if tls is None else "https"
+    limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
+    unread = Unread(limits)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
@@ -165,11 +168,11 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         dedup=serving.dedup == "on",
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
+        unread=unread,
     )
-    limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     raise_file_limit(limits)
     try:
-        listener.start(app.handle, limits, ssl=tls)
+        listener.start(app.handle, limits, unread=unread, ssl=tls)
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error

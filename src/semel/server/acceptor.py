@@ -12,10 +12,13 @@ from functools import partial
 from ssl import SSLContext
 from typing import Final
 
+from semel.model.limits import KIB
+
 _log: Final = logging.getLogger("semel.server")
 
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 64
+_UNSENT_BYTES: Final = 256 * KIB  # inherited by every connection
 _REST_SECONDS: Final = 0.1  # until files may be free again
 
 Factory = Callable[[], asyncio.Protocol]
@@ -46,6 +49,8 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # Of what a client does not read, the kernel may hold little; the rest is counted.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
                 listening.bind((address[0], self.port, *address[2:]))
                 self.port = listening.getsockname()[1]
         except OSError:

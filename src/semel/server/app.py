@@ -16,6 +16,8 @@ from semel.server.live import Live, facts_of
 from semel.server.metrics import Tally, render_metrics
 from semel.server.pages import list_streams
 from semel.server.producers import ASSIGN_SUFFIX, EXPLAIN, PRODUCERS, Producers
+from semel.server.reads import Read, Reads
+from semel.server.unread import Unread
 from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
@@ -39,6 +41,7 @@ class App:
         dedup: bool = True,
         is_strict: bool = False,
         gap_hold_ms: int = 0,
+        unread: Unread | None = None,
     ) -> None:
         self._engine = engine
         self._dedup = dedup
@@ -52,7 +55,10 @@ class App:
             self._append = self._gaps.submit
         self._scheme = scheme
         self._tally = Tally()
-        self._live = Live(engine, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds)
+        self._reads = Reads(engine, unread or Unread())
+        self._live = Live(
+            engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
+        )
         self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
             "PUT": self._put,
             "POST": self._post,
@@ -225,9 +231,10 @@ class App:
                 responses.read_response(
                     facts_of(found), wanted, slices, start=start, next_offset=found.next_offset
                 ),
+                self._reads.unread,
             )
 
-        self._engine.read(path, TAIL if wanted.is_now else wanted.offset, reply)
+        self._reads.begin(Read(path, TAIL if wanted.is_now else wanted.offset, reply, responder))
 
     # ---- pages -----------------------------------------------------------------------------------
 

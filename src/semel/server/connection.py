@@ -59,6 +59,8 @@ class Connection(asyncio.Protocol):
         "_waiting",
         "_will_shut",
         "is_write_blocked",
+        "unread_bytes",
+        "unread_since",
     )
 
     def __init__(self, handler: Handler, limits: HttpLimits, registry: Connections) -> None:
@@ -88,6 +90,8 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._sent_bytes = 0
         self.is_write_blocked = False
+        self.unread_bytes = 0
+        self.unread_since = _UNSET
         # How it ends.
         self._will_shut = False
         self._is_shut = False
@@ -101,7 +105,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        # It is fed again when all is read: a buffer that is still in use is held as a whole.
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         self._registry.enter(self)
 
     def data_received(self, data: bytes) -> None:
@@ -135,15 +140,18 @@ class Connection(asyncio.Protocol):
         self._drop_waiting()
         self._registry.held_bytes -= self._held_bytes
         self._held_bytes = 0
+        self._uncount_unread()
         self._registry.leave(self)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
         self.is_write_blocked = True
+        self._count_unread(0)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.is_write_blocked = False
+        self._uncount_unread()
         if self._waiting:
             self._waiting[0].drained()
         self._resume_soon()
@@ -333,6 +341,8 @@ class Connection(asyncio.Protocol):
         self._sent_bytes += len(data)
         if not self._is_reading:
             self._transport.write(data)
+            if len(data) > self._limits.write_buffer_bytes:
+                self._count_unread(len(data))
             return
         self._out.append(data)
         self._out_bytes += len(data)
@@ -351,14 +361,33 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         out = self._out
         if out:
+            size = self._out_bytes
             self._out = []
             self._out_bytes = 0
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+            if size > self._limits.write_buffer_bytes:
+                self._count_unread(size)
         if self._will_shut and not self._is_reading:
             self._shut()
+
+    def _count_unread(self, size: int) -> None:
+        """Count what was just written as long as a part of it is in the buffer."""
+        unread = self._transport.get_write_buffer_size()
+        more = max(unread, size) - self.unread_bytes
+        if not unread or more <= 0:
+            return
+        if not self.unread_bytes:
+            self.unread_since = self._loop.time()
+        self.unread_bytes += more
+        self._registry.unread.add(more)
+
+    def _uncount_unread(self) -> None:
+        count, self.unread_bytes = self.unread_bytes, 0
+        if count:
+            self._registry.unread.take(count)
 
     def advance(self) -> None:
         """Pass the turn on while answers are complete."""
@@ -464,6 +493,7 @@ class Connection(asyncio.Protocol):
             self._delivered_bytes = delivered
             self._progress_at = now
         if not unread:
+            self._uncount_unread()
             self._progress_at = _UNSET
             return False
         if self._is_shut:

@@ -8,6 +8,7 @@ from semel.server.heads import Heads
 from semel.server.http import Refused
 from semel.server.limits_http import HttpLimits, connection_room
 from semel.server.starts import Starts
+from semel.server.unread import Unread
 
 
 class Member(Protocol):
@@ -25,13 +26,22 @@ class Member(Protocol):
     def abort(self) -> None:
         """Cut the line."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """What its long answers count for until they are read."""
+
+    @property
+    def unread_since(self) -> float:
+        """Since when, by the loop's time."""
+
 
 class Connections:
     """All connections of a listener, and what they hold together."""
 
-    def __init__(self, limits: HttpLimits, clock: Clock) -> None:
+    def __init__(self, limits: HttpLimits, clock: Clock, unread: Unread) -> None:
         self.heads: Final = Heads(limits)
         self.starts: Final = Starts(clock)
+        self.unread: Final = unread
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[Member]] = set()
@@ -59,6 +69,7 @@ class Connections:
         self.starts.turn()
         for connection in tuple(self.members):
             connection.check(now)
+        self.unread.cut(self.members, now)
 
     def drain(self) -> None:
         """Let every connection end as soon as it owes nothing."""

@@ -211,6 +211,11 @@ class Exchange(Struct, eq=False, gc=False):
         else:
             self._gone.append(callback)
 
+    @property
+    def is_over(self) -> bool:
+        """The answer is complete, or its client is gone."""
+        return self.is_complete or self._is_gone
+
     def lose(self) -> None:
         """The client is gone."""
         if self._is_gone:

@@ -133,6 +133,10 @@ class Responder(Protocol):
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call back if the client goes away before the answer is complete."""
 
+    @property
+    def is_over(self) -> bool:
+        """The answer is complete, or its client is gone."""
+
 
 Handler = Callable[[Request, Responder], None]
 

@@ -34,6 +34,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     body_grace_seconds: float = 5.0  # before the rate is looked at
     keep_alive_seconds: float = 30.0
     stall_seconds: float = 30.0  # an answer of which nothing is read
+    crowded_stall_seconds: float = 2.0  # the same, while others wait for the room it takes
     half_closed_seconds: float = 5.0  # answers still owed to a client that said its last word
     linger_seconds: float = 2.0  # between our last word and the end, so that it is not lost
 
@@ -42,7 +43,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     pipelined_max: int = 64
     pipelined_bytes_max: int = 8 * MIB
     held_bytes_max: int = 512 * MIB
-    write_buffer_bytes: int = 256 * KIB
+    write_buffer_bytes: int = 16 * KIB  # of one connection; beyond it nothing more is made for it
+    unread_bytes_max: int = 256 * MIB  # long answers, of all connections; further reads wait
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -58,6 +60,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
             self.body_grace_seconds,
             self.keep_alive_seconds,
             self.stall_seconds,
+            self.crowded_stall_seconds,
             self.half_closed_seconds,
             self.linger_seconds,
         )

@@ -10,6 +10,7 @@ from semel.server.connection import Connection
 from semel.server.connections import Connections
 from semel.server.http import Handler
 from semel.server.limits_http import HttpLimits
+from semel.server.unread import Unread
 
 _LAST_WORD_SECONDS: Final = 1.0
 
@@ -43,11 +44,13 @@ class Listener:
         handler: Handler,
         limits: HttpLimits | None = None,
         *,
+        unread: Unread | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
         """Accept connections at the address that was bound."""
         limits = limits or HttpLimits()
-        registry = self._registry = Connections(limits, self._clock)
+        registry = Connections(limits, self._clock, unread or Unread(limits))
+        self._registry = registry
         self._acceptor.open(
             lambda: Connection(handler, limits, registry), ssl, limits.header_seconds
         )

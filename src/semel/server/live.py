@@ -16,6 +16,7 @@ from semel.model.limits import KIB
 from semel.model.outcomes import NotFound
 from semel.server.answers import send
 from semel.server.http import Piece, Responder, Stream
+from semel.server.reads import Read, Reads
 from semel.wire import cursors, responses, sse
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
@@ -28,8 +29,11 @@ _EVENT_BYTES: Final = 256 * KIB
 class Live:
     """All live readers of one engine."""
 
-    def __init__(self, engine: Engine, *, long_poll_seconds: float, sse_seconds: float) -> None:
+    def __init__(
+        self, engine: Engine, reads: Reads, *, long_poll_seconds: float, sse_seconds: float
+    ) -> None:
         self.engine = engine
+        self.reads = reads
         self.long_poll_seconds = long_poll_seconds
         self.sse_seconds = sse_seconds
         self.loop = asyncio.get_running_loop()
@@ -102,7 +106,8 @@ class LongPoll:
     def _read(self) -> None:
         self._waiting = None
         if not self._is_over:
-            self._live.engine.read(self._path, self._offset, self._found)
+            read = Read(self._path, self._offset, self._found, self._responder)
+            self._live.reads.begin(read)
 
     def _found(self, found: Any) -> None:
         if self._is_over:
@@ -152,7 +157,7 @@ class LongPoll:
 
     def _send(self, response: WireResponse) -> None:
         self._end()
-        send(self._responder, response)
+        send(self._responder, response, self._live.reads.unread)
 
     def _end(self) -> None:
         if self._is_over:
@@ -192,7 +197,8 @@ class EventStream:
     def read(self) -> None:
         """Go on by itself, from where it stands."""
         if not self._is_over:
-            self._live.engine.read(self.path, self._offset, self.take, bytes_max=_EVENT_BYTES)
+            read = Read(self.path, self._offset, self.take, self._responder, _EVENT_BYTES)
+            self._live.reads.begin(read)
 
     def take(self, found: Any) -> None:
         """Write what was found, and go on."""

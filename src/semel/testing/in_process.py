@@ -14,6 +14,7 @@ from semel.model.limits import MIB
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
+from semel.server.unread import Unread
 from semel.testing.background import Home
 
 _HOST: Final = "127.0.0.1"
@@ -92,10 +93,11 @@ class InProcessServer:
 
     async def _listen(self, engine: Engine) -> None:
         long_poll, sse = self._live_seconds
-        self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse)
+        unread = Unread(self._http_limits)
+        self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse, unread=unread)
         self._listener = Listener(engine.clock)
         self.port = await self._listener.bind(_HOST, self.port)
-        self._listener.start(self._app.handle, self._http_limits)
+        self._listener.start(self._app.handle, self._http_limits, unread=unread)
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

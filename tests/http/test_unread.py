@@ -1,0 +1,219 @@
+"""Answers that nobody reads: what they hold together is bounded, and others are served."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.model.limits import KIB, MIB
+from semel.server.app import App
+from semel.server.http import Request, Responder
+from semel.server.limits_http import HttpLimits
+from semel.server.unread import Unread
+from tests.http.harness import Client, Server, eventually, get, post, serving
+
+APPEND_BYTES: Final = 64 * KIB
+APPENDS: Final = 64
+TEXT: Final = b"".join(b"%08d" % n for n in range(APPEND_BYTES // 8)) * APPENDS
+TYPED: Final = "Content-Type: text/plain"
+EVENTS: Final = get("/v1/stream/s?offset=-1&live=sse")
+PAGE: Final = get("/v1/stream/s?offset=-1")
+
+
+class Bed:
+    """A server whose stream `s` is long, and what its answers hold."""
+
+    def __init__(self, server: Server, unread: Unread) -> None:
+        self.server = server
+        self.unread = unread
+        self.reads = 0
+
+    def connect(self) -> Client:
+        """Connect one who reads little."""
+        return self.server.connect(receive_buffer=4096)
+
+    def count(self) -> int:
+        count: int = self.server.call(lambda: self.server.listener.connection_count)
+        return count
+
+
+@contextmanager
+def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
+    unread = Unread(limits)
+    apps: list[App] = []
+
+    def handler(request: Request, responder: Responder) -> None:
+        apps[0].handle(request, responder)
+
+    with serving(handler, limits, unread=unread) as server:
+        bed = Bed(server, unread)
+
+        async def begin() -> Engine:
+            engine = await Engine.open(str(data), Settings(segment_bytes=MIB, reserve_bytes=0))
+            read = engine.read
+
+            def count(*arguments: object, **more: object) -> None:
+                bed.reads += 1
+                read(*arguments, **more)  # type: ignore[arg-type]
+
+            engine.read = count  # type: ignore[method-assign]
+            apps.append(App(engine, long_poll_seconds=5, sse_seconds=60, unread=unread))
+            return engine
+
+        engine: Engine = server.run(begin())
+        with server.connect() as client:
+            typed = TYPED
+            made = b"PUT /v1/stream/s HTTP/1.1\r\nHost: h\r\n" + typed.encode() + b"\r\n\r\n"
+            assert client.ask(made).status == 201
+            for n in range(APPENDS):
+                body = TEXT[n * APPEND_BYTES : (n + 1) * APPEND_BYTES]
+                assert client.ask(post(body, typed, path="/v1/stream/s")).status == 204
+        try:
+            yield bed
+        finally:
+            server.run(server.listener.drain(0.0))
+            server.run(engine.close())
+
+
+def limits(**more: float) -> HttpLimits:
+    return HttpLimits(unread_bytes_max=MIB, **more)  # type: ignore[arg-type]
+
+
+def test_stuck_readers_hold_no_more_than_the_limit(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits()) as bed, ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(bed.connect()).send(EVENTS)
+        assert eventually(lambda: bed.unread.wanted_bytes > 0 and bed.unread.is_full)
+        most = 0
+        for _ in range(50):
+            most = max(most, bed.server.call(lambda: bed.unread.bytes))
+        assert most < 2 * MIB  # the limit, and the answer that went over it
+        assert bed.count() == 40
+
+
+def test_others_are_served_while_readers_are_stuck(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits(crowded_stall_seconds=0.2)) as bed, ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(bed.connect()).send(EVENTS)
+        assert eventually(lambda: bed.unread.wanted_bytes > 0 and bed.unread.is_full)
+        with bed.server.connect() as client:
+            assert client.ask(get("/health")).status == 200
+            assert client.ask(post(b"x", TYPED, path="/v1/stream/s")).status == 204
+            assert client.ask(PAGE).body == TEXT[:MIB]
+        assert bed.count() < 40
+
+
+def test_a_stuck_reader_that_is_in_nobodys_way_is_waited_for(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits(crowded_stall_seconds=0.05)) as bed, bed.connect() as client:
+        client.send(EVENTS)
+        assert eventually(lambda: bed.unread.bytes > 0)
+        with bed.server.connect() as other:
+            for _ in range(20):
+                assert other.ask(PAGE).body == TEXT[:MIB]
+        assert bed.unread.bytes > 0
+
+
+def test_slow_readers_get_everything_in_order(tmp_path: Path) -> None:
+    found: list[bytes] = []
+
+    def follow(client: Client) -> None:
+        client.send(EVENTS)
+        client.head()
+        text = b""
+        while len(text) < len(TEXT):
+            text += client.chunk().partition(b"data:")[2].partition(b"\n")[0]
+        found.append(text)
+
+    with a_bed(tmp_path, limits()) as bed, ExitStack() as stack:
+        clients = [stack.enter_context(bed.connect()) for _ in range(8)]
+        threads = [threading.Thread(target=follow, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [TEXT] * 8
+
+
+def test_a_read_whose_client_has_gone_is_not_begun(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits(crowded_stall_seconds=0.2)) as bed, ExitStack() as stack:
+        bed.unread.add(2 * MIB)
+        before = bed.reads
+        for _ in range(5):
+            with bed.connect() as client:
+                client.send(PAGE)
+                assert eventually(lambda: bed.unread.wanted_bytes > 0)
+        waiting = stack.enter_context(bed.server.connect())
+        waiting.send(PAGE)
+        assert eventually(lambda: bed.unread.wanted_bytes == 6 * MIB)
+        assert eventually(lambda: bed.count() == 1)
+        bed.server.call(lambda: bed.unread.take(2 * MIB))
+        assert waiting.answer().body == TEXT[:MIB]
+        assert bed.reads == before + 1
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+def test_what_was_read_counts_no_longer(tmp_path: Path, coding: str) -> None:
+    with a_bed(tmp_path, limits()) as bed, bed.server.connect() as client:
+        for _ in range(5):
+            asked = get("/v1/stream/s?offset=-1", f"Accept-Encoding: {coding}")
+            assert client.ask(asked).headers.get("content-encoding", "identity") == coding
+        assert eventually(lambda: bed.unread.bytes == bed.unread.reserved_bytes == 0)
+    assert bed.unread.wanted_bytes == 0
+
+
+def test_a_cut_connection_counts_no_longer(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits()) as bed:
+        with bed.connect() as client:
+            client.send(EVENTS)
+            assert eventually(lambda: bed.unread.bytes > 0)
+        assert eventually(lambda: bed.unread.bytes == bed.unread.reserved_bytes == 0)
+
+
+def test_an_event_of_a_catch_up_is_not_longer_than_it_must_be(tmp_path: Path) -> None:
+    """256 KiB, and then the append that went over it is not split."""
+    with a_bed(tmp_path, HttpLimits()) as bed, bed.server.connect() as client:
+        client.send(EVENTS)
+        client.head()
+        sizes: list[int] = []
+        while sum(sizes) < len(TEXT):
+            sizes.append(len(client.chunk()))
+        assert max(sizes) < 256 * KIB + APPEND_BYTES
+        assert min(sizes[:-1]) >= 256 * KIB
+
+
+# ---- who has to go -------------------------------------------------------------------------------
+
+
+class Stuck:
+    """A connection that holds a part of the answers."""
+
+    def __init__(self, size: int, since: float) -> None:
+        self.unread_bytes = size
+        self.unread_since = since
+        self.is_cut = False
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cut"),
+    [
+        (0, [False, False, False]),
+        (1, [False, False, True]),
+        (301, [True, False, True]),
+        (10_000, [True, False, True]),
+    ],
+)
+def test_the_longest_stuck_goes_first_and_no_more_than_needed(wanted: int, cut: list[bool]) -> None:
+    unread = Unread(HttpLimits(unread_bytes_max=1_000, crowded_stall_seconds=2))
+    holders = [Stuck(300, 5.0), Stuck(400, 9.0), Stuck(300, 1.0)]
+    unread.add(1_000)
+    unread.wanted_bytes = wanted
+    unread.cut(holders, 10.0)
+    assert [holder.is_cut for holder in holders] == cut
