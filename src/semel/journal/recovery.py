@@ -102,7 +102,7 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
     for name in names:
         if segment_lsn(name) is not None:
             _discard_unborn(disk, name)
-    _create_spare(disk, segment_bytes).close()
+    _create_spare(disk, segment_bytes, is_new=True).close()
     disk.rename(SPARE_NAME, segment_name(0))
     disk.sync_names()
     write_identity(disk, fresh)
@@ -250,7 +250,7 @@ def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None
     disk.sync_names()
 
 
-def _create_spare(disk: Disk, capacity: int) -> File:
+def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
     """Make a spare segment; on a full disk the old spare and the reserve give their room."""
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():
@@ -260,4 +260,9 @@ def _create_spare(disk: Disk, capacity: int) -> File:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+    if is_new:
+        raise DiskFailed(
+            f"no room for a new directory: it takes two segments of {capacity} bytes and the"
+            " reserve; free that much, or choose smaller ones (--segment-bytes, --reserve-bytes)"
+        )
     raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")
