@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import asdict
 
 from semel.broker import broker
 from semel.cli import exits
@@ -30,6 +31,7 @@ from semel.machine.rows import StreamRow
 from semel.model import errors, limits, outcomes
 from semel.model.checksum import digest_of
 from semel.model.outcomes import Outcome
+from semel.server.limits_http import HttpLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -426,6 +428,21 @@ def test_the_readme_prints_every_limit_as_it_is() -> None:
     units = {"KIB", "MIB", "GIB"}
     real = {k: v for k, v in vars(limits).items() if k.isupper() and k not in units}
     assert printed_limits(README.read_text(encoding="utf-8")) == real
+
+
+def printed_http_limits(text: str) -> dict[str, int | None]:
+    """Read the table of HTTP, whose names are fields; times are in milliseconds."""
+    section = text.partition("### Limits of HTTP\n")[2].partition("\n## ")[0]
+    rows = [row for row in table_rows(section) if len(row) == 4 and row[0].startswith("`")]
+    return {code_of(row[0]): value_of(row[1]) for row in rows}
+
+
+def test_the_readme_prints_every_limit_of_http_as_it_is() -> None:
+    real = {
+        name: value * 1000 if name.endswith("_seconds") else value
+        for name, value in asdict(HttpLimits()).items()
+    }
+    assert printed_http_limits(README.read_text(encoding="utf-8")) == real
 
 
 def printed_kinds(text: str) -> dict[str, tuple[int, list[str]]]:

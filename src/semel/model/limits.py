@@ -1,4 +1,7 @@
-"""Every limit of the engine, with its unit, in one place."""
+"""Every limit of the engine, with its unit, in one place.
+
+What a connection may ask of the process is in `semel.server.limits_http`: those can be set.
+"""
 
 from typing import Final
 
