@@ -20,6 +20,22 @@ def test_a_new_stream_is_201_with_its_absolute_address(stream: Stream) -> None:
 
 
 @pytest.mark.spec("protocol 1.3")
+def test_the_address_is_below_the_host_that_was_asked(stream: Stream) -> None:
+    """RFC 9112, 3.2.2: a target that is a whole URL counts, and not the Host header."""
+    asked = f"PUT http://semel.example:81{stream.target} HTTP/1.1\r\nHost: other\r\n\r\n"
+    answer = stream.server.raw(asked.encode())
+    assert answer is not None
+    assert answer.headers["location"] == f"http://semel.example:81{stream.target}"
+
+
+@pytest.mark.spec("protocol 1.3")
+def test_the_address_has_a_port_if_no_host_was_asked(stream: Stream) -> None:
+    answer = stream.server.raw(f"PUT {stream.target} HTTP/1.0\r\n\r\n".encode())
+    assert answer is not None
+    assert answer.headers["location"] == stream.server.url + stream.target
+
+
+@pytest.mark.spec("protocol 1.3")
 def test_the_same_put_again_is_200_without_an_address_and_ignores_its_body(stream: Stream) -> None:
     stream.create(b"first")
     answer = stream.put(b"second", content_type="TEXT/plain; charset=utf-8")

@@ -158,13 +158,15 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
         raise
     told = _told_to_end()
     scheme = "http" if tls is None else "https"
+    host = f"[{serving.host}]" if ":" in serving.host else serving.host
+    origin = f"{scheme}://{host}:{port}"
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     unread = Unread(limits)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
         sse_seconds=SSE_SECONDS,
-        scheme=scheme,
+        origin=origin,
         dedup=serving.dedup == "on",
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
@@ -176,8 +178,7 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
-    host = f"[{serving.host}]" if ":" in serving.host else serving.host
-    click.echo(f"listening on {scheme}://{host}:{port}")
+    click.echo(f"listening on {origin}")
     await told.wait()
     draining = asyncio.create_task(listener.drain(DRAIN_SECONDS))
     await asyncio.sleep(0)  # now every connection knows that its next answer is the last

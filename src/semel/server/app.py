@@ -37,7 +37,7 @@ class App:
         *,
         long_poll_seconds: float,
         sse_seconds: float,
-        scheme: str = "http",
+        origin: str = "http://localhost",
         dedup: bool = True,
         is_strict: bool = False,
         gap_hold_ms: int = 0,
@@ -53,7 +53,8 @@ class App:
             call_later = asyncio.get_running_loop().call_later
             self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
             self._append = self._gaps.submit
-        self._scheme = scheme
+        self._origin = origin  # for those who do not say whom they asked
+        self._scheme = origin.partition(":")[0]
         self._tally = Tally()
         self._reads = Reads(engine, unread or Unread())
         self._live = Live(
@@ -127,7 +128,7 @@ class App:
             dedup_default=self._dedup,
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
-        location = paths.stream_url(origin or f"{self._scheme}://localhost", path)
+        location = paths.stream_url(origin or self._origin, path)
         self._submit(command, responder, partial(responses.put_response, location=location))
 
     def _source_type(self, path: str) -> str | None:

@@ -19,7 +19,9 @@ _WORD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _FIELD: Final = re.compile(rf"({_WORD}):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
 _START: Final = re.compile(rf"({_WORD}) ([\x21\x22\x24-\x7e]++) HTTP/1\.([01])")
 _OTHER_VERSION: Final = re.compile(rf"{_WORD} [\x21-\x7e]++ HTTP/(?!1\.[01])[0-9]\.[0-9]")
-_ABSOLUTE: Final = re.compile(r"(?i:https?)://[A-Za-z0-9\-._~%!$&'()*+,;=:\[\]]++(/[^?]*+)?(\?.*)?")
+_ABSOLUTE: Final = re.compile(
+    r"(?i:https?)://([A-Za-z0-9\-._~%!$&'()*+,;=:\[\]]++)(/[^?]*+)?(\?.*)?"
+)
 _HOST: Final = re.compile(
     r"(?:\[[0-9A-Fa-f:.]++\]|(?:[A-Za-z0-9\-._~!$&'()*+;=]|%[0-9A-Fa-f]{2})*+)(?::[0-9]{0,5})?"
 )
@@ -32,7 +34,7 @@ _WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _MEMO_LINES_MAX: Final = 4096
 _MEMO_LINE_BYTES_MAX: Final = 256
 
-_Start = tuple[str, str, str, bool]
+_Start = tuple[str, str, str, bool, str]
 
 
 class _Fields(dict[str, tuple[str, str]]):
@@ -51,7 +53,7 @@ class _Fields(dict[str, tuple[str, str]]):
 
 
 class _Starts(dict[str, _Start]):
-    """Request lines that were checked before: method, path, query, whether it is HTTP/1.1."""
+    """Request lines that were checked before: method, path, query, whether HTTP/1.1, host."""
 
     def __missing__(self, line: str) -> _Start:
         match = _START.fullmatch(line)
@@ -59,8 +61,8 @@ class _Starts(dict[str, _Start]):
             if _OTHER_VERSION.fullmatch(line):
                 raise Refused(505, "version_not_supported", "only HTTP/1.1 and HTTP/1.0 are spoken")
             raise malformed("the request line is malformed")
-        path, query = _split_target(match[1], match[2])
-        start = match[1], path, query, match[3] == "1"
+        path, query, host = _split_target(match[1], match[2])
+        start = match[1], path, query, match[3] == "1", host
         if len(line) <= _MEMO_LINE_BYTES_MAX:
             if len(self) >= _MEMO_LINES_MAX:
                 self.clear()
@@ -74,16 +76,18 @@ _HOSTS: Final[set[str | None]] = set()  # that were checked before
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
-def _split_target(method: str, target: str) -> tuple[str, str]:
+def _split_target(method: str, target: str) -> tuple[str, str, str]:
+    """Split into path, query and host; that is empty unless the target is a whole URL."""
+    host = ""
     if target[0] != "/":
         if target == "*" and method == "OPTIONS":
-            return "*", ""
+            return "*", "", ""
         absolute = _ABSOLUTE.fullmatch(target)
         if absolute is None:
             raise malformed("the request target is malformed")
-        target = (absolute[1] or "/") + (absolute[2] or "")
+        host, target = absolute[1], (absolute[2] or "/") + (absolute[3] or "")
     path, _, query = target.partition("?")
-    return path, query
+    return path, query, host
 
 
 def parse_head(raw: bytes, limits: HttpLimits) -> Head:
@@ -93,7 +97,7 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
         _check_lengths(lines, limits)
     if len(lines) > limits.header_count_max + 1:
         raise Refused(431, "headers_too_large", f"more than {limits.header_count_max} headers")
-    method, path, query, is_modern = _STARTS[lines[0]]
+    method, path, query, is_modern, target_host = _STARTS[lines[0]]
     del lines[0]
     headers = dict(map(_FIELDS.__getitem__, lines))
     repeated = _NOTHING
@@ -102,6 +106,8 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
     host = headers.get("host")
     if host not in _HOSTS or repeated:
         _check_host(host, repeated, is_modern)
+    if target_host:  # RFC 9112, 3.2.2: then the header does not count
+        headers["host"] = target_host
     is_head = method == "HEAD"
     closes = not keeps_alive(headers.get("connection"), is_modern)
     is_exposed = method not in _WRITES or "origin" in headers

@@ -94,9 +94,15 @@ class InProcessServer:
     async def _listen(self, engine: Engine) -> None:
         long_poll, sse = self._live_seconds
         unread = Unread(self._http_limits)
-        self._app = App(engine, long_poll_seconds=long_poll, sse_seconds=sse, unread=unread)
         self._listener = Listener(engine.clock)
         self.port = await self._listener.bind(_HOST, self.port)
+        self._app = App(
+            engine,
+            long_poll_seconds=long_poll,
+            sse_seconds=sse,
+            origin=self.url,
+            unread=unread,
+        )
         self._listener.start(self._app.handle, self._http_limits, unread=unread)
 
     def _fail(self, error: BaseException) -> None:
