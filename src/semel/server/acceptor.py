@@ -17,7 +17,7 @@ from semel.model.limits import KIB
 _log: Final = logging.getLogger("semel.server")
 
 _BACKLOG: Final = 1024
-_ACCEPTS_PER_TURN: Final = 64
+_ACCEPTS_PER_TURN: Final = 32
 _UNSENT_BYTES: Final = 256 * KIB  # inherited by every connection
 _REST_SECONDS: Final = 0.1  # until files may be free again
 
