@@ -11,8 +11,11 @@ from semel.broker.gaps import GapHold
 from semel.model.commands import Append, Create, Delete, SwitchDedup, Trim
 from semel.model.outcomes import Appended, Outcome
 from semel.server.answers import send
+from semel.server.crowd import Crowds
+from semel.server.event_stream import EventStream
 from semel.server.http import Request, Responder
 from semel.server.live import Live, facts_of
+from semel.server.long_poll import LongPoll
 from semel.server.metrics import Tally, render_metrics
 from semel.server.pages import list_streams
 from semel.server.producers import ASSIGN_SUFFIX, EXPLAIN, PRODUCERS, Producers
@@ -60,6 +63,7 @@ class App:
         self._live = Live(
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
         )
+        self._crowds: Crowds = {}
         self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
             "PUT": self._put,
             "POST": self._post,
@@ -216,9 +220,9 @@ class App:
         elif wanted.live == CATCH_UP:
             self._catch_up(path, wanted, responder)
         elif wanted.live == LONG_POLL:
-            self._live.long_poll(path, wanted, responder)
+            LongPoll(self._live, path, wanted, responder).start()
         else:
-            self._live.events(path, wanted, responder)
+            EventStream(self._live, self._crowds, path, wanted, responder).start()
 
     def _catch_up(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
         def reply(found: Any) -> None:
