@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from semel.server.chunked import ChunkedBody
 from semel.server.connections import Connections
 from semel.server.exchange import CONTINUE, Exchange
 from semel.server.http import Handler, Refused, Request, problem
 from semel.server.limits_http import HttpLimits
-from semel.server.request_head import CHUNKED, check_partial_head, head_too_large
+from semel.server.partial_body import PartialBody
+from semel.server.request_head import check_partial_head, head_too_large
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -31,7 +31,6 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_buffer",
-        "_chunked",
         "_clock",
         "_delivered_bytes",
         "_handler",
@@ -47,13 +46,10 @@ class Connection(asyncio.Protocol):
         "_is_shut",
         "_limits",
         "_loop",
-        "_missing_bytes",
         "_out",
         "_out_bytes",
         "_progress_at",
-        "_received_bytes",
         "_registry",
-        "_request",
         "_sent_bytes",
         "_transport",
         "_waiting",
@@ -73,11 +69,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""  # arrived, not consumed
         self._is_begun = False  # a head has begun and is not whole
         self._is_fresh = True  # no request was ever whole
-        self._request: Request | None = None  # its body is not whole
-        self._body: list[bytes] = []
-        self._chunked: ChunkedBody | None = None
-        self._missing_bytes = 0
-        self._received_bytes = 0
+        self._body: PartialBody | None = None  # of a request that is not whole
         self._is_continue_due = False
         self._is_reading = False
         self._is_paused = False
@@ -180,10 +172,10 @@ class Connection(asyncio.Protocol):
                 self._pause()
                 break
             before = position
-            if self._request is None:
+            if self._body is None:
                 position = self._take_head(data, position)
             else:
-                position = self._take_body(data, position, self._request)
+                position = self._take_body(data, position, self._body)
             if position == before:
                 break
         return position
@@ -222,13 +214,8 @@ class Connection(asyncio.Protocol):
                 self._clock = _UNSET
 
     def _begin_body(self, request: Request, length: int, is_continue_due: bool) -> None:
-        self._request = request
+        self._body = PartialBody(request, length, self._limits)
         self._clock = _UNSET
-        self._received_bytes = 0
-        if length == CHUNKED:
-            self._chunked = ChunkedBody(self._limits)
-        else:
-            self._missing_bytes = length
         self._is_continue_due = is_continue_due
         self._continue_if_due()
 
@@ -237,36 +224,14 @@ class Connection(asyncio.Protocol):
             self._is_continue_due = False
             self.emit(CONTINUE)
 
-    def _take_body(self, data: bytes, position: int, request: Request) -> int:
+    def _take_body(self, data: bytes, position: int, body: PartialBody) -> int:
         self._is_continue_due = False
-        chunked = self._chunked
-        if chunked is not None:
-            position = self._take_chunks(chunked, data, position)
-            if not chunked.is_complete:
-                return position
-            request.body = bytes(chunked.body)
-            self._chunked = None
-        else:
-            piece = data[position : position + self._missing_bytes]
-            self._hold(len(piece))
-            self._body.append(piece)
-            self._received_bytes += len(piece)
-            self._missing_bytes -= len(piece)
-            position += len(piece)
-            if self._missing_bytes:
-                return position
-            request.body = b"".join(self._body)
-            self._body = []
-        self._request = None
-        self._dispatch(request)
+        position, grown = body.take(data, position)
+        self._hold(grown)
+        if body.is_complete:
+            self._body = None
+            self._dispatch(body.request)
         return position
-
-    def _take_chunks(self, chunked: ChunkedBody, data: bytes, position: int) -> int:
-        body_bytes = len(chunked.body)
-        end = chunked.feed(data, position)
-        self._hold(len(chunked.body) - body_bytes)
-        self._received_bytes += end - position
-        return end
 
     def _dispatch(self, request: Request) -> None:
         self._is_fresh = False
@@ -295,7 +260,7 @@ class Connection(asyncio.Protocol):
 
     def _is_crowded(self) -> bool:
         """Whether to take nothing more for now. A body that has begun may end."""
-        if self._request is not None:
+        if self._body is not None:
             return False
         return (
             self.is_write_blocked
@@ -401,7 +366,7 @@ class Connection(asyncio.Protocol):
                 return
             if waiting:
                 waiting[0].take_turn()
-        if not self._is_begun and self._request is None:
+        if not self._is_begun and self._body is None:
             self._clock = _UNSET
         if self._is_continue_due:
             self._continue_if_due()
@@ -421,8 +386,7 @@ class Connection(asyncio.Protocol):
         self._is_deaf = True
         self._is_begun = self._is_continue_due = False
         self._buffer = b""
-        self._request = self._chunked = None
-        self._body = []
+        self._body = None
 
     def _drop_waiting(self) -> None:
         """Nothing more can be said: whatever is still owed has lost its client."""
@@ -464,10 +428,10 @@ class Connection(asyncio.Protocol):
         if self._is_shut:
             return
         if self._waiting:
-            if not self._is_begun and self._request is None:
+            if not self._is_begun and self._body is None:
                 self._go_deaf()
                 self._waiting[-1].closes = True
-        elif not self._is_begun and self._request is None:
+        elif not self._is_begun and self._body is None:
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -506,8 +470,8 @@ class Connection(asyncio.Protocol):
             rest = limits.linger_seconds if self._is_shut else limits.half_closed_seconds
             if elapsed > rest:
                 self.abort()
-        elif self._request is not None:
-            if self._is_body_late(elapsed):
+        elif self._body is not None:
+            if self._body.is_late(elapsed):
                 self.refuse(Refused(408, "request_timeout", "the body comes too slowly"))
         elif self._is_begun:
             if elapsed > limits.header_seconds:
@@ -516,10 +480,3 @@ class Connection(asyncio.Protocol):
             idle = limits.header_seconds if self._is_fresh else limits.keep_alive_seconds
             if elapsed > idle:
                 self._hang_up()
-
-    def _is_body_late(self, elapsed: float) -> bool:
-        limits = self._limits
-        if elapsed > limits.body_seconds:
-            return True
-        wanted = elapsed * limits.body_bytes_per_second_min
-        return elapsed > limits.body_grace_seconds and self._received_bytes < wanted
