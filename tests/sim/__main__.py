@@ -54,6 +54,8 @@ FLOORS = {
     "DiskFull": 300,
     "Gone": 300,
     "Registered": 500,
+    "Claimed": 500,
+    "DedupOff": 10,
     "UnknownProducer": 500,
     "BadBody": 500,
     "InvalidRequest": 1_000,

@@ -234,6 +234,20 @@ def keep_producers_over_a_switch() -> Any:
     return patch.dict(module._APPLIERS, {DedupSwitched: switched})
 
 
+def claim_without_fencing() -> Any:
+    """A claim tells what is stored, but the instance before may go on writing."""
+    module = importlib.import_module("semel.machine.apply")
+    real = module.claimed_row
+
+    def claimed(old: ProducerRow | None, event: Any, time_ms: int) -> ProducerRow:
+        if old is not None:
+            return replace(old, updated_ms=time_ms, is_expired=False)
+        row: ProducerRow = real(old, event, time_ms)
+        return row
+
+    return patch.object(module, "claimed_row", claimed)
+
+
 def create_guarded_after_all() -> Any:
     """The frame of a creation does not say that duplicates shall not be recognised."""
     return patch.dict(frame.KINDS, {UnguardedCreated: frame.KINDS[StreamCreated]})
@@ -274,4 +288,5 @@ MUTANTS: tuple[Mutant, ...] = (
     mix_up_extras,
     keep_producers_over_a_switch,
     create_guarded_after_all,
+    claim_without_fencing,
 )

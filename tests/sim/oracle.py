@@ -76,7 +76,11 @@ def _fork_view(fork: ForkRow) -> dict[str, object]:
 
 def _producer_view(row: ProducerRow) -> dict[str, object]:
     held = [receipts.unpack(row.receipts, i) for i in range(receipts.held(row.receipts))]
-    if row.zero and not (held and held[0].first_seq == 0):
+    past = None
+    if row.zero and row.last_seq < 0:
+        last = receipts.unpack(row.zero, 0)
+        past = (last.last_seq, last.next_offset if last.first_offset >= 0 else None)
+    elif row.zero and not (held and held[0].first_seq == 0):
         held.insert(0, receipts.unpack(row.zero, 0))
     view: dict[str, object] = {
         "mode": row.mode,
@@ -90,6 +94,7 @@ def _producer_view(row: ProducerRow) -> dict[str, object]:
         "cursor": row.cursor,
         "updated_ms": row.updated_ms,
         "is_tombstone": row.is_expired,
+        "past": past,
     }
     if row.mode != DENSE:
         view["forgotten"] = row.forgotten_seq

@@ -96,7 +96,7 @@ class Model:
             return self._expire(stream, command)
         if isinstance(command, ask.SwitchDedup):
             return self._switch(stream, command)
-        return self._drop_producer(stream, command)
+        return self._change_producer(stream, command)
 
     def _now(self, command: Command) -> int:
         return max(command.now_ms, self.time_ms)
@@ -327,6 +327,34 @@ class Model:
         known = self.registry.get(name)
         self.registry[name] = c.first_epoch if known is None else known + 1
         return out.Registered(name, self.registry[name])
+
+    def _change_producer(
+        self,
+        stream: Stream,
+        c: ask.ClaimProducer | ask.ForgetProducer | ask.ExpireProducer,
+    ) -> Outcome:
+        if isinstance(c, ask.ClaimProducer):
+            return self._claim(stream, c)
+        return self._drop_producer(stream, c)
+
+    def _claim(self, stream: Stream, c: ask.ClaimProducer) -> Outcome:
+        if stream.dedup_from is None:
+            return out.DedupOff()
+        known, registered = stream.producers.get(c.producer_id), self.registry.get(c.producer_id)
+        refusal = rules.claim_refusal(known, c, registered)
+        if refusal is not None:
+            return refusal
+        if known is not None and known.session == c.session:
+            return rules.claimed(known, c, known.epoch)  # again: nothing is written
+        epoch = rules.claim_epoch(known, registered)
+        if known is None and len(stream.producers) >= self.producers_max:
+            return out.LimitReached("producers_per_stream", self.producers_max)
+        if known is not None and epoch > limits.NUMBER_MAX:
+            return out.EpochExhausted(known.epoch)
+        stream.producers[c.producer_id] = rules.after_claim(known, c, epoch, self._write(c))
+        if registered is not None:
+            self.registry[c.producer_id] = max(registered, epoch)
+        return rules.claimed(known, c, epoch)
 
     def _drop_producer(self, stream: Stream, c: ask.ForgetProducer | ask.ExpireProducer) -> Outcome:
         known = stream.producers.get(c.producer_id)

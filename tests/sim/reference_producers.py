@@ -7,7 +7,7 @@ append claims (`tag`) and the epoch the registry has for that id (`registered`, 
 from typing import NamedTuple
 
 from semel.model import outcomes as out
-from semel.model.commands import DENSE, ProducerTag
+from semel.model.commands import DENSE, ClaimProducer, ProducerTag
 from semel.model.limits import NUMBER_MAX, SESSIONS_REMEMBERED
 from semel.model.outcomes import Outcome
 
@@ -24,7 +24,8 @@ class Producer(NamedTuple):
     """What a stream remembers of a producer.
 
     A tombstone has no receipts but, dense, that of sequence 0. `forgotten` is the F of the sparse
-    rows: the last sequence of the newest receipt let go.
+    rows: the last sequence of the newest receipt let go. `past` is the last append before a dense
+    claim (its sequence, and where it ended, if known), as long as nothing followed the claim.
     """
 
     mode: str
@@ -37,6 +38,7 @@ class Producer(NamedTuple):
     updated_ms: int = 0
     is_tombstone: bool = False
     forgotten: int = -1
+    past: tuple[int, int | None] | None = None
 
 
 def is_bare(tag: ProducerTag) -> bool:
@@ -252,3 +254,69 @@ def tombstone(known: Producer) -> Producer:
     receipts = tuple(r for r in known.receipts if known.mode == DENSE and r.first_seq == 0)
     forgotten = known.forgotten if known.mode == DENSE else known.last
     return known._replace(receipts=receipts, forgotten=forgotten, is_tombstone=True)
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+def claim_refusal(
+    known: Producer | None, claim: ClaimProducer, registered: int | None
+) -> Outcome | None:
+    if is_issued_name(claim.producer_id) and registered is None:
+        return out.UnknownProducer()  # a
+    if known is None:
+        return None
+    if known.mode != claim.mode:
+        return out.ModeConflict(known.mode)  # b
+    is_older = claim.session in known.older_sessions
+    is_own = claim.session == known.session
+    if known.is_tombstone and (is_own or is_older):
+        return out.ProducerStateExpired(known.epoch)  # c
+    if is_older:
+        return out.StaleSession(known.epoch)  # d
+    if is_own and registered is not None and known.epoch < registered:
+        return out.StaleEpoch(registered)  # e
+    if is_own and known.mode == DENSE and known.last >= 0:
+        return out.SessionConflict(known.epoch)  # f
+    return None
+
+
+def claim_epoch(known: Producer | None, registered: int | None) -> int:
+    if known is None:
+        return 1 if registered is None else registered
+    return max(known.epoch + 1, registered or 0)
+
+
+def past(known: Producer | None) -> tuple[int, int | None] | None:
+    """Say which append of the producer was the last, and where it ended, if that is known."""
+    if known is None or known.past is not None:
+        return None if known is None else known.past
+    if known.last < 0:
+        return None
+    if known.is_tombstone or not known.receipts:
+        return known.last, None
+    return known.last, known.receipts[-1].next_offset
+
+
+def claimed(known: Producer | None, claim: ClaimProducer, epoch: int) -> Outcome:
+    last, offset = past(known) or (None, None)
+    cursor = None if known is None else known.cursor
+    return out.Claimed(claim.producer_id, epoch, last, offset, cursor)
+
+
+def after_claim(known: Producer | None, claim: ClaimProducer, epoch: int, now_ms: int) -> Producer:
+    """Say what is remembered of the producer once it is claimed."""
+    before = Producer(claim.mode, epoch, -1) if known is None else known
+    older = before.older_sessions
+    if before.session is not None:
+        older = (*older, before.session)
+    taken = before._replace(
+        epoch=epoch,
+        session=claim.session,
+        older_sessions=older[-SESSIONS_REMEMBERED:],
+        updated_ms=now_ms,
+        is_tombstone=False,
+    )
+    if claim.mode != DENSE:
+        return taken
+    return taken._replace(last=-1, receipts=(), past=past(known))

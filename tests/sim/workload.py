@@ -65,8 +65,18 @@ class Workload:
         if stream is not None and stream.is_closed and self._rng.random() < 0.2:
             return ask.Delete(path, now_ms)
         kind = self._rng.choices(
-            ["append", "create", "delete", "trim", "register", "forget", "expire", "switch"],
-            [80, 6, 3, 4, 2, 1, 2, 2],
+            [
+                "append",
+                "create",
+                "delete",
+                "trim",
+                "register",
+                "forget",
+                "expire",
+                "switch",
+                "claim",
+            ],
+            [80, 6, 3, 4, 2, 1, 2, 2, 3],
         )[0]
         if kind == "append":
             return self._append(model, path, now_ms)
@@ -87,9 +97,21 @@ class Workload:
             return ask.Register(now_ms, rng.choice([None, *self._ids, "1", "99"]), first_epoch)
         if kind == "switch":
             return ask.SwitchDedup(path, now_ms, self._switches_on(model, path))
+        if kind == "claim":
+            return self._claim(model, path, now_ms)
         if kind == "forget":
             return ask.ForgetProducer(path, now_ms, rng.choice(self._ids))
         return ask.ExpireProducer(path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]))
+
+    def _claim(self, model: Model, path: str, now_ms: int) -> ask.ClaimProducer:
+        rng = self._rng
+        producer_id = rng.choice([*self._ids, *self._ids, "1"])
+        stream = model.streams.get(path)
+        known = None if stream is None else stream.producers.get(producer_id)
+        mode = rng.choice([DENSE, SPARSE]) if known is None or rng.random() < 0.05 else known.mode
+        fresh = f"c{self._count}"
+        session = rng.choice([*self._sessions, fresh, fresh, fresh])
+        return ask.ClaimProducer(path, now_ms, producer_id, session, mode)
 
     def _switches_on(self, model: Model, path: str) -> bool:
         """Switch on what is off, most of the time: there is more to test while it is on."""

@@ -1,5 +1,6 @@
 """The calls about producers themselves, and the settings that change what they get."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,11 @@ def explain(stream: Stream, **query: Any) -> dict[str, Any]:
 def forget(stream: Stream, producer_id: str = "p") -> Answer:
     query = urlencode({"stream": stream.path, "id": producer_id})
     return stream.server.ask("DELETE", f"/v1/producers?{query}")
+
+
+def claim(stream: Stream, session: str, **fields: str) -> Answer:
+    wanted = {"stream": stream.path, "producer_id": "p", "session": session, **fields}
+    return stream.server.ask("POST", "/v1/producers/claim", json.dumps(wanted).encode())
 
 
 def producers(stream: Stream, **query: Any) -> list[dict[str, Any]]:
@@ -144,6 +150,59 @@ def test_a_producer_call_needs_the_stream_before_it(stream: Stream) -> None:
     )
     stream.delete()
     assert stream.server.ask("POST", f"{stream.target}/producer").code == "empty_body"
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+# rows: D11
+@pytest.mark.spec("machine: claim")
+def test_a_claim_fences_the_older_instance_and_tells_what_it_stored(stream: Stream) -> None:
+    stream.create()
+    old = {"producer_id": "p", "producer_session": "old"}
+    assert stream.post(b"a", **old, producer_seq=0, producer_cursor="1").status == 200
+    told = claim(stream, "new")
+    assert told.status == 200
+    assert told.json == {
+        "stream": stream.path,
+        "producer_id": "p",
+        "producer_epoch": 2,
+        "last_seq": 0,
+        "last_offset": offset_of(1),
+        "cursor": "1",
+    }
+    late = stream.post(b"b", **old, producer_seq=1, producer_cursor="2")
+    assert (late.status, late.code) == (403, "stale_session")
+    assert claim(stream, "new").json == told.json
+    new = {"producer_id": "p", "producer_epoch": 2, "producer_session": "new"}
+    assert stream.post(b"b", **new, producer_seq=0, producer_cursor="2").status == 200
+    assert stream.text == "ab"
+    again = claim(stream, "new")
+    assert (again.status, again.code) == (403, "session_conflict")
+
+
+@pytest.mark.spec("machine: claim")
+def test_a_producer_that_only_claimed_is_shown_without_a_last_append(stream: Stream) -> None:
+    stream.create()
+    dense(stream, b"a", 7, 0)
+    assert claim(stream, "new").json["producer_epoch"] == 8
+    (shown,) = producers(stream, id="p")
+    assert (shown["epoch"], shown["session"]) == (8, "new")
+    assert (shown["last_seq"], shown["last_offset"], shown["receipts"]) == (None, None, [])
+    told = explain(stream, session="other", seq=1)
+    assert (told["outcome"], told["facts"]["last_seq"]) == ("session_unknown", None)
+    assert "first one since" in explain(stream, epoch=8, seq=0)["reason"]
+
+
+@pytest.mark.spec("machine: claim")
+def test_what_cannot_be_claimed_is_refused(stream: Stream) -> None:
+    assert claim(stream, "x").code == "stream_not_found"
+    stream.create(stream_dedup="off")
+    off = claim(stream, "x")
+    assert (off.status, off.code) == (409, "dedup_off")
+    assert stream.server.ask("POST", "/v1/producers/claim", b"{}").code == "bad_body"
+    put = stream.server.ask("PUT", "/v1/producers/claim")
+    assert (put.status, put.headers["allow"]) == (405, "POST, OPTIONS")
 
 
 # ---- looking -------------------------------------------------------------------------------------

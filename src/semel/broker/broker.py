@@ -24,7 +24,7 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, State, apply, decide
-from semel.machine.events import StreamAppended
+from semel.machine.events import ProducerClaimed, StreamAppended
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import kept_range
 from semel.model.commands import (
@@ -173,6 +173,8 @@ class Broker:
         self._note_changes()
         if self._idle is not None and isinstance(event, StreamAppended) and event.mark:
             self._idle.watch(event.stream, event.mark.id)
+        elif self._idle is not None and isinstance(event, ProducerClaimed):
+            self._idle.watch(event.stream, event.id)
         self._open.answers.append((reply, decision.outcome))
         return True
 

@@ -80,6 +80,7 @@ KINDS: Final[dict[type, int]] = {
     events.ProducerRegistered: 32,
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,
+    events.ProducerClaimed: 35,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

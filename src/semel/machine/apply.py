@@ -10,10 +10,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from semel.machine import receipts
+from semel.machine.claims import claimed_row
 from semel.machine.events import (
     DedupSwitched,
     Event,
     Mark,
+    ProducerClaimed,
     ProducerExpired,
     ProducerForgotten,
     ProducerRegistered,
@@ -27,10 +29,10 @@ from semel.machine.events import (
 )
 from semel.machine.keys import remember_key
 from semel.machine.rows import KeyRow, ProducerRow, RegistryRow, TailRow
+from semel.machine.sessions import older_sessions
 from semel.machine.state import State, Stream, add_fork, live_producers
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
-from semel.model.limits import SESSIONS_REMEMBERED
 
 Sections = tuple[Section, ...]
 
@@ -178,11 +180,17 @@ def _remember_producer(
         )
     else:
         row = _continue_producer(old, mark, receipt, time_ms, state.limits.receipts)
-    stream.producers[mark.id] = row
-    state.dirty.producers[stream.row.number, mark.id] = row
-    registered = state.registry.get(mark.id)
-    if registered is not None and mark.epoch > registered.epoch:
-        _set_registered(state, mark.id, mark.epoch)
+    _set_producer(state, stream, mark.id, row)
+
+
+def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
+    """Store what is known of a producer now; the registry's epoch is never below it."""
+    assert stream.producers is not None
+    stream.producers[producer_id] = row
+    state.dirty.producers[stream.row.number, producer_id] = row
+    registered = state.registry.get(producer_id)
+    if registered is not None and row.epoch > registered.epoch:
+        _set_registered(state, producer_id, row.epoch)
 
 
 def _continue_producer(
@@ -214,7 +222,7 @@ def _continue_producer(
         mark.mode,
         mark.epoch,
         session,
-        old.older if session == old.session else _older_sessions(old, session),
+        old.older if session == old.session else older_sessions(old, session),
         mark.last_seq,
         receipts.push(ring, receipt, receipts_max),
         _zero_receipt(mark, old.zero, receipt),
@@ -224,17 +232,19 @@ def _continue_producer(
     )
 
 
-def _older_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    older = tuple(known for known in old.older if known != session)
-    if old.session is not None:
-        older = (*older, old.session)
-    return older[-SESSIONS_REMEMBERED:]
-
-
 def _zero_receipt(mark: Mark, old: bytes, receipt: bytes) -> bytes:
     if mark.mode != DENSE:
         return b""
     return receipt if mark.first_seq == 0 else old
+
+
+def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
+    stream = state.by_number[event.stream]
+    if stream.producers is None:
+        stream.producers = {}
+    old = stream.producers.get(event.id)
+    state.live_producers += old is None or old.is_expired
+    _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
 
 
 def _set_registered(state: State, producer_id: str, epoch: int) -> None:
@@ -295,4 +305,5 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
     ProducerRegistered: _apply_registered,
     ProducerForgotten: _apply_forgotten,
     ProducerExpired: _apply_expired,
+    ProducerClaimed: _apply_claimed,
 }

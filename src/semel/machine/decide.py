@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from semel.machine.append import decide_append
+from semel.machine.claims import decide_claim
 from semel.machine.events import Decision
 from semel.machine.registry import decide_expire_producer, decide_forget, decide_register
 from semel.machine.state import State
@@ -16,6 +17,7 @@ from semel.machine.streams import (
 )
 from semel.model.commands import (
     Append,
+    ClaimProducer,
     Command,
     Create,
     Delete,
@@ -37,6 +39,7 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
     SwitchDedup: decide_switch,
     Expire: decide_expire,
     Register: decide_register,
+    ClaimProducer: decide_claim,
     ForgetProducer: decide_forget,
     ExpireProducer: decide_expire_producer,
 }

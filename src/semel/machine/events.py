@@ -97,6 +97,16 @@ class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
     is_assigned: bool
 
 
+class ProducerClaimed(Struct, frozen=True, gc=False, array_like=True):
+    """A session takes a producer over; whoever wrote before is fenced."""
+
+    stream: int
+    id: str
+    mode: str
+    epoch: int
+    session: str
+
+
 class ProducerForgotten(Struct, frozen=True, gc=False, array_like=True):
     """A stream drops a producer."""
 
@@ -122,6 +132,7 @@ Event = (
     | ProducerRegistered
     | ProducerForgotten
     | ProducerExpired
+    | ProducerClaimed
 )
 
 

@@ -66,7 +66,8 @@ def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdic
     epoch = _epoch(tag, row, floor)
     if tag.mode != DENSE:
         return _sparse(stream, tag, row, digest=digest, epoch=epoch)
-    if epoch == row.epoch and tag.first_seq <= row.last_seq:
+    is_repeat = tag.first_seq <= row.last_seq or _begins_bare(tag)
+    if epoch == row.epoch and is_repeat:
         return _dense_repeat(stream, tag, row, digest=digest, restart=_next_epoch(row, floor))
     return _dense(tag, row, epoch)
 
@@ -192,6 +193,11 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> Verdict:
     if seq > row.last_seq + 1:
         return Verdict(later=SequenceGap(row.last_seq + 1, seq))  # 9
     return Verdict(epoch)  # 10
+
+
+def _begins_bare(tag: ProducerTag) -> bool:
+    """Tell a bare 0: also right behind a claim it is a restart, for it is not the claimer's."""
+    return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 
 
 def _dense_repeat(

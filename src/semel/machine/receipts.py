@@ -49,6 +49,8 @@ def push(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
     """Find a dense producer's receipt: sequences are consecutive, so its place is known."""
+    if seq > last_seq:
+        return None
     index = held(ring) - 1 - (last_seq - seq)
     if index >= 0:
         return unpack(ring, index)

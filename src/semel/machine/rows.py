@@ -54,6 +54,8 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 
     `receipts` and `zero` are packed (`receipts.py`); `forgotten_seq` is the last sequence of the
     newest receipt a sparse producer let go, -1 before the first. An expired row is a tombstone.
+    Between a claim and the first append behind it `last_seq` is -1, if dense; `zero` then holds
+    the last append of those before (`claims.py`).
     """
 
     mode: str

@@ -147,6 +147,19 @@ class Register(Struct, frozen=True, gc=False):
     first_epoch: int = 0
 
 
+class ClaimProducer(Struct, frozen=True, gc=False):
+    """Take a producer over: fence whoever wrote before, and only then tell what is stored.
+
+    `session` is fresh for each instance. The same one again is a retry of the same claim.
+    """
+
+    path: str
+    now_ms: int
+    producer_id: str
+    session: str
+    mode: str = DENSE
+
+
 class ForgetProducer(Struct, frozen=True, gc=False):
     """Drop what a stream remembers of a producer (an operator's reset)."""
 
@@ -172,6 +185,7 @@ Command = (
     | SwitchDedup
     | Expire
     | Register
+    | ClaimProducer
     | ForgetProducer
     | ExpireProducer
 )

@@ -9,6 +9,7 @@ from semel.model.commands import (
     SPARSE,
     Append,
     Batch,
+    ClaimProducer,
     Command,
     Create,
     ExpireProducer,
@@ -64,6 +65,8 @@ def fault_in(command: Command) -> str | None:
         return _fault_in_create(command)
     if isinstance(command, Trim):
         return None if _is_number(command.before) else "before"
+    if isinstance(command, ClaimProducer):
+        return _fault_in_claim(command)
     if isinstance(command, ForgetProducer | ExpireProducer):
         return None if is_name(command.producer_id, PRODUCER_ID_BYTES_MAX) else "producer_id"
     return None
@@ -99,6 +102,14 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
     if tag.cursor is not None and len(tag.cursor) > CURSOR_BYTES_MAX:
         return "producer_cursor"
     return None
+
+
+def _fault_in_claim(command: ClaimProducer) -> str | None:
+    if not is_name(command.producer_id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    if command.mode not in (DENSE, SPARSE):
+        return "producer_mode"
+    return None if is_name(command.session, SESSION_BYTES_MAX) else "producer_session"
 
 
 def _fault_in_create(command: Create) -> str | None:

@@ -92,6 +92,20 @@ class Registered(Outcome, frozen=True, gc=False):
     epoch: int
 
 
+class Claimed(Outcome, frozen=True, gc=False):
+    """The producer writes under `epoch` now, and nobody else does.
+
+    The rest is what the stream knew of it before: the last append stored, whichever instance made
+    it, where that append ended, and the last cursor. None: nothing, or no longer known.
+    """
+
+    producer_id: str
+    epoch: int
+    last_seq: int | None = None
+    last_offset: int | None = None
+    cursor: bytes | None = None
+
+
 class Forgotten(Outcome, frozen=True, gc=False):
     """The stream no longer knows the producer (or holds a tombstone, after expiry)."""
 
@@ -252,6 +266,12 @@ class UnknownProducer(Refusal, frozen=True, gc=False):
     """An all-digit id is given out by the server, and this one never was."""
 
     code = "UNKNOWN_PRODUCER_ID"
+
+
+class DedupOff(Refusal, frozen=True, gc=False):
+    """The stream recognises no duplicates, so it knows no producers, and nobody can be fenced."""
+
+    code = "dedup_off"
 
 
 class ModeConflict(Refusal, frozen=True, gc=False):

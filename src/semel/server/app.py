@@ -18,7 +18,7 @@ from semel.server.live import Live, facts_of
 from semel.server.long_poll import LongPoll
 from semel.server.metrics import Tally, render_metrics
 from semel.server.pages import list_streams
-from semel.server.producers import ASSIGN_SUFFIX, EXPLAIN, PRODUCERS, Producers
+from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, Producers
 from semel.server.reads import Read, Reads
 from semel.server.unread import Unread
 from semel.wire import paths, queries, requests, responses
@@ -89,7 +89,7 @@ class App:
             self._handle_stream(request, responder)
         elif request.path in self._pages:
             self._handle_page(request, responder)
-        elif request.path in (PRODUCERS, EXPLAIN):
+        elif request.path in (PRODUCERS, CLAIM, EXPLAIN):
             self._producers.handle(request, responder)
         else:
             problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")

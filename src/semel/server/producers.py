@@ -1,4 +1,4 @@
-"""`/v1/producers`: identities given out, what streams remember, what would happen, resets.
+"""`/v1/producers`: identities given out, claims, what streams remember, what would happen, resets.
 
 Whatever these calls tell about the state waits until that state is durable (EO-4).
 """
@@ -14,7 +14,7 @@ from semel.machine.dry_run import dry_run
 from semel.machine.receipts import Receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.streams import find_stream
-from semel.model.commands import ForgetProducer, Register
+from semel.model.commands import ClaimProducer, ForgetProducer, Register
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.server.answers import send
@@ -27,6 +27,7 @@ from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 
 PRODUCERS: Final = "/v1/producers"
+CLAIM: Final = "/v1/producers/claim"
 EXPLAIN: Final = "/v1/producers/explain"
 ASSIGN_SUFFIX: Final = "/producer"
 _ID_BYTES: Final = 16
@@ -45,12 +46,13 @@ class Producers:
             (PRODUCERS, "GET"): self._look,
             (PRODUCERS, "HEAD"): self._look,
             (PRODUCERS, "DELETE"): self._forget,
+            (CLAIM, "POST"): self._claim,
             (EXPLAIN, "GET"): self._explain,
             (EXPLAIN, "HEAD"): self._explain,
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Answer a request to one of the two addresses."""
+        """Answer a request to one of the three addresses."""
         method = self._methods.get((request.path, request.method))
         if method is not None:
             method(request, responder)
@@ -62,12 +64,18 @@ class Producers:
         """Make a name nobody has."""
         return f"p-{self._engine.clock.random_bytes(_ID_BYTES).hex()}"
 
-    # ---- register, reset -------------------------------------------------------------------------
+    # ---- register, claim, reset ------------------------------------------------------------------
 
     def _register(self, request: Request, responder: Responder) -> None:
         now_ms = self._engine.clock.now_ms()
         command = calls.parse_register(request.headers, request.body, now_ms=now_ms)
         self._submit(command, responder, calls.register_response)
+
+    def _claim(self, request: Request, responder: Responder) -> None:
+        now_ms = self._engine.clock.now_ms()
+        command = calls.parse_claim(request.headers, request.body, now_ms=now_ms)
+        path = "" if isinstance(command, Problem) else command.path
+        self._submit(command, responder, partial(calls.claim_response, path=path))
 
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Tell whether a POST to a stream's path is not an append but asks for an identity.
@@ -95,7 +103,7 @@ class Producers:
 
     def _submit(
         self,
-        command: Register | ForgetProducer | Problem,
+        command: Register | ClaimProducer | ForgetProducer | Problem,
         responder: Responder,
         answer: Callable[[Outcome], Response],
     ) -> None:
@@ -180,7 +188,7 @@ def describe(
         "producer_id": producer_id,
         "mode": row.mode,
         "epoch": row.epoch,
-        "last_seq": row.last_seq,
+        "last_seq": row.last_seq if row.last_seq >= 0 else None,
         "last_offset": print_offset(held[-1].next_offset) if held and not row.is_expired else None,
         "cursor": None if row.cursor is None else row.cursor.decode("utf-8", "replace"),
         "updated_at": print_instant(row.updated_ms),
@@ -195,7 +203,7 @@ def describe(
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:
     held = [receipts.unpack(row.receipts, index) for index in range(receipts.held(row.receipts))]
-    if row.zero and not (held and held[0].first_seq == 0):
+    if row.last_seq >= 0 and row.zero and not (held and held[0].first_seq == 0):
         held.insert(0, receipts.unpack(row.zero, 0))
     return held
 

@@ -46,6 +46,8 @@ def _why_stored(
         return f"{begin}: the stream does not know the producer yet"
     if outcome.epoch > epoch:
         return f"{begin}: a new epoch begins, and epoch {epoch} is fenced off"
+    if last_seq is not None and last_seq < 0:
+        return f"{begin}: it is the first one since the producer was claimed"
     return f"{begin}: sequence {tag.first_seq} comes after {last_seq}, the last one stored"
 
 

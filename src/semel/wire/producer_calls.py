@@ -1,4 +1,4 @@
-"""The calls about producers themselves: register, look, ask what would happen, reset."""
+"""The calls about producers themselves: register, claim, look, ask what would happen, reset."""
 
 from collections.abc import Set
 from typing import Final
@@ -6,9 +6,17 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from semel.model.commands import DENSE, SPARSE, ForgetProducer, ProducerTag, Register
+from semel.model.commands import (
+    DENSE,
+    SPARSE,
+    ClaimProducer,
+    ForgetProducer,
+    ProducerTag,
+    Register,
+)
 from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
-from semel.model.outcomes import Outcome, Registered
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Claimed, Outcome, Registered
 from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
 from semel.wire.problems import BadRequest, Problem, bad_request
 from semel.wire.queries import parse_query, read_limit
@@ -83,6 +91,55 @@ def assigned_response(outcome: Outcome) -> Response:
         return outcome_response(outcome, is_x=True)
     found = {"producerId": outcome.producer_id, "epoch": outcome.epoch}
     return json_response(_CREATED, found)
+
+
+# ---- claim ---------------------------------------------------------------------------------------
+
+
+class _Claim(Struct):
+    stream: str
+    producer_id: str
+    session: str
+    mode: str = DENSE
+
+
+def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer | Problem:
+    """Read who takes over which producer of which stream."""
+    try:
+        refuse_encoding(headers)
+        return _read_claim(body, now_ms)
+    except BadRequest as refusal:
+        return refusal.problem
+
+
+def _read_claim(body: bytes, now_ms: int) -> ClaimProducer:
+    try:
+        claim = msgspec.json.decode(body, type=_Claim)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f'the body must be {{"stream", "producer_id", "session"}}: {error}'
+        raise bad_request("bad_body", message) from None
+    if claim.mode not in (DENSE, SPARSE):
+        raise bad_request("bad_body", "mode must be dense or sparse", field="mode")
+    given = {"producer-id": claim.producer_id, "producer-session": claim.session}
+    name = read_text(given, "producer-id", PRODUCER_ID_BYTES_MAX)
+    session = read_text(given, "producer-session", SESSION_BYTES_MAX)
+    return ClaimProducer(claim.stream, now_ms, name or "", session or "", claim.mode)
+
+
+def claim_response(outcome: Outcome, *, path: str) -> Response:
+    """Answer a claim with the epoch it has, and what was stored before it."""
+    if not isinstance(outcome, Claimed):
+        return outcome_response(outcome)
+    offset, cursor = outcome.last_offset, outcome.cursor
+    found = {
+        "stream": path,
+        "producer_id": outcome.producer_id,
+        "producer_epoch": outcome.epoch,
+        "last_seq": outcome.last_seq,
+        "last_offset": None if offset is None else print_offset(offset),
+        "cursor": None if cursor is None else cursor.decode("utf-8", "replace"),
+    }
+    return json_response(_OK, found)
 
 
 # ---- look, ask, reset ----------------------------------------------------------------------------

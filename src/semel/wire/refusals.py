@@ -28,6 +28,7 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Switched: 204,
     out.Expired: 204,
     out.Registered: 200,
+    out.Claimed: 200,
     out.Forgotten: 204,
 }
 
@@ -58,6 +59,7 @@ REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
     out.SessionUnknown: Rule(409, "a new session must begin with sequence 0"),
     out.ProducerStateExpired: Rule(409, "the producer was idle too long; begin a newer epoch"),
     out.UnknownProducer: Rule(404, "this producer id was never given out"),
+    out.DedupOff: Rule(409, "the stream recognises no duplicates: there is nothing to claim"),
     out.ModeConflict: Rule(400, "the producer writes this stream in {0.mode} mode"),
     out.EpochMustStartAtZero: Rule(
         400, "a raised epoch begins with sequence 0", {"received": "received_seq"}
@@ -86,6 +88,7 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
     **{refusal: rule.status for refusal, rule in REFUSED.items()},
 }
 
+_NOTHING_YET: Final = -1  # the last sequence of a producer that was claimed and has not written
 _OFFSETS: Final = frozenset({"next_offset", "head"})
 _WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded)
 
@@ -98,6 +101,8 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     for name in outcome.__struct_fields__:
         value = getattr(outcome, name)
         facts[rule.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
+    if facts.get("last_seq") == _NOTHING_YET:
+        facts["last_seq"] = None
     if "next_offset" in facts:
         headers.append(("Stream-Next-Offset", str(facts["next_offset"])))
     if isinstance(outcome, out.StreamClosed):
@@ -118,7 +123,7 @@ def _producer_headers(
     if "current_epoch" in facts:
         name = "X-Current-Epoch" if is_x else "Producer-Epoch"
         headers.append((name, str(facts["current_epoch"])))
-    if "last_seq" in facts and not is_x:
+    if facts.get("last_seq") is not None and not is_x:
         headers.append(("Producer-Seq", str(facts["last_seq"])))
     if isinstance(outcome, out.SequenceGap):
         prefix = "X" if is_x else "Producer"

@@ -1,7 +1,7 @@
 """Producers that fell silent are let go, late and never early."""
 
 from semel.machine.rows import ProducerRow
-from semel.model.commands import Append, Batch, Delete, ForgetProducer, ProducerTag
+from semel.model.commands import Append, Batch, ClaimProducer, Delete, ForgetProducer, ProducerTag
 from semel.model.outcomes import Duplicate, ProducerStateExpired
 from tests.unit.broker.bed import Bed
 
@@ -80,6 +80,13 @@ def test_producers_are_watched_again_after_a_restart() -> None:
     assert bed.sweep(IDLE_MS) == 1
     bed.restart()
     assert bed.sweep(IDLE_MS) == 0
+
+
+def test_a_producer_that_only_claimed_is_watched_too() -> None:
+    bed = bed_with()
+    bed.execute(ClaimProducer("s", bed.now_ms, "p", "session"))
+    assert bed.sweep(IDLE_MS - 1) == 0
+    assert bed.sweep(1) == 1
 
 
 def test_few_are_let_go_at_a_time() -> None:

@@ -7,7 +7,8 @@ and the file is right. Only what version 1 never had may be added, with new fram
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
-`tests/data/frame_v1_extras.bin` is the same for what came later: sections with extras.
+`tests/data/frame_v1_extras.bin` and `frame_v1_claims.bin` are the same for what came later:
+sections with extras, and claims.
 """
 
 import struct
@@ -44,6 +45,7 @@ from semel.model.limits import NUMBER_MAX
 DATA = Path(__file__).resolve().parents[2] / "data"
 GOLDEN = DATA / "frame_v1.bin"
 GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
+GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 SEED = codec.seed_of(b"sixteen bytes id")
 
 
@@ -141,8 +143,15 @@ EXTRAS_CASES = (
     ),
 )
 
+CLAIMS_CASES = (
+    Case(events.ProducerClaimed(1, "p", "dense", 1, "session")),
+    Case(events.ProducerClaimed(NUMBER_MAX, "é", "sparse", NUMBER_MAX, "ÿ")),
+)
+
 GOLDENS = pytest.mark.parametrize(
-    ("path", "cases"), [(GOLDEN, CASES), (GOLDEN_EXTRAS, EXTRAS_CASES)], ids=["first", "extras"]
+    ("path", "cases"),
+    [(GOLDEN, CASES), (GOLDEN_EXTRAS, EXTRAS_CASES), (GOLDEN_CLAIMS, CLAIMS_CASES)],
+    ids=["first", "extras", "claims"],
 )
 
 
@@ -182,7 +191,7 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 
 
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
-    assert {type(case.record) for case in CASES} == set(KINDS)
+    assert {type(case.record) for case in (*CASES, *CLAIMS_CASES)} == set(KINDS)
     assert set(events.Event.__args__) < set(KINDS)
 
 
@@ -261,6 +270,7 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(events.ProducerRegistered, names, numbers, st.booleans()),
     st.builds(events.ProducerForgotten, numbers, names),
     st.builds(events.ProducerExpired, numbers, names),
+    st.builds(events.ProducerClaimed, numbers, names, names, numbers, names),
 )
 cases = st.builds(Case, records, st.lists(sections, max_size=3).map(tuple))
 

@@ -12,6 +12,7 @@ from semel.model.commands import (
     SPARSE,
     Append,
     Batch,
+    ClaimProducer,
     Command,
     Create,
     ExpireProducer,
@@ -109,6 +110,12 @@ def sparse(
 ) -> ProducerTag:
     end = first if last is None else last
     return ProducerTag(name, first, end, epoch, session, SPARSE, None, strict)
+
+
+def claim(
+    session: str, *, mode: str = DENSE, name: str = "p", path: str = "s", now: int = 0
+) -> ClaimProducer:
+    return ClaimProducer(path, now, name, session, mode)
 
 
 def bury(name: str = "p", *, path: str = "s", now: int = 0) -> ExpireProducer:

@@ -23,6 +23,7 @@ def test_time_never_runs_backwards() -> None:
         ask.Delete("s", 0),
         ask.Trim("s", 0, 0),
         ask.Expire("s", 0, 0),
+        ask.ClaimProducer("s", 0, "p", "x"),
         ask.ForgetProducer("s", 0, "p"),
         ask.ExpireProducer("s", 0, "p", 0),
     ],

@@ -55,6 +55,7 @@ steps = st.builds(
         + ["append"] * 4
         + ["create", "fork", "fork", "register"]
         + ["delete", "trim", "expire", "bury", "bury", "forget", "switch"]
+        + ["claim", "claim", "claim"]
     ),
     st.sampled_from("aaaaaabc"),
     st.sampled_from("abc"),
@@ -104,6 +105,8 @@ def command_of(step: Step, model: Model) -> Command:
             return ask.Expire(step.path, now, now - 3)
         case "bury":
             return ask.ExpireProducer(step.path, now, step.name, step.span)
+        case "claim":
+            return _claim(step, model, now)
         case "forget":
             return ask.ForgetProducer(step.path, now, step.name)
         case "switch":
@@ -112,6 +115,13 @@ def command_of(step: Step, model: Model) -> Command:
         case _:
             name = None if step.session is None and step.span else step.name
             return ask.Register(now, name, min(step.span, 1))
+
+
+def _claim(step: Step, model: Model, now: int) -> ask.ClaimProducer:
+    stream = model.streams.get(step.path)
+    known = None if stream is None else stream.producers.get(step.name)
+    mode = step.mode if known is None or "typed" in step.flags else known.mode
+    return ask.ClaimProducer(step.path, now, step.name, step.session or f"s{step.span}", mode)
 
 
 def _create(step: Step, model: Model, now: int) -> ask.Create:

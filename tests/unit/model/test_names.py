@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from semel.machine import State, apply, decide
 from semel.model.commands import (
+    SPARSE,
     Append,
     Batch,
+    ClaimProducer,
     Command,
     Create,
     Delete,
@@ -42,6 +44,11 @@ def tagged(**fields: object) -> Append:
         (Register(0, ""), "producer_id"),
         (Register(0, "p" * 257), "producer_id"),
         (ForgetProducer("s", 0, ""), "producer_id"),
+        (ClaimProducer("", 0, "p", "x"), "path"),
+        (ClaimProducer("s", 0, "", "x"), "producer_id"),
+        (ClaimProducer("s", 0, "p", ""), "producer_session"),
+        (ClaimProducer("s", 0, "p", "x" * 129), "producer_session"),
+        (ClaimProducer("s", 0, "p", "x", "thick"), "producer_mode"),
         (ExpireProducer("s", 0, "p" * 257, 1), "producer_id"),
         (Trim("s", 0, -1), "before"),
         (replace(CREATE, content_type=""), "content_type"),
@@ -80,6 +87,8 @@ def test_a_field_out_of_bounds_is_named_and_refused(command: Command, field: str
         Register(0),
         Register(0, "p" * 256),
         ForgetProducer("s", 0, "p"),
+        ClaimProducer("s", 0, "p", "x"),
+        ClaimProducer("s", 0, "p", "x", SPARSE),
         Trim("s", 0, NUMBER_MAX),
         CREATE,
         replace(CREATE, fork=ForkRequest("t", 3, 1), expires_at_ms=-1, ttl_ms=0, batch=Batch(b"")),

@@ -56,3 +56,8 @@ def test_a_refusal_speaks_as_it_would_be_answered() -> None:
         "reason": "sequence 4 is missing; 9 came",
         "facts": {"expected_seq": 4, "received_seq": 9},
     }
+
+
+def test_the_first_append_behind_a_claim_comes_after_nothing() -> None:
+    found = told(Appended(5, 6, False, 2, 0), last_seq=-1)
+    assert found["reason"].endswith("the first one since the producer was claimed")

@@ -4,12 +4,22 @@ import json
 
 import pytest
 
-from semel.model.commands import DENSE, SPARSE, ForgetProducer, ProducerTag, Register
-from semel.model.outcomes import LimitReached, Registered, UnknownProducer
+from semel.model.commands import (
+    DENSE,
+    SPARSE,
+    ClaimProducer,
+    ForgetProducer,
+    ProducerTag,
+    Register,
+)
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Claimed, LimitReached, Registered, StaleSession, UnknownProducer
 from semel.wire.producer_calls import (
     Look,
     Question,
     assigned_response,
+    claim_response,
+    parse_claim,
     parse_forget,
     parse_look,
     parse_question,
@@ -64,6 +74,62 @@ def test_the_older_dialect_has_words_of_its_own() -> None:
     assert response.status == 201
     assert json.loads(response.body) == {"producerId": "p-1", "epoch": 1}
     assert assigned_response(LimitReached("registry", 1)).status == 429
+
+
+def claim(**fields: object) -> object:
+    given = {"stream": "a/b", "producer_id": "p", "session": "x", **fields}
+    kept = {name: value for name, value in given.items() if value is not None}
+    return parse_claim({}, json.dumps(kept).encode(), now_ms=5)
+
+
+def test_a_claim_names_stream_producer_and_session_and_perhaps_a_mode() -> None:
+    assert claim() == ClaimProducer("a/b", 5, "p", "x", DENSE)
+    assert claim(mode="sparse") == ClaimProducer("a/b", 5, "p", "x", SPARSE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"stream": None}, "bad_body"),
+        ({"producer_id": None}, "bad_body"),
+        ({"session": None}, "bad_body"),
+        ({"session": 7}, "bad_body"),
+        ({"mode": "thin"}, "bad_body"),
+        ({"producer_id": ""}, "invalid_header"),
+        ({"session": ""}, "invalid_header"),
+        ({"session": "x" * 129}, "invalid_header"),
+    ],
+)
+def test_a_claim_that_lacks_or_bends_something_is_refused(
+    fields: dict[str, object], code: str
+) -> None:
+    assert refused(claim(**fields)) == (400, code)
+
+
+def test_a_claim_without_a_document_is_refused() -> None:
+    for body in (b"", b"[]", b'{"session": "\xff"}'):
+        assert refused(parse_claim({}, body, now_ms=5)) == (400, "bad_body")
+    compressed = parse_claim({"content-encoding": "gzip"}, b"x", now_ms=5)
+    assert refused(compressed) == (415, "unsupported_encoding")
+
+
+def test_a_claim_is_answered_with_the_epoch_and_what_was_stored() -> None:
+    response = claim_response(Claimed("p", 3, 7, 9, b"line 9\xff"), path="a/b")
+    assert response.status == 200
+    assert json.loads(response.body) == {
+        "stream": "a/b",
+        "producer_id": "p",
+        "producer_epoch": 3,
+        "last_seq": 7,
+        "last_offset": print_offset(9),
+        "cursor": "line 9\ufffd",
+    }
+
+
+def test_what_was_not_there_before_a_claim_is_null() -> None:
+    found = json.loads(claim_response(Claimed("p", 1), path="s").body)
+    assert [found[name] for name in ("last_seq", "last_offset", "cursor")] == [None] * 3
+    assert claim_response(StaleSession(2), path="s").status == 403
 
 
 def test_one_looks_at_a_stream_a_producer_or_an_id() -> None:

@@ -26,6 +26,7 @@ EXPECTED = {
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
+        out.DedupOff,
         out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.BatchOverlap,
         out.RestartAmbiguous,
     },
@@ -131,3 +132,9 @@ def test_what_may_pass_later_says_so(outcome: out.Outcome) -> None:
 def test_a_problem_says_no_more_than_it_must() -> None:
     problem = Problem(400, "a", "b")
     assert (problem.facts, problem.headers, problem.applied) == ({}, [], "no")
+
+
+def test_a_producer_that_only_claimed_has_no_last_sequence_to_tell() -> None:
+    problem = problem_of(out.SessionUnknown(2, -1))
+    assert problem.facts == {"current_epoch": 2, "last_seq": None}
+    assert [name for name, _ in problem.headers] == ["Producer-Epoch"]

@@ -1,0 +1,134 @@
+"""Claims: an instance takes a producer over before it asks how far the one before it came.
+
+The other order has a hole: a request of the old instance that is still under way would be stored
+after the question, and the new instance would store the same again. The letters in the comments
+are the rows of `docs/reference/machine.md`.
+"""
+
+from semel.machine import receipts
+from semel.machine.events import Decision, ProducerClaimed
+from semel.machine.producers import FIRST_EPOCH, is_assigned_id
+from semel.machine.rows import ProducerRow
+from semel.machine.sessions import older_sessions
+from semel.machine.state import State, Stream
+from semel.machine.streams import find_stream
+from semel.model.commands import DENSE, ClaimProducer
+from semel.model.limits import NUMBER_MAX
+from semel.model.outcomes import (
+    Claimed,
+    DedupOff,
+    EpochExhausted,
+    LimitReached,
+    ModeConflict,
+    Outcome,
+    ProducerStateExpired,
+    SessionConflict,
+    StaleEpoch,
+    StaleSession,
+    UnknownProducer,
+)
+
+
+def decide_claim(state: State, command: ClaimProducer) -> Decision:
+    """Fence whoever wrote before, and tell what they stored."""
+    stream = find_stream(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)
+    if stream.tail.dedup_from is None:
+        return Decision(DedupOff())
+    registered = state.registry.get(command.producer_id)
+    floor = -1 if registered is None else registered.epoch
+    row = stream.producers.get(command.producer_id) if stream.producers else None
+    refusal = _identity(command, row, floor)
+    if refusal is not None:
+        return Decision(refusal)
+    if row is not None and row.session == command.session:
+        return _decide_again(command, row, floor)
+    return _decide_new(state, stream, command, row, floor)
+
+
+def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Outcome | None:
+    if floor < 0 and is_assigned_id(command.producer_id):
+        return UnknownProducer()  # a
+    if row is None:
+        return None
+    if row.mode != command.mode:
+        return ModeConflict(row.mode)  # b
+    if row.is_expired and command.session in (row.session, *row.older):
+        return ProducerStateExpired(row.epoch)  # c
+    return StaleSession(row.epoch) if command.session in row.older else None  # d
+
+
+def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
+    """Answer a retry; only as long as there is nothing it could hide."""
+    if row.epoch < floor:
+        return Decision(StaleEpoch(floor))  # e
+    if row.mode == DENSE and row.last_seq >= 0:
+        return Decision(SessionConflict(row.epoch))  # f
+    return Decision(_claimed(command.producer_id, row.epoch, row))  # g
+
+
+def _decide_new(
+    state: State, stream: Stream, command: ClaimProducer, row: ProducerRow | None, floor: int
+) -> Decision:
+    if row is None:
+        maximum = state.limits.producers_per_stream
+        if len(stream.producers or ()) >= maximum:
+            return Decision(LimitReached("producers_per_stream", maximum))  # h
+        epoch = floor if floor >= 0 else FIRST_EPOCH
+    else:
+        epoch = max(row.epoch + 1, floor)
+        if epoch > NUMBER_MAX:
+            return Decision(EpochExhausted(row.epoch))  # i
+    event = ProducerClaimed(
+        stream.row.number, command.producer_id, command.mode, epoch, command.session
+    )
+    return Decision(_claimed(command.producer_id, epoch, row), event, grows=True)  # j
+
+
+def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
+    if row is None:
+        return Claimed(producer_id, epoch)
+    last_seq, last_offset = _past(row)
+    return Claimed(producer_id, epoch, last_seq, last_offset, row.cursor)
+
+
+def _past(row: ProducerRow) -> tuple[int | None, int | None]:
+    """Find the last append of a producer: its last sequence, and where it ended, if known."""
+    ring = row.receipts
+    if row.last_seq < 0:
+        if not row.zero:
+            return None, None
+        ring = row.zero
+    elif not ring:
+        return row.last_seq, None
+    last = receipts.unpack(ring, receipts.held(ring) - 1)
+    return last.last_seq, last.next_offset if last.first_offset >= 0 else None
+
+
+def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -> ProducerRow:
+    """Make the row of a producer that was taken over."""
+    is_dense = event.mode == DENSE
+    if old is None:
+        old = ProducerRow(event.mode, 0, None, (), -1, b"", b"", None, time_ms)
+    return ProducerRow(
+        event.mode,
+        event.epoch,
+        event.session,
+        older_sessions(old, event.session),
+        -1 if is_dense else old.last_seq,
+        b"" if is_dense else old.receipts,
+        _last_receipt(old) if is_dense else b"",
+        old.cursor,
+        time_ms,
+        old.forgotten_seq,
+    )
+
+
+def _last_receipt(old: ProducerRow) -> bytes:
+    """Keep what a repeated claim, or the next one, has to tell."""
+    if old.last_seq < 0:
+        return old.zero
+    if old.receipts:
+        return old.receipts[-receipts.RECEIPT_BYTES :]
+    return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone's: no longer known
