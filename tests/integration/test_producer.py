@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.client import Stream
 from semel.client.producer_batches import BatchAck, FailedBatch
+from semel.client.producer_opening import ProducerOptions
+from semel.testing.fault_plan import FaultPlan
+from semel.testing.fault_proxy import FaultProxy
 from tests.spec.process import PATIENCE_SECONDS, Server
 
 
@@ -38,6 +43,13 @@ def orders(server: Server, client: Client) -> Stream:
 
 def values(stream: Stream) -> list[Any]:
     return [message.value for message in stream.read()]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def fence(stream: Stream, producer_id: str) -> None:
@@ -288,7 +300,7 @@ def test_auto_claim_takes_the_epoch_above(orders: Stream) -> None:
     for number in range(3):
         with orders.producer("p", auto_claim=True) as producer:
             producer.append(number)
-        assert producer.epoch == number
+        assert producer.epoch == number + 1
     assert values(orders) == [0, 1, 2]
 
 
@@ -316,16 +328,51 @@ def test_a_late_request_of_an_earlier_sparse_instance_makes_no_copy(orders: Stre
     old = orders.producer("file", mode="sparse")
     old.append("one", seq=1)
     old.flush()
-    new = orders.producer("file", mode="sparse")  # has asked what is stored
+    new = orders.producer("file", mode="sparse")
     old.append("two", seq=2)
-    old.flush()
+    with pytest.raises(errors.ProducerFenced):
+        old.flush()
     for seq, value in enumerate(("one", "two", "three"), start=1):
         new.append(value, seq=seq)
     new.close()
-    old.append("four", seq=4)
-    with pytest.raises(errors.ProducerFenced):
-        old.close()
     assert values(orders) == ["one", "two", "three"]
+
+
+# rows: P09, X02
+@pytest.mark.parametrize("options", [{}, {"auto_claim": True}], ids=["session", "auto_claim"])
+def test_a_request_that_was_under_way_while_a_cursor_was_read_makes_no_copy(
+    server: Server, orders: Stream, options: ProducerOptions
+) -> None:
+    plan = FaultPlan(script=["pass", "pass", "pass", "delay"], delay_seconds=1.0)
+    with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as far:
+        old = far.stream(orders.path).producer("import", **options)
+        old.append(1, cursor="1")
+        old.flush()
+        old.append(2, cursor="2")  # as good as dead: its last request hangs in the network
+        wait_until(lambda: proxy.counts["delay"] == 1)
+        new = orders.producer("import", **options)
+        assert new.cursor is not None
+        rest = range(int(new.cursor) + 1, 4)
+        with suppress(errors.ProducerFenced):
+            old.flush()  # now it has arrived
+        for number in rest:
+            new.append(number, cursor=str(number))
+        new.close()
+    assert values(orders) == [1, 2, 3]
+
+
+def test_an_instance_that_opens_and_does_not_write_leaves_the_cursor_to_the_next(
+    orders: Stream,
+) -> None:
+    with orders.producer("import") as first:
+        first.append(1, cursor="1")
+    for epoch in (2, 3):
+        idle = orders.producer("import")
+        assert (idle.cursor, idle.last_seq, idle.epoch) == ("1", 0, epoch)
+        idle.close()
+    with orders.producer("import") as last:
+        last.append(2, cursor="2")
+    assert values(orders) == [1, 2]
 
 
 # rows: P10

@@ -10,6 +10,7 @@ from typing import Any, Self
 from semel.client.errors import Indeterminate
 from semel.client.extras import Headers, Key
 from semel.client.producer_base import BaseProducer
+from semel.client.producer_batches import ProducerSettings
 from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
 from semel.client.transport import Transport
@@ -34,7 +35,7 @@ class AsyncProducer(BaseProducer):
         target: str,
         options: ProducerOptions,
         *,
-        ask: Callable[[str], Awaitable[Opening]],
+        ask: Callable[[ProducerSettings], Awaitable[Opening]],
         answer_timeout: float,
     ) -> None:
         super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
@@ -47,7 +48,7 @@ class AsyncProducer(BaseProducer):
         """Ask the server what must be known; done by the first `append` if not before."""
         async with self._opening:
             if not self._is_open:
-                self._open(await self._ask(self.id))
+                self._open(await self._ask(self._settings))
                 self._is_open = True
         return self
 

@@ -317,7 +317,7 @@ class Stream:
             client.transport,
             self.calls.target,
             options,
-            ask=lambda producer_id: client.run(open_producer(self.calls, producer_id)),
+            ask=lambda settings: client.run(open_producer(self.calls, settings)),
             answer_timeout=client.timeout,
         )
         return client.keep(producer)

@@ -11,6 +11,7 @@ from semel.client.background import background
 from semel.client.errors import Indeterminate
 from semel.client.extras import Headers, Key
 from semel.client.producer_base import BaseProducer
+from semel.client.producer_batches import ProducerSettings
 from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
 from semel.client.transport import Transport
@@ -35,13 +36,13 @@ class Producer(BaseProducer):
         target: str,
         options: ProducerOptions,
         *,
-        ask: Callable[[str], Opening],
+        ask: Callable[[ProducerSettings], Opening],
         answer_timeout: float,
     ) -> None:
         super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
         self._changed = threading.Condition(self._lock)
         self._background = background()
-        self._open(ask(self.id))
+        self._open(ask(self._settings))
 
     def append(
         self,

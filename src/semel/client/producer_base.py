@@ -65,7 +65,10 @@ class BaseProducer:
         self._core = ProducerCore(
             self._settings, packing.body, jitter, is_counting=opening.is_semel
         )
-        if opening.past:
+        if opening.claim is not None:
+            claim = opening.claim
+            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
+        elif opening.past:
             (state,) = opening.past
             self._core.resume(state.epoch, state.last_seq, state.cursor)
         elif opening.past is not None:

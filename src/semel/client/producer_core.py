@@ -12,8 +12,8 @@ The rules, all for the sake of exactly once:
 2. Batches are sent in order, over one connection. When it breaks, all that were not answered are
    sent again, in order.
 3. Nothing is sent behind the first batch until it is answered: only then is the epoch known to be
-   ours. In sparse mode this holds for every batch, for the server would take the next one though
-   the one before was refused.
+   ours. (A claim tells before.) In sparse mode this holds for every batch, for the server would
+   take the next one though the one before was refused.
 4. After a refusal worth a retry nothing is sent until all that is in flight is answered. What was
    sent behind it comes back as a gap; any other gap is fatal.
 5. A fatal refusal ends the producer: a later number could not be accepted.
@@ -105,6 +105,14 @@ class ProducerCore:
         A sparse producer skips the messages it has; a dense one begins anew, and only tells.
         """
         self._identity.resume(epoch)
+        self._note_past(last_seq, cursor)
+
+    def take_over(self, epoch: int, last_seq: int | None, cursor: str | None) -> None:
+        """Begin with the epoch of a claim; the rest as `resume` does."""
+        self._identity.take_over(epoch)
+        self._note_past(last_seq, cursor)
+
+    def _note_past(self, last_seq: int | None, cursor: str | None) -> None:
         self.ledger.last_seq = last_seq
         self.ledger.cursor = cursor
         if self._is_sparse and last_seq is not None:

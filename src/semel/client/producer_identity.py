@@ -35,6 +35,11 @@ class Identity:
         if self._settings.is_claiming and known_epoch is not None:
             self.epoch = known_epoch + 1
 
+    def take_over(self, epoch: int) -> None:
+        """Take the epoch a claim has got: it is ours alone before the first batch."""
+        self.epoch = epoch
+        self.is_established = True
+
     def headers(self, batch: Batch) -> list[tuple[str, str]]:
         """Tag a batch."""
         settings = self._settings

@@ -1,4 +1,9 @@
-"""What a producer must know before its first message: the stream, and its own past there."""
+"""What a producer must know before its first message: the stream, and its own past there.
+
+To ask for the past is not enough. What an earlier instance has sent may still be under way, and
+would be stored behind the answer; whoever went on from there would store it again. So the producer
+claims: the server refuses the earlier instance first, and then tells.
+"""
 
 import os
 import secrets
@@ -9,11 +14,11 @@ from typing import Final, TypedDict
 from msgspec import Struct
 
 from semel.client.calls import StreamCalls
-from semel.client.errors import ClientError, Refused
+from semel.client.errors import ClientError, NotSupported, Refused
 from semel.client.flows import Flow
 from semel.client.producer_batches import DENSE, BatchAck, FailedBatch, ProducerSettings
-from semel.client.site_calls import producers
-from semel.client.values import ProducerState
+from semel.client.site_calls import claim_producer, producers
+from semel.client.values import ProducerClaim, ProducerState
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 
 OnBatchAck = Callable[[BatchAck], object]
@@ -23,8 +28,11 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 
 
+_DEDUP_OFF: Final = "dedup_off"
+
+
 class Opening(Struct, frozen=True):
-    """What the server told; `past` is what it knows of the producer.
+    """What the server told: `claim`, if the producer is ours now, else `past`, what it knows of it.
 
     An empty `past` is not the same as None: then the server was not able to tell.
     """
@@ -32,15 +40,36 @@ class Opening(Struct, frozen=True):
     content_type: str
     is_semel: bool
     past: list[ProducerState] | None = None
+    claim: ProducerClaim | None = None
 
 
-def open_producer(calls: StreamCalls, producer_id: str) -> Flow[Opening]:
-    """Ask for the stream's media type, and for what the producer has written before."""
+def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[Opening]:
+    """Ask for the stream's media type, take the producer over, and learn what it has written.
+
+    A caller's own epoch is the caller's business: then the server is only asked.
+    """
     info = yield from calls.head()
-    past = None
-    if calls.is_semel:
-        past = yield from _past(calls, producer_id)
-    return Opening(info.content_type, calls.is_semel, past)
+    if not calls.is_semel:
+        return Opening(info.content_type, is_semel=False)
+    if settings.epoch is None:
+        claim = yield from _claim(calls, settings)
+        if claim is not None:
+            return Opening(info.content_type, is_semel=True, claim=claim)
+    past = yield from _past(calls, settings.id)
+    return Opening(info.content_type, is_semel=True, past=past)
+
+
+def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
+    """Claim; None if this server, or this stream, has no claims."""
+    session = settings.session or secrets.token_hex(16)
+    try:
+        return (yield from claim_producer(calls, settings.id, session, settings.mode))
+    except NotSupported:
+        return None
+    except Refused as error:
+        if error.code == _DEDUP_OFF:
+            return None
+        raise
 
 
 def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
@@ -62,8 +91,10 @@ class ProducerOptions(TypedDict, total=False):
     """How a producer works; all may be left away.
 
     - `epoch`: your own epoch. Works with every Durable Streams server. By default the server counts
-      the instances of a producer, and each takes the next epoch. `auto_claim`: take the epoch above
-      the one the server knows, at the start; for servers that do not count.
+      the instances of a producer, and each takes the next epoch at its start. `auto_claim`: take
+      the epoch above the one the server knows; for servers that do not count. With your own epoch
+      the first append that is stored fences an earlier instance, not the start: until then what
+      that one has under way may still be stored, and `cursor` may be too old.
     - `mode`: "sparse" takes numbers of yours, one with each message, which grow and may have holes.
     - `max_in_flight`: batches sent and not yet answered. `max_batch_bytes`, `max_batch_messages`:
       where a batch ends. `linger_ms`: how long a batch waits for more messages.

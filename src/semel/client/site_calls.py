@@ -12,7 +12,7 @@ from semel.client.errors import NotSupported, ProtocolError
 from semel.client.flows import Asked, Flow, Kind, ask
 from semel.client.outgoing import Request
 from semel.client.refusals import error_of
-from semel.client.values import ProducerState, Registration, StreamEntry
+from semel.client.values import ProducerClaim, ProducerState, Registration, StreamEntry
 from semel.model.media import JSON_MEDIA_TYPE, normalise
 from semel.wire.media import PROBLEM
 
@@ -78,6 +78,18 @@ def register_producer(site: Site, producer_id: str | None) -> Flow[Registration]
     asked = yield from ask(request, Kind.REPEATABLE, retries=site.retries)
     _require_page(asked)
     return _decoded(asked.expect(200, 201), Registration)
+
+
+def claim_producer(
+    calls: StreamCalls, producer_id: str, session: str, mode: str
+) -> Flow[ProducerClaim]:
+    """Take a producer over, and learn what is stored; the same session again changes nothing."""
+    wanted = {"stream": calls.path, "producer_id": producer_id, "session": session, "mode": mode}
+    target = calls.site.address.target(f"{_PRODUCERS}/claim")
+    request = Request("POST", target, _JSON, msgspec.json.encode(wanted))
+    asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
+    _require_page(asked)
+    return _decoded(asked.expect(200), ProducerClaim)
 
 
 def explain(

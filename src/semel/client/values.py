@@ -151,6 +151,15 @@ class Registration(Struct, frozen=True):
     producer_epoch: int
 
 
+class ProducerClaim(Struct, frozen=True):
+    """The epoch a producer got by a claim, and what was stored before, by an earlier instance."""
+
+    producer_epoch: int
+    last_seq: int | None = None
+    last_offset: str | None = None
+    cursor: str | None = None
+
+
 def encode(value: Any, content_type: str) -> bytes:
     """Turn a value into the bytes of one message; TypeError if the stream cannot hold it."""
     if isinstance(value, READY):

@@ -17,6 +17,7 @@ from semel.client.background import background
 from semel.client.calls import Site, StreamCalls
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
+from semel.client.producer_batches import ProducerSettings
 from semel.client.producer_opening import Opening, default_id, open_producer
 from semel.client.producer_packing import Packing
 from semel.client.transport import transport_to
@@ -36,7 +37,8 @@ def said(status: int, headers: Words | None = None, body: bytes = b"") -> bytes:
 class Stub:
     """A server on a socket: HEAD and GET as semel does, POST by what `speak` returns.
 
-    None hangs up. Requests are read one after the other, as they come.
+    None hangs up. Requests are read one after the other, as they come. `claim` is what it answers
+    to a claim, None if it has no such call.
     """
 
     def __init__(self, speak: Speak | None = None, *, is_semel: bool = True) -> None:
@@ -44,6 +46,9 @@ class Stub:
         self.speak = speak or self.answer
         self.is_semel = is_semel
         self.past: list[dict[str, Any]] | None = []
+        self.claim: dict[str, Any] | None = None
+        self.claims: list[dict[str, Any]] = []
+        self.lost_claims = 0
         self.posts: list[tuple[Words, bytes]] = []
         self.connections = 0
         self._writers: list[asyncio.StreamWriter] = []
@@ -102,8 +107,21 @@ class Stub:
                 return said(404, {"content-type": "application/problem+json"}, b"{}")
             body = msgspec.json.encode({"producers": self.past})
             return said(200, {"content-type": "application/json"}, body)
+        if line.startswith("POST /v1/producers/claim"):
+            return self._reply_to_claim(body)
         self.posts.append((headers, body))
         return self.speak(line, headers, body)
+
+    def _reply_to_claim(self, body: bytes) -> bytes | None:
+        self.claims.append(msgspec.json.decode(body))
+        if self.claim is None:
+            problem = b'{"code": "no_such_address"}'
+            return said(404, {"content-type": "application/problem+json"}, problem)
+        if len(self.claims) <= self.lost_claims:
+            return None
+        status = self.claim.get("status", 200)
+        kind = "application/json" if status == 200 else "application/problem+json"
+        return said(status, {"content-type": kind}, msgspec.json.encode(self.claim))
 
 
 def run(stub: Stub, messages: int = 10, **options: Any) -> Any:
@@ -302,6 +320,121 @@ def test_a_claim_begins_above_the_epoch_the_server_knows() -> None:
     assert stub.posts[0][0]["producer-epoch"] == "5"
 
 
+def claimed(**changes: Any) -> dict[str, Any]:
+    return {
+        "stream": "s",
+        "producer_id": "p",
+        "producer_epoch": 5,
+        "last_seq": 11,
+        "last_offset": "0",
+        "cursor": "file:120",
+        **changes,
+    }
+
+
+def test_a_producer_claims_before_it_believes_a_cursor() -> None:
+    stub = Stub()
+    stub.past = None  # it must not be asked
+    stub.claim = claimed()
+
+    async def main() -> Any:
+        async with stub, AsyncClient(stub.url) as client:
+            producer = await client.stream("s").producer("p").open()
+            assert (producer.cursor, producer.last_seq, producer.epoch) == ("file:120", 11, 5)
+            await producer.append(1)
+            await producer.close()
+
+    asyncio.run(main())
+    (asked,) = stub.claims
+    assert asked == {
+        "stream": "s",
+        "producer_id": "p",
+        "session": stub.posts[0][0]["producer-session"],
+        "mode": "dense",
+    }
+    assert stub.posts[0][0]["producer-epoch"] == "5"
+    assert stub.posts[0][0]["producer-seq"] == "0"
+
+
+def test_a_claim_whose_answer_is_lost_is_made_again_with_the_same_session() -> None:
+    stub = Stub()
+    stub.claim, stub.lost_claims = claimed(), 2
+    run(stub, 1)
+    first, second, third = stub.claims
+    assert first == second == third
+
+
+def test_behind_a_claim_the_first_batches_are_sent_at_once() -> None:
+    """Its epoch is known to be ours: nothing has to be waited for."""
+    stub = Stub()
+    stub.claim = claimed()
+    held: list[bytes] = []
+
+    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+        answer = stub.answer(line, headers, body)
+        assert answer is not None
+        held.append(answer)
+        if len(held) < 3:
+            return b""
+        answers, held[:] = b"".join(held), []
+        return answers
+
+    stub.speak = speak
+    producer = run(stub, 3, max_batch_messages=1)
+    assert stub.model.log == numbers(3)
+    assert producer.stats.retries == 0
+
+
+def test_auto_claim_uses_a_claim_and_needs_no_session_to_write() -> None:
+    stub = Stub()
+    stub.claim = claimed()
+    run(stub, 1, auto_claim=True)
+    assert stub.posts[0][0]["producer-epoch"] == "5"
+    assert "producer-session" not in stub.posts[0][0]
+    assert len(stub.claims) == 1
+
+
+def test_an_epoch_of_the_callers_is_not_claimed() -> None:
+    stub = Stub()
+    stub.claim = claimed()
+    stub.past = [known()]
+    run(stub, 1, epoch=7)
+    assert stub.claims == []
+    assert stub.posts[0][0]["producer-epoch"] == "7"
+
+
+def test_a_sparse_claim_skips_what_is_stored() -> None:
+    stub = Stub()
+    stub.claim = claimed(last_seq=20)
+
+    async def main() -> None:
+        async with stub, AsyncClient(stub.url) as client:
+            async with client.stream("s").producer("p", mode="sparse") as producer:
+                for seq in (10, 20, 30):
+                    await producer.append(seq, seq=seq)
+            assert producer.stats.messages_skipped == 2
+
+    asyncio.run(main())
+    assert stub.claims[0]["mode"] == "sparse"
+    assert stub.model.log == [b"30"]
+
+
+def test_a_stream_that_recognises_no_duplicates_is_only_asked() -> None:
+    stub = Stub()
+    stub.claim = {"status": 409, "code": "dedup_off"}
+    stub.past = [known()]
+    run(stub, 1, auto_claim=True)
+    assert stub.posts[0][0]["producer-epoch"] == "5"
+
+
+def test_any_other_refusal_of_a_claim_is_raised_at_the_start() -> None:
+    stub = Stub()
+    stub.claim = {"status": 400, "code": "producer_mode_conflict", "mode": "sparse"}
+    with pytest.raises(errors.ProducerRefused):
+        run(stub, 1)
+    assert stub.posts == []
+
+
 @pytest.mark.parametrize("is_semel", [True, False])
 def test_a_server_that_cannot_tell_is_written_to_all_the_same(is_semel: bool) -> None:
     stub = Stub(is_semel=is_semel)
@@ -312,7 +445,7 @@ def test_a_server_that_cannot_tell_is_written_to_all_the_same(is_semel: bool) ->
 
 def test_the_question_names_stream_and_producer() -> None:
     calls = StreamCalls(Site(transport("http://h").address), "a b")
-    flow = open_producer(calls, "p/1")
+    flow = open_producer(calls, ProducerSettings(id="p/1", epoch=5))
     step = next(flow)
     assert isinstance(step, Send)
     fields = {
@@ -334,7 +467,7 @@ def test_the_question_names_stream_and_producer() -> None:
 
 def test_any_other_refusal_of_the_question_is_raised() -> None:
     calls = StreamCalls(Site(transport("http://h").address), "s")
-    flow = open_producer(calls, "p")
+    flow = open_producer(calls, ProducerSettings(id="p", epoch=5))
     next(flow)
     flow.send(Answer(200, {"stream-next-offset": "0", "stream-incarnation": "i"}))
     with pytest.raises(errors.Unauthorized):
