@@ -76,6 +76,13 @@ class ModelServer:
             known = Known(raised, session, last_seq, bodies, older)
         return self._decide(known, span, body, is_sparse=is_sparse)
 
+    def claim(self, session: str) -> int:
+        """Fence whoever wrote before; the new epoch."""
+        old = self.known
+        older = frozenset() if old is None else old.older | {old.session}
+        self.known = Known(1 if old is None else old.epoch + 1, session, -1, {}, older)
+        return self.known.epoch
+
     def _fence(self, known: Known, given: int | None, session: str | None) -> Answer | None:
         if given is not None and given < known.epoch:
             fields = {"producer-epoch": str(known.epoch)}
@@ -212,4 +219,11 @@ def make_told(server: ModelServer | None = None, **settings: Any) -> Network:
     known = network.server.known
     epoch, last = (None, None) if known is None else (known.epoch, known.last)
     network.core.resume(epoch, last, None)
+    return network
+
+
+def make_claimed(server: ModelServer, session: str, **settings: Any) -> Network:
+    """A producer that has claimed its place."""
+    network = make(server, session=session, **settings)
+    network.core.take_over(server.claim(session), None, None)
     return network

@@ -12,6 +12,7 @@ from tests.unit.client.producer_model import (
     ModelServer,
     Network,
     make,
+    make_claimed,
     make_told,
     refusal,
 )
@@ -210,3 +211,29 @@ def test_a_sparse_producer_goes_on_where_an_earlier_one_ended(
     longest = max((early.messages, late.messages), key=len)
     assert late.network.core.failure is None
     assert server.log == longest
+
+
+# rows: P11, X02
+@given(actions, st.lists(actions, max_size=4), st.integers(1, 30), batching)
+def test_a_producer_that_claims_goes_on_by_its_cursor_whatever_the_earlier_one_sent(
+    before: list[tuple[str, int]],
+    after: list[list[tuple[str, int]]],
+    more: int,
+    sizes: dict[str, Any],
+) -> None:
+    server = ModelServer()
+    early = Script(make_claimed(server, "early", **sizes))
+    early.play(before)
+    early.network.lose()
+    late = Script(make_claimed(server, "late", **sizes))
+    late.messages = list(server.log)  # what the cursor of the claim says is done
+    late.play([("append", 0)] * more)
+    for steps in after:
+        early.network.haunt(0)
+        late.play(steps)
+    while any(early.network.ghosts):
+        for which in range(len(early.network.ghosts)):
+            early.network.haunt(which)
+    late.network.drain()
+    assert late.network.core.failure is None
+    assert server.log == late.messages
