@@ -15,8 +15,8 @@ from semel.client import errors
 from semel.client.client import Stream
 from semel.client.producer_batches import BatchAck, FailedBatch
 from semel.client.producer_opening import ProducerOptions
-from semel.testing.fault_plan import FaultPlan
-from semel.testing.fault_proxy import FaultProxy
+from semel.model.limits import RECEIPTS_DEFAULT
+from semel.testing import FaultPlan, FaultProxy
 from tests.spec.process import PATIENCE_SECONDS, Server
 
 
@@ -296,6 +296,33 @@ def test_the_same_epoch_again_with_other_messages_is_fatal(orders: Stream) -> No
 
 
 # rows: D40
+def test_the_same_epoch_again_never_has_a_message_swallowed(orders: Stream) -> None:
+    with orders.producer("p", epoch=1, max_batch_messages=1) as first:
+        first.append("start")
+        for number in range(2 * RECEIPTS_DEFAULT):
+            first.append(["old", number])
+    acked: list[BatchAck] = []
+    again = orders.producer("p", epoch=1, max_batch_messages=1, on_batch_ack=acked.append)
+    again.append("start")
+    again.flush()
+    again.append("new")
+    with pytest.raises(errors.Indeterminate, match="higher epoch"):
+        again.flush()
+    assert [ack.seq for ack in acked] == [0]
+
+
+def test_a_request_sent_twice_on_the_way_is_stored_once_under_a_claim(
+    server: Server, orders: Stream
+) -> None:
+    opening = ["pass", "pass"]
+    plan = FaultPlan(script=[*opening, "duplicate_before"])
+    with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as client:
+        with client.stream(orders.path).producer("p", auto_claim=True) as producer:
+            producer.append(1)
+        assert plan.draw() == "pass", "the plan was not carried out"
+    assert values(orders) == [1]
+
+
 def test_auto_claim_takes_the_epoch_above(orders: Stream) -> None:
     for number in range(3):
         with orders.producer("p", auto_claim=True) as producer:

@@ -20,8 +20,9 @@ Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 class ProducerSettings(Struct, frozen=True, kw_only=True):
     """Who the producer is and how it gathers. Times in seconds, sizes in bytes.
 
-    Exactly one of `session`, `epoch` and `is_claiming` says how the epoch is found: the server
-    counts sessions, the caller declares it, or the producer raises the one it meets at its start.
+    How the epoch is found: the caller declares it as `epoch`, the producer raises the one it meets
+    at its start (`is_claiming`), or the server counts sessions. A claim carries a session, too: it
+    tells two instances that claim the same epoch apart.
     """
 
     id: str
@@ -42,8 +43,10 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
                 f"a producer id is 1 to {PRODUCER_ID_BYTES_MAX} printable ASCII characters,"
                 f" not {self.id!r}"
             )
-        if (self.session is not None) + (self.epoch is not None) + self.is_claiming != 1:
+        if self.epoch is not None and (self.is_claiming or self.session is not None):
             raise ValueError("pass epoch= or auto_claim=True, not both")
+        if self.epoch is None and not self.is_claiming and self.session is None:
+            raise ValueError("a producer needs a session, an epoch or a claim")
         if self.epoch is not None and self.epoch < 0:
             raise ValueError("epoch must not be negative")
         if self.mode not in (DENSE, SPARSE):

@@ -53,6 +53,10 @@ _AMBIGUOUS: Final = (
     "the first batch is stored, but whether by this instance or an earlier one cannot be told:"
     " an attempt was lost, and the server does not tell the epochs it knows"
 )
+_FOREIGN: Final = (
+    "the batch counts as stored, but this instance has sent it only now: an earlier one used the"
+    " same epoch, it seems; pass a higher epoch= after each restart"
+)
 _NO_SESSIONS: Final = (
     "the server does not know Producer-Session; pass epoch= or auto_claim=True to producer()"
 )
@@ -260,11 +264,14 @@ class ProducerCore:
     def _accepted(self, batch: Batch, status: int, headers: Mapping[str, str]) -> None:
         is_duplicate = status == 204
         is_ambiguous = self._identity.is_ambiguous(batch)
+        is_foreign = self._identity.is_foreign(headers, batch)
         if is_duplicate and self._identity.reclaim(headers, batch):
             return
         error = self._identity.confirm(headers, is_duplicate=is_duplicate)
         if error is None and is_duplicate and is_ambiguous:
             error = Indeterminate(_AMBIGUOUS)
+        if error is None and is_duplicate and is_foreign:
+            error = Indeterminate(_FOREIGN)
         if error is not None:
             batch.is_doubtful |= error.applied == UNKNOWN
             self._fail(error, batch)
@@ -337,6 +344,7 @@ class ProducerCore:
     def _with_hint(self, error: ClientError) -> ClientError:
         is_unknown_session = (
             self._settings.session is not None
+            and not self._settings.is_claiming
             and not self._identity.is_established
             and isinstance(error, Refused)
             and error.status == 400

@@ -26,12 +26,14 @@ class Identity:
         self._settings = settings
         self._is_sparse = settings.mode == SPARSE
         self._is_unused = False  # nobody has written under our epoch, as far as the server knows
+        self._is_told = False  # by a server that compares payloads
+        self._is_ours = False  # it took a batch of ours as new: so will be all behind it
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
     def resume(self, known_epoch: int | None) -> None:
         """Take note of the epoch the server knows, before the first batch; None: it knows none."""
-        self._is_unused = True
+        self._is_unused = self._is_told = True
         if self._settings.is_claiming and known_epoch is not None:
             self.epoch = known_epoch + 1
 
@@ -68,6 +70,7 @@ class Identity:
             return ProtocolError(f"sent under epoch {self.epoch}, answered under {epoch}")
         self.epoch = epoch
         self.is_established = True
+        self._is_ours = self._is_ours or not is_duplicate
         return None
 
     def claim(self, error: ClientError, batch: Batch) -> bool:
@@ -84,11 +87,24 @@ class Identity:
         """Raise the epoch if a first batch counts as a duplicate, and of somebody else's.
 
         An earlier instance wrote under the epoch we began with. To take its number 0 for ours
-        would lose our messages.
+        would lose our messages. But if nobody had used it, something on the way has sent a copy of
+        our request first: to send it again would be a duplicate.
         """
-        if not (_is_mismatch(headers) or not batch.is_doubtful):
+        is_own = not _is_mismatch(headers) and (batch.is_doubtful or self._is_unused)
+        return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
+
+    def is_foreign(self, headers: Mapping[str, str], batch: Batch) -> bool:
+        """Tell whether a duplicate under a declared epoch is an earlier instance's, perhaps.
+
+        It may have stored other messages under our numbers, and a server that does not compare, or
+        no longer can, would take ours for a repeat.
+        """
+        if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
-        return not self._is_sparse and self._raise_above(_epoch_in(headers))
+        if self._is_told:
+            # Our own would be among the last ones, which it remembers.
+            return headers.get("producer-receipt", "").lower() == "expired"
+        return not batch.is_doubtful
 
     def is_ambiguous(self, batch: Batch) -> bool:
         """Tell whether a duplicate may be ours or that of an instance under the same epoch."""

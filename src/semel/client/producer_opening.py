@@ -119,10 +119,9 @@ class ProducerOptions(TypedDict, total=False):
 def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSettings:
     """Read what a producer is made with; ValueError if it makes no sense."""
     epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
-    is_session = epoch is None and not auto_claim
     return ProducerSettings(
         id=default_id() if producer_id is None else producer_id,
-        session=secrets.token_hex(16) if is_session else None,
+        session=secrets.token_hex(16) if epoch is None else None,
         epoch=epoch,
         is_claiming=auto_claim,
         mode=options.get("mode", DENSE),

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from semel.client.errors import (
+    BadRequest,
     Indeterminate,
     PayloadMismatch,
     ProducerExpired,
@@ -20,7 +21,14 @@ from semel.client.producer_batches import BatchAck, ProducerSettings
 from semel.client.producer_core import ProducerCore
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.offsets import print_offset
-from tests.unit.client.producer_model import Answer, Network, json_body, make, refusal
+from tests.unit.client.producer_model import (
+    Answer,
+    Network,
+    json_body,
+    make,
+    make_told,
+    refusal,
+)
 
 
 def append(network: Network, *messages: bytes) -> None:
@@ -242,6 +250,26 @@ def test_a_claim_that_cannot_know_its_own_message_says_so() -> None:
     assert network.server.log == [b"0"]
 
 
+def test_a_claim_of_which_a_copy_came_first_is_not_made_again() -> None:
+    network = make_told(is_claiming=True)
+    append(network, b"0")
+    send_all(network)
+    network.server.take(*network.line[0])  # a proxy tried twice
+    pump(network)
+    assert [ack.duplicate for ack in network.acked] == [True]
+    assert network.server.log == [b"0"]
+
+
+def test_two_claims_of_one_epoch_with_the_same_message_are_two() -> None:
+    first = make_told(is_claiming=True, session="s-1")
+    second = make_told(first.server, is_claiming=True, session="s-2")
+    for network in (first, second):
+        append(network, b"0")
+        network.drain()
+        assert [ack.duplicate for ack in network.acked] == [False]
+    assert first.server.log == [b"0", b"0"]
+
+
 # rows: D25, X13
 def test_a_fenced_producer_does_not_claim_its_place_back() -> None:
     network = established(is_claiming=True)
@@ -266,12 +294,52 @@ def test_another_payload_under_our_number_is_fatal() -> None:
 # rows: D24
 def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
     server = established(epoch=1).server
-    network = make(server, epoch=1)
+    network = make_told(server, epoch=1)
     append(network, b"0")
     pump(network)
     assert network.core.failure is None
     assert network.acked[0].duplicate
     assert network.core.ledger.stats.duplicates == 1
+
+
+def test_a_server_that_does_not_compare_is_not_believed_that_a_fresh_batch_is_a_repeat() -> None:
+    server = established(epoch=1).server
+    network = make(server, epoch=1)
+    append(network, b"0")
+    pump(network)
+    assert isinstance(network.core.failure, Indeterminate)
+    assert network.failed[0].applied == "unknown"
+
+
+def test_once_a_batch_was_new_a_repeat_behind_it_is_our_own() -> None:
+    network = established(epoch=1)
+    append(network, b"1")
+    send_all(network)
+    network.server.take(*network.line[0])
+    pump(network)
+    assert [ack.duplicate for ack in network.acked] == [False, True]
+
+
+def test_a_repeat_the_server_can_no_longer_compare_is_not_ours() -> None:
+    server = established(epoch=1).server
+    network = make_told(server, epoch=1)
+    append(network, b"0")
+    pump(network)
+    append(network, b"1")
+    send_all(network)
+    network.serve(Answer(204, {"producer-epoch": "1", "producer-receipt": "expired"}))
+    network.deliver()
+    assert isinstance(network.core.failure, Indeterminate)
+    assert len(network.acked) == 1
+
+
+def test_a_claim_that_is_refused_is_not_told_to_claim() -> None:
+    network = make(is_claiming=True, session="s")
+    append(network, b"0")
+    network.send()
+    network.serve(Answer(400, {}, b"no"), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, BadRequest)
 
 
 def test_a_server_without_sessions_is_named() -> None:
@@ -421,7 +489,7 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
 
 def test_behind_another_payload_nothing_is_certain() -> None:
     server = established(epoch=1).server
-    other = make(server, epoch=1, max_batch_messages=1)
+    other = make_told(server, epoch=1, max_batch_messages=1)
     append(other, b"0")
     pump(other)
     append(other, b"1", b"2")
