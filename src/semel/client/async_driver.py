@@ -46,10 +46,11 @@ class AsyncConnection:
         """Whether a part of the request has not left; it never will if the line is closed now."""
         return self._writer.transport.get_write_buffer_size() > 0
 
-    async def receive(self, deadline: float) -> Event:
+    async def receive(self, deadline: float, silence_seconds: float) -> Event:
         """Wait for the next event; OSError or AnswerCut if there will be none."""
         while not self.events:
-            async with asyncio.timeout(_left(deadline)):
+            until = min(deadline, time.monotonic() + silence_seconds)
+            async with asyncio.timeout(_left(until)):
                 data = await self._reader.read(RECEIVE_BYTES)
             if data:
                 self.events.extend(self.parser.feed(data))
@@ -110,8 +111,6 @@ class AsyncDriver:
     async def _send(self, step: Send, deadline: float) -> Reply:
         if self._is_closed:
             raise ClientClosed("the client is closed")
-        if step.silence_seconds is not None:
-            deadline = min(deadline, time.monotonic() + step.silence_seconds)
         connection = self._take(step.kind)
         if connection is None:
             try:
@@ -131,7 +130,7 @@ class AsyncDriver:
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
         connection.send(render(request, self._transport.fixed))
         try:
-            event = await connection.receive(deadline)
+            event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, AnswerCut) as error:
             reason = (
                 f"no answer from {self._transport.address.url}: {str(error) or 'the time is over'}"
@@ -146,7 +145,7 @@ class AsyncDriver:
     async def _receive(self, step: Receive, deadline: float) -> BodyPart | BodyEnd | Lost:
         connection: AsyncConnection = step.channel
         try:
-            event = await connection.receive(min(deadline, time.monotonic() + step.silence_seconds))
+            event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, AnswerCut) as error:
             return Lost(f"the connection broke: {error}")
         assert not isinstance(event, Answer)

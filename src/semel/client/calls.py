@@ -178,8 +178,8 @@ class StreamCalls:
         is_safe = conditions.is_tagged or conditions.is_guarded
         kind = Kind.REPEATABLE if is_safe else Kind.ONCE
         asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
-        if asked.answer.status in (200, 204):
-            return _receipt(asked.answer, conditions)
+        if asked.answer.status < 400:
+            return _receipt(asked.expect(200, 204), conditions)
         error = asked.error()
         if asked.was_lost and conditions.is_guarded and isinstance(error, _OWN_DOING):
             raise Indeterminate(
@@ -229,13 +229,15 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
 def _receipt(answer: Answer, conditions: Conditions) -> Receipt:
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
-    if next_offset is None and not conditions.is_tagged:
-        raise ProtocolError("the answer has no Stream-Next-Offset")
     # A producer's new batch is 200, its repeat 204.
     is_repeat = conditions.tag is not None and answer.status == 204
+    is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
+    if next_offset is None and not is_duplicate:
+        # Something on the way said yes: no server of streams forgets to say where they end.
+        raise ProtocolError("the answer has no Stream-Next-Offset")
     return Receipt(
         next_offset,
-        is_repeat or read_flag(headers, "idempotent-replayed"),
+        is_duplicate,
         read_flag(headers, "stream-closed"),
         read_flag(headers, "producer-payload-mismatch"),
     )

@@ -6,6 +6,7 @@ socket and know no clock: how much time is left is the driver's to say.
 
 from collections.abc import Callable, Generator
 from enum import Enum
+from math import inf
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -42,12 +43,12 @@ class Kind(Enum):
 class Send(Struct, frozen=True):
     """Send a request and wait: Answer, Opened, NotSent or Lost.
 
-    `silence_seconds`: how long the server may take to answer, if not as long as the call.
+    `silence_seconds`: how long nothing may come from the server, if not as long as the call.
     """
 
     request: Request
     kind: Kind
-    silence_seconds: float | None = None
+    silence_seconds: float = inf
 
 
 class Pause(Struct, frozen=True):
@@ -132,7 +133,7 @@ def ask(
     kind: Kind,
     *,
     retries: int | None = None,
-    silence_seconds: float | None = None,
+    silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
 ) -> Flow[Asked]:
     """Send a request, again if that is safe, until there is an answer that says something.

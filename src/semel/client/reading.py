@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -105,6 +106,8 @@ class Reader:
 
     def _move(self, page: Page) -> None:
         has_moved = page.next_offset != self.offset
+        if page.messages and not has_moved:
+            raise ProtocolError(f"there are messages at {self.offset}, but no way past them")
         self.offset, self._cursor = page.next_offset, page.cursor
         self._has_begun = True
         if self._end is None:
@@ -130,7 +133,7 @@ class Reader:
             Request("GET", target, headers),
             Kind.READ,
             retries=None if self._has_begun and self._is_live else self._calls.site.retries,
-            silence_seconds=SILENCE_SECONDS if live else None,
+            silence_seconds=SILENCE_SECONDS if self._is_live else inf,
             on_retry=self._on_retry,
         )
 

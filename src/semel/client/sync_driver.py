@@ -1,6 +1,7 @@
 """Carrying out flows with blocking sockets. Safe to use from many threads."""
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -64,6 +65,7 @@ class Connection:
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
+        self.pid = os.getpid()
         self.parser = AnswerParser()
         self.idle_since = 0.0
         self.is_reused = False
@@ -89,10 +91,10 @@ class Connection:
                 return sent
         return sent
 
-    def receive(self, deadline: float) -> Event:
+    def receive(self, deadline: float, silence_seconds: float) -> Event:
         """Wait for the next event; OSError or AnswerCut if there will be none."""
         while not self.events:
-            self._limit(deadline)
+            self._limit(min(deadline, time.monotonic() + silence_seconds))
             data = self.line.recv(RECEIVE_BYTES)
             if data:
                 self.events.extend(self.parser.feed(data))
@@ -107,9 +109,7 @@ class Connection:
         self.line.close()
 
     def _limit(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the time is over")
+        left = _left(deadline)
         self.line.settimeout(None if left == FOREVER else left)
 
 
@@ -160,8 +160,6 @@ class SyncDriver:
     def _send(self, step: Send, deadline: float, stop: Stop) -> Reply:
         if self._is_closed:
             raise ClientClosed("the client is closed")
-        if step.silence_seconds is not None:
-            deadline = min(deadline, time.monotonic() + step.silence_seconds)
         connection = self._take(step.kind)
         if connection is None:
             try:
@@ -188,7 +186,7 @@ class SyncDriver:
             # It may have been refused before all of it was sent: then the answer is on its way.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
-            event = connection.receive(deadline)
+            event = connection.receive(deadline, step.silence_seconds)
         except (OSError, AnswerCut) as error:
             reason = f"no answer from {self._transport.address.url}: {error}"
             if not is_sent:
@@ -204,7 +202,7 @@ class SyncDriver:
         connection: Connection = step.channel
         stop.watch(connection.line)
         try:
-            event = connection.receive(min(deadline, time.monotonic() + step.silence_seconds))
+            event = connection.receive(deadline, step.silence_seconds)
         except (OSError, AnswerCut) as error:
             return Lost(f"the connection broke: {error}")
         finally:
@@ -233,7 +231,8 @@ class SyncDriver:
                     return None
                 connection = self._idle.pop()
             idle_seconds = time.monotonic() - connection.idle_since
-            if idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
+            is_ours = connection.pid == os.getpid()  # a fork must not talk on its parent's line
+            if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
                 connection.is_reused = True
                 return connection
             connection.close()
@@ -249,19 +248,25 @@ class SyncDriver:
 
     def _connect(self, deadline: float) -> Connection:
         transport, address = self._transport, self._transport.address
-        left = min(deadline - time.monotonic(), transport.connect_timeout)
-        if left <= 0:
-            raise TimeoutError("the time is over")
-        line = socket.create_connection((address.host, address.port), left)
+        deadline = min(deadline, time.monotonic() + transport.connect_timeout)
+        line = socket.create_connection((address.host, address.port), _left(deadline))
         try:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.is_tls:
                 assert transport.tls is not None
+                line.settimeout(_left(deadline))
                 line = transport.tls.wrap_socket(line, server_hostname=address.host)
         except BaseException:
             line.close()
             raise
         return Connection(line)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the time is over")
+    return left
 
 
 def _shut_down(line: socket.socket) -> None:

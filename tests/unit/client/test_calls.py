@@ -321,3 +321,21 @@ def test_a_page_another_server_does_not_have_is_not_supported(refusal: Any) -> N
         play(site_calls.producers(calls(), None), problem(404, "stream_not_found"))
     with pytest.raises(errors.ProtocolError):
         play(site_calls.health(SITE), answer(200, b"[]"))
+
+
+# ---- answers that are none -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_an_append_is_not_stored_because_something_on_the_way_says_yes(status: int) -> None:
+    for flow in (calls().append([1], Conditions()), calls().close()):
+        error = Played(flow, [answer(status, b"welcome")]).error
+        assert isinstance(error, errors.ProtocolError)
+        assert error.applied == "unknown"
+
+
+@pytest.mark.parametrize("status", [201, 206, 302, 307])
+def test_another_success_or_a_redirection_of_an_append_tells_nothing(status: int) -> None:
+    played = Played(calls().append([1], Conditions()), [answer(status, stream_next_offset="1")])
+    assert isinstance(played.error, errors.ProtocolError)
+    assert played.error.applied == "unknown"

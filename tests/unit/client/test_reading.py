@@ -1,4 +1,5 @@
 from base64 import b64encode
+from math import inf
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_a_long_poll_follows_the_catching_up_and_carries_the_cursor() -> None:
     play(it.next_page(), plain(b"[1]", "a", stream_up_to_date="true", stream_cursor="9"))
     waited = Played(it.next_page(), [answer(204, stream_next_offset="a", stream_up_to_date="true")])
     assert waited.sends[0].request.target.endswith("?offset=a&live=long-poll&cursor=9")
-    assert waited.sends[0].silence_seconds is not None
+    assert waited.sends[0].silence_seconds < inf
     assert waited.result == []
     play(it.next_page(), plain(b"[2]", "b", stream_closed="true", stream_up_to_date="true"))
     assert play(it.next_page()) is None
@@ -274,3 +275,17 @@ def test_a_silent_event_stream_is_given_up_after_a_while() -> None:
     played = Played(it.next_page(), [sse(), LOST])
     waits = [step for step in played.steps if isinstance(step, Receive)]
     assert waits[0].silence_seconds > 60
+
+
+def test_a_tail_that_catches_up_does_not_wait_for_a_dead_server_for_ever() -> None:
+    live = reader(is_live=True)
+    played = Played(live.next_page(), [frames(b"1", tail=5)])
+    played = Played(live.next_page(), [frames(b"2", start=1, tail=5)])
+    assert "live=" not in played.sends[0].request.target
+    assert played.sends[0].silence_seconds < inf
+
+
+def test_a_server_that_gives_messages_but_no_way_past_them_is_left() -> None:
+    place = reader()
+    play(place.next_page(), plain(b"[1]", "5"))
+    assert isinstance(Played(place.next_page(), [plain(b"[1]", "5")]).error, errors.ProtocolError)
