@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from semel.wire.paths import PREFIX, stream_path, stream_url
 
+_LABEL_BYTES_MAX: Final = 64
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -56,10 +57,21 @@ def parse_address(url: str) -> Address:
         raise ValueError("an address holds no user and password; pass token= or headers=")
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} has a query or a fragment; an address of a server has none")
-    if not parts.hostname.isascii() or not parts.hostname.isprintable():
+    if not _is_host(parts.hostname):
         raise ValueError(f"{parts.hostname!r} is no host name; write it in punycode")
+    if port == 0:
+        raise ValueError(f"{url!r} names port 0, where no server listens")
     prefix = quote(parts.path.rstrip("/"), safe="/%-._~!$&'()*+,;=:@")
     return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
+
+
+def _is_host(name: str) -> bool:
+    labels = name.removesuffix(".").split(".")
+    return (
+        name.isascii()
+        and name.isprintable()
+        and all(0 < len(label) < _LABEL_BYTES_MAX for label in labels)
+    )
 
 
 def checked_path(path: str) -> str:

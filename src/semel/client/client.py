@@ -62,7 +62,12 @@ class Client:
         gzip: bool = False,
     ) -> None:
         self.transport = transport_to(
-            url, token=token, headers=headers, connect_timeout=connect_timeout, tls=tls
+            url,
+            token=token,
+            headers=headers,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            tls=tls,
         )
         self.timeout = timeout
         self.site = Site(self.transport.address, retries, gzip)

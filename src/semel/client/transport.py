@@ -38,10 +38,15 @@ def transport_to(
     *,
     token: str | None,
     headers: Mapping[str, str] | None,
+    timeout: float,
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
 ) -> Transport:
     """Read what a client is made with; ValueError or OSError if it makes no sense."""
+    given: tuple[object, ...] = (timeout, connect_timeout)
+    for seconds in given:
+        if not (isinstance(seconds, int | float) and seconds > 0):
+            raise ValueError(f"a timeout is a number of seconds above 0, not {seconds!r}")
     address = parse_address(url)
     own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
     context = tls_context(tls) if address.is_tls else None

@@ -27,11 +27,11 @@ def test_an_address_is_read(url: str, address: Address, authority: str) -> None:
     [
         *("", "127.0.0.1:4437", "ftp://host", "http://", "http://user@host", "http://u:p@host"),
         *("http://host?x=1", "http://host#x", "http://host:99999", "http://host:x", "http://[::1"),
-        "http://gr\u00fcn.example",
+        *("http://gr\u00fcn.example", "http://a..b", f"http://{'a' * 64}.example", "http://host:0"),
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"address|user and password|host name"):
+    with pytest.raises(ValueError, match=r"address|user and password|host name|port 0"):
         parse_address(url)
 
 

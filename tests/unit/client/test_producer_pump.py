@@ -475,7 +475,7 @@ def test_any_other_refusal_of_the_question_is_raised() -> None:
 
 
 def transport(url: str) -> Any:
-    return transport_to(url, token=None, headers=None, connect_timeout=1.0, tls=None)
+    return transport_to(url, token=None, headers=None, timeout=1.0, connect_timeout=1.0, tls=None)
 
 
 # ---- bodies ----------------------------------------------------------------------------------
