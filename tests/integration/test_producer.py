@@ -1,6 +1,9 @@
 """The producers against a real server: what they say is stored is stored, once and in order."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ import pytest
 from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.client import Stream
+from semel.client.producer import Producer
 from semel.client.producer_batches import BatchAck, FailedBatch
 from semel.client.producer_opening import ProducerOptions
 from semel.model.limits import RECEIPTS_DEFAULT
@@ -211,6 +215,89 @@ def test_a_callback_that_fails_stops_nothing(
         producer.append(1)
     assert values(orders) == [1]
     assert "my own fault" in caplog.text
+
+
+def test_a_callback_cannot_end_the_thread_all_producers_share(
+    orders: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leave(ack: BatchAck) -> None:
+        sys.exit(1)
+
+    with orders.producer("p", on_batch_ack=leave) as producer:
+        producer.append(1)
+        producer.flush(PATIENCE_SECONDS)
+    assert values(orders) == [1]
+    assert "SystemExit" in caplog.text
+
+
+def test_an_option_that_does_not_exist_is_refused(orders: Stream) -> None:
+    with pytest.raises(TypeError, match="max_inflight"):
+        orders.producer("p", max_inflight=1)  # type: ignore[call-arg]
+
+
+FORGETFUL = """
+import sys, semel
+producer = semel.Client(sys.argv[1]).stream(sys.argv[2]).producer("p")
+for number in range(1000):
+    producer.append(number)
+"""
+
+
+def test_a_program_that_forgets_to_close_still_delivers(server: Server, orders: Stream) -> None:
+    with FaultProxy(server.url, FaultPlan({"delay": 1.0}, delay_seconds=0.2)) as proxy:
+        command = [sys.executable, "-c", FORGETFUL, proxy.url, orders.path]
+        ended = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    assert values(orders) == list(range(1000))
+    assert not ended.stderr
+
+
+def test_a_program_that_forgets_to_close_is_told_what_is_lost(
+    server: Server, orders: Stream
+) -> None:
+    opening = ["pass", "pass"]
+    plan = FaultPlan({"drop_request": 1.0}, script=opening)
+    with FaultProxy(server.url, plan) as proxy:
+        command = [sys.executable, "-c", FORGETFUL, proxy.url, orders.path]
+        ended = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    assert b"1000 messages are not acknowledged" in ended.stderr
+
+
+def test_a_fork_refuses_its_parents_producer_and_makes_its_own_connections(
+    client: Client, orders: Stream
+) -> None:
+    reader, writer = os.pipe()
+    with orders.producer("p") as producer, os.fdopen(reader, "rb") as told:
+        producer.append("parent")
+        producer.flush()
+        before = idle_ports(client)
+        child = os.fork()
+        if child == 0:
+            os.write(writer, told_by_fork(producer, client, orders))
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        refused, port = told.read().split()
+        producer.append("parent again")
+    assert refused == b"3"
+    assert before and int(port) not in before
+    assert values(orders) == ["parent", "child", "parent again"]
+
+
+def told_by_fork(producer: Producer, client: Client, orders: Stream) -> bytes:
+    """How many calls of the producer were refused, and the port the fork talks from."""
+    refused = 0
+    calls: list[Callable[[int], None]] = [producer.append, producer.append, producer.flush]
+    for call in calls:
+        try:
+            call(1)
+        except RuntimeError:
+            refused += 1
+    orders.append("child")
+    return b"%d %d" % (refused, *idle_ports(client))
+
+
+def idle_ports(client: Client) -> list[int]:
+    return [line.line.getsockname()[1] for line in client.driver._idle]
 
 
 # ---- again -----------------------------------------------------------------------------------

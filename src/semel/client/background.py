@@ -4,9 +4,18 @@ import asyncio
 import atexit
 import os
 import threading
+from typing import Protocol
+from weakref import WeakSet
 
 _lock = threading.Lock()
 _current: "Background | None" = None
+
+
+class EndsWithProcess(Protocol):
+    """Something that may have work left when the process ends."""
+
+    def end_process(self) -> None:
+        """Do it now, or say that it is lost."""
 
 
 class Background:
@@ -14,7 +23,8 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        self.at_exit: WeakSet[EndsWithProcess] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -27,7 +37,7 @@ class Background:
     @property
     def is_alive(self) -> bool:
         """Whether the thread is there: a fork of the process has none."""
-        return self._thread.is_alive() and self._pid == os.getpid()
+        return self._thread.is_alive() and self.pid == os.getpid()
 
     def _run(self) -> None:
         self.loop.run_forever()
@@ -35,6 +45,8 @@ class Background:
 
     def _stop(self) -> None:
         if self.is_alive:
+            for producer in list(self.at_exit):
+                producer.end_process()
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(1.0)
 

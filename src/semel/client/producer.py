@@ -1,14 +1,16 @@
 """The producer for threads: fire and forget, in order, exactly once."""
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from semel.client.background import background
-from semel.client.errors import Indeterminate
+from semel.client.errors import ClientError, Indeterminate
 from semel.client.extras import Headers, Key
 from semel.client.producer_base import BaseProducer
 from semel.client.producer_batches import ProducerSettings
@@ -16,18 +18,25 @@ from semel.client.producer_ledger import Event
 from semel.client.producer_opening import Opening, ProducerOptions
 from semel.client.transport import Transport
 
+_EXIT_SECONDS: Final = 5.0
+_log = logging.getLogger("semel.client")
+
 
 class Producer(BaseProducer):
     """Appends messages to one stream. Many threads may share it.
 
     Messages are gathered into batches, sent behind one another and sent again after any trouble,
     under numbers that let the server recognise what it has. Leaving a `with` block waits until
-    all are stored.
+    all are stored. So does the end of the process, but for a few seconds only; what is lost then is
+    logged.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client; they must
     be quick, and may append but not flush. Without `on_error` the first error is raised by the next
     `append`, `flush` or `close`. After an error nothing more is sent.
     """
+
+    # On the client's thread sys.exit() would end no program, but all its producers.
+    _survives = BaseException
 
     def __init__(
         self,
@@ -43,6 +52,7 @@ class Producer(BaseProducer):
         self._changed = threading.Condition(self._lock)
         self._background = background()
         self._open(ask(self._settings))
+        self._background.at_exit.add(self)
 
     def append(
         self,
@@ -64,6 +74,7 @@ class Producer(BaseProducer):
         extra = None
         if key is not None or headers is not None or timestamp is not None:
             extra = self._packing.carried(raw, key, headers, timestamp)
+        self._check_process()
         with self._lock:
             self._check()
             if self._core.ledger.pending_bytes >= self._pending_bytes_max:
@@ -77,6 +88,7 @@ class Producer(BaseProducer):
 
         After the timeout: Indeterminate. The messages are still being sent.
         """
+        self._check_process()
         self._refuse_in_callback("flush")
         if not self._drain(timeout):
             raise self._late(timeout)
@@ -84,6 +96,7 @@ class Producer(BaseProducer):
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and end; after the timeout, give up the rest."""
+        self._check_process()
         self._refuse_in_callback("close")
         with self._lock:
             is_first, self._is_closed = not self._is_closed, True
@@ -138,12 +151,25 @@ class Producer(BaseProducer):
             goal = self._core.ledger.appended_count
             self._wait(lambda: self._is_settled(goal), None)
 
-    def _wake(self) -> None:
-        if not self._background.is_alive:
+    def _check_process(self) -> None:
+        """Refuse to wait in a fork, which has the producer's messages but not its thread."""
+        if self._background.pid != os.getpid():
             raise RuntimeError(
                 "a producer made before a fork cannot be used after it; make another"
             )
+
+    def _wake(self) -> None:
         self._background.loop.call_soon_threadsafe(self._pump.step)
+
+    def end_process(self) -> None:
+        """Wait a while for what is not stored yet: the process is about to end."""
+        count = self.pending_count
+        if not count or self._is_closed:
+            return
+        try:
+            self.close(_EXIT_SECONDS)
+        except ClientError as error:
+            _log.error("the producer %s was not closed: %s", self.id, error)
 
     def _report(self, events: list[Event]) -> None:
         super()._report(events)

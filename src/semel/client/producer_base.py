@@ -32,6 +32,9 @@ def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
 class BaseProducer:
     """A producer's state as its owner sees it, and its callbacks."""
 
+    # What a callback may raise without any effect.
+    _survives: type[BaseException] = Exception
+
     def __init__(
         self,
         producer_id: str | None,
@@ -137,7 +140,7 @@ class BaseProducer:
     def _call(self, callback: Callable[..., object], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except Exception:  # noqa: BLE001 - the owner's business, which must not stop ours
+        except self._survives:  # the owner's business, which must not stop ours
             _log.exception("a callback of the producer %s failed", self.id)
 
     # ---- what both do in the same way ------------------------------------------------------------

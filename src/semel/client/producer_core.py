@@ -131,7 +131,7 @@ class ProducerCore:
         extra: Extra | None = None,
     ) -> bool:
         """Take a message; True if whoever sends should look."""
-        if seq is not None and seq <= self._stored_seq:
+        if seq is not None and 0 <= seq <= self._stored_seq:
             self.ledger.stats.messages_skipped += 1
             return False
         is_news = self._gatherer.append(raw, now, cursor, seq, extra)

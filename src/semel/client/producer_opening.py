@@ -117,7 +117,10 @@ class ProducerOptions(TypedDict, total=False):
 
 
 def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSettings:
-    """Read what a producer is made with; ValueError if it makes no sense."""
+    """Read what a producer is made with; ValueError or TypeError if it makes no sense."""
+    unknown = sorted(set(options) - ProducerOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"a producer has no option {unknown[0]!r}")
     epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
     return ProducerSettings(
         id=default_id() if producer_id is None else producer_id,

@@ -769,6 +769,8 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
     sparse(network, 5)
     with pytest.raises(ValueError, match="greater than 5"):
         sparse(network, 5)
+    with pytest.raises(ValueError, match="greater than -1"):
+        make(mode="sparse").core.append(b"1", 0.0, seq=-1)
     with pytest.raises(ValueError, match="needs seq="):
         append(network, b"1")
     with pytest.raises(ValueError, match="numbers by itself"):
