@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,17 @@ def test_a_call_ends_by_its_own_timeout(kind: str) -> None:
             client.stream("a").head(timeout=SHORT_SECONDS)
         with pytest.raises(errors.Indeterminate):
             client.stream("a").delete(timeout=SHORT_SECONDS)
+
+
+def test_a_client_may_wait_for_ever(kind: str, server: Server) -> None:
+    with client_of(kind, server.url, timeout=inf, connect_timeout=inf) as client:
+        assert client.health()
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, "5"])
+def test_a_timeout_that_is_none_is_refused(kind: str, timeout: object) -> None:
+    with pytest.raises(ValueError, match="seconds above 0"):
+        client_of(kind, "http://127.0.0.1:1", timeout=timeout)
 
 
 def test_a_connection_the_server_has_closed_is_replaced(kind: str) -> None:

@@ -1,7 +1,12 @@
 """What a producer has taken, and what became of it."""
 
+from typing import Final
+
 from semel.client.errors import NO, UNKNOWN
 from semel.client.producer_batches import Batch, BatchAck, FailedBatch, ProducerStats
+
+# What a message takes in memory beside its own bytes.
+_KEEPING_BYTES: Final = 64
 
 Event = BatchAck | FailedBatch
 
@@ -22,7 +27,7 @@ class Ledger:
         """Count a message of so many bytes."""
         self.appended_count += 1
         self.pending_count += 1
-        self.pending_bytes += size
+        self.pending_bytes += size + _KEEPING_BYTES
 
     def acknowledge(self, ack: BatchAck, batch: Batch) -> None:
         """Count messages that are stored."""
@@ -50,6 +55,6 @@ class Ledger:
 
     def _release(self, batch: Batch) -> None:
         self.pending_count -= batch.count
-        self.pending_bytes -= sum(map(len, batch.messages))
+        self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _KEEPING_BYTES
         if batch.extras:
             self.pending_bytes -= sum(extra.size for extra in batch.extras.values())

@@ -98,7 +98,8 @@ class ProducerOptions(TypedDict, total=False):
     - `mode`: "sparse" takes numbers of yours, one with each message, which grow and may have holes.
     - `max_in_flight`: batches sent and not yet answered. `max_batch_bytes`, `max_batch_messages`:
       where a batch ends. `linger_ms`: how long a batch waits for more messages.
-    - `max_pending_bytes`: `append` waits when so much is not yet acknowledged.
+    - `max_pending_bytes`: `append` waits when so much is not yet acknowledged; each message counts
+      with 64 bytes more than it has.
     - `delivery_timeout`: seconds after which a message is given up, and the producer with it.
     - `on_batch_ack(ack)`: called when a batch is stored. `on_error(error, batch)`: when it failed.
     """

@@ -109,8 +109,7 @@ class Connection:
         self.line.close()
 
     def _limit(self, deadline: float) -> None:
-        left = _left(deadline)
-        self.line.settimeout(None if left == FOREVER else left)
+        self.line.settimeout(_left(deadline))
 
 
 class SyncDriver:
@@ -262,11 +261,12 @@ class SyncDriver:
         return Connection(line)
 
 
-def _left(deadline: float) -> float:
+def _left(deadline: float) -> float | None:
+    """Give the time that is left as sockets want it."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("the time is over")
-    return left
+    return None if left == FOREVER else left
 
 
 def _shut_down(line: socket.socket) -> None:

@@ -93,6 +93,14 @@ def test_at_most_max_in_flight_batches_are_out() -> None:
     assert network.core.ledger.pending_count == 8
 
 
+def test_small_messages_count_with_what_keeping_them_takes() -> None:
+    network = make()
+    append(network, *[b"1"] * 1000)
+    assert network.core.ledger.pending_bytes > 50_000
+    network.drain()
+    assert network.core.ledger.pending_bytes == 0
+
+
 # rows: D21
 def test_a_batch_ends_at_its_bytes_and_a_large_message_goes_alone() -> None:
     network = make(max_batch_bytes=20)
