@@ -378,6 +378,17 @@ def test_a_bad_gateway_answers_instead_and_the_connection_goes_on(
         assert proxy.dropped_after_commit == len(bodies) - 1
 
 
+def test_a_bad_gateway_has_no_body_where_none_was_asked_for() -> None:
+    with (
+        Recorder() as server,
+        faults(server, Action.BAD_GATEWAY_BEFORE) as proxy,
+        Caller(proxy.port) as client,
+    ):
+        client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n").until(b"\r\n\r\n")
+        client.send(post(b"two")).until(said(b"two"))
+        assert b"bad gateway\n" not in client.got
+
+
 def test_a_stale_connection_closes_right_after_an_answer_that_did_not_say_so() -> None:
     with Recorder() as server, faults(server, Action.STALE) as proxy:
         with Caller(proxy.port) as client:

@@ -33,8 +33,8 @@ _LAST_CHUNK: Final = re.compile(rb"0+[ \t]*[;\r]")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD_GATEWAY: Final = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\r\n"
-    b"bad gateway\n"
 )
+_BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 
 
 class Exchange(Struct):
@@ -161,7 +161,7 @@ class Session:
                 await self._send(exchange)
                 return False
             case Action.BAD_GATEWAY_BEFORE:
-                exchange.answer = _BAD_GATEWAY
+                exchange.answer = _bad_gateway(exchange)
                 await self._expect(exchange)
             case Action.REORDER:
                 await self._reorder(exchange)
@@ -251,15 +251,16 @@ class Session:
         if head is None:
             return False
         self._unread = read_body(self._answers, head)
-        is_got, goes_on = await self._answer(exchange.action, head, self._unread)
+        is_got, goes_on = await self._answer(exchange, head, self._unread)
         if not is_got:
             self._count_lost(exchange, head.status)
         return goes_on
 
     async def _answer(
-        self, action: Action, head: Head, body: AsyncIterator[bytes]
+        self, exchange: Exchange, head: Head, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
         """Tell whether the client got the answer, and whether the connection goes on."""
+        action = exchange.action
         match action:
             case Action.DROP_ANSWER | Action.RESET:
                 await self._throw_away(body)
@@ -271,7 +272,7 @@ class Session:
                 return False, False
             case Action.BAD_GATEWAY_AFTER:
                 await self._throw_away(body)
-                return False, await self._say(_BAD_GATEWAY)
+                return False, await self._say(_bad_gateway(exchange))
             case Action.CUT_ANSWER:
                 await self._cut(head, body)
                 return False, False
@@ -363,6 +364,10 @@ class Session:
             raise Broken("the server hung up")
         self._unread = read_body(self._answers, head)
         return head.status
+
+
+def _bad_gateway(exchange: Exchange) -> bytes:
+    return _BAD_GATEWAY if exchange.method == "HEAD" else _BAD_GATEWAY + _BAD_GATEWAY_BODY
 
 
 def _status_of(answer: bytes) -> int:
