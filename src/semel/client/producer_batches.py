@@ -105,7 +105,8 @@ class ProducerStats(Struct):
 class Batch:
     """Messages that travel together, for as long as they are not settled.
 
-    `is_doubtful` once an attempt has ended without a word: it may be stored.
+    `is_doubtful` once an attempt has ended without a word: it may be stored. `first_unsettled` is
+    the lowest number that was not confirmed when it was last sent.
     """
 
     __slots__ = (
@@ -114,6 +115,7 @@ class Batch:
         "born",
         "cursor",
         "extras",
+        "first_unsettled",
         "is_doubtful",
         "is_in_flight",
         "last_seq",
@@ -140,6 +142,7 @@ class Batch:
         self.cursor = cursor
         self.seq: int | None = seqs[0] if seqs else None
         self.last_seq: int | None = seqs[-1] if seqs else None
+        self.first_unsettled: int | None = None
         self.body = b""
         self.is_in_flight = False
         self.is_doubtful = False

@@ -15,7 +15,8 @@ The rules, all for the sake of exactly once:
    ours. (A claim tells before.) In sparse mode this holds for every batch, for the server would
    take the next one though the one before was refused.
 4. After a refusal worth a retry nothing is sent until all that is in flight is answered. What was
-   sent behind it comes back as a gap; any other gap is fatal.
+   sent behind it comes back as a gap, and so does what overtook it on the way. A gap below what was
+   confirmed when the batch was sent is fatal.
 5. A fatal refusal ends the producer: a later number could not be accepted.
 6. The epoch is raised only at the start, and only if no attempt under the old one is in doubt:
    what may be stored must not be sent under another epoch. A first batch that counts as stored
@@ -163,6 +164,7 @@ class ProducerCore:
             batch = self._first_try()
         else:
             self.ledger.stats.retries += 1
+        batch.first_unsettled = self._unsettled[0].seq
         batch.is_in_flight = True
         self.in_flight_count += 1
         return batch
@@ -309,14 +311,16 @@ class ProducerCore:
         if status in _WORTH_A_RETRY:
             self._is_stalled = True
             self._pauses.begin(now, error, retry_after_of(headers))
-        elif not (self._is_explained(error, batch) or self._is_mended(error, batch)):
+        elif self._is_explained(error, batch):
+            self._is_stalled = True
+        elif not self._is_mended(error, batch):
             self._fail(self._with_hint(error), batch)
 
     def _is_explained(self, error: ClientError, batch: Batch) -> bool:
-        """Tell whether this is a gap that comes from a batch of ours that must be sent again."""
+        """Tell whether this is a gap that comes from a batch of ours: late, or to be sent again."""
         if not isinstance(error, SequenceGap):
             return False
-        first = self._unsettled[0].seq
+        first = batch.first_unsettled
         assert first is not None
         assert batch.seq is not None
         return first < batch.seq and (error.expected is None or error.expected >= first)

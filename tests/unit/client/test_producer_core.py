@@ -479,6 +479,21 @@ def test_a_gap_below_what_was_confirmed_is_fatal_even_behind_a_refusal() -> None
     assert isinstance(network.core.failure, SequenceGap)
 
 
+def test_a_batch_that_overtook_another_is_sent_again() -> None:
+    network = established()
+    append(network, b"1", b"2", b"3")
+    send_all(network)
+    network.line.rotate(-1)  # 2, 3, 1 is how they come to the server
+    while network.line:
+        network.serve()
+    network.answers.rotate(1)  # and the answers come in order
+    while network.answers:
+        network.deliver()
+    assert network.core.failure is None
+    network.drain()
+    assert network.server.log == [b"0", b"1", b"2", b"3"]
+
+
 def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     network = established()
     network.server.is_closed = True
