@@ -681,6 +681,24 @@ def test_the_async_producer_survives_a_kill(tmp_path: Path) -> None:
     assert asyncio.run(main()) == list(range(1000))
 
 
+def test_a_close_that_was_cancelled_may_be_made_again(server: Server, orders: Stream) -> None:
+    async def scene() -> None:
+        async with AsyncClient(server.url) as client:
+            producer = await client.stream(orders.path).producer("p").open()
+            for number in range(1000):
+                await producer.append(number)
+            closing = asyncio.create_task(producer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            await producer.close()
+            assert producer.pending_count == 0
+
+    asyncio.run(scene())
+    assert values(orders) == list(range(1000))
+
+
 def test_the_async_producer_raises_what_went_wrong(server: Server, orders: Stream) -> None:
     async def main() -> None:
         async with AsyncClient(server.url) as client:

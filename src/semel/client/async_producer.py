@@ -94,11 +94,12 @@ class AsyncProducer(BaseProducer):
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and end; after the timeout, give up the rest."""
-        is_first, self._is_closed = not self._is_closed, True
-        if not (is_first and self._is_open):
+        self._is_closed = True
+        if self._is_ended or not self._is_open:
             return
         if not await self._drain(timeout):
             self._give_up(self._late(timeout))
+        self._is_ended = True
         self._pump.end()
         await asyncio.sleep(0)  # the loop closes the connection in its next turn
         self._check_settled(is_again=False)
@@ -122,7 +123,7 @@ class AsyncProducer(BaseProducer):
     # ---- waiting ---------------------------------------------------------------------------------
 
     async def _drain(self, timeout: float | None) -> bool:
-        goal = self._core.ledger.appended_count
+        goal = self._core.appended_count
         self._core.hurry()
         self._pump.step()
         try:

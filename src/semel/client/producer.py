@@ -75,13 +75,16 @@ class Producer(BaseProducer):
         if key is not None or headers is not None or timestamp is not None:
             extra = self._packing.carried(raw, key, headers, timestamp)
         self._check_process()
-        with self._lock:
-            self._check()
-            if self._core.ledger.pending_bytes >= self._pending_bytes_max:
-                self._wait_for_room()
-            is_news = self._core.append(raw, time.monotonic(), cursor, seq, extra)
-        if is_news:
-            self._wake()
+        is_news = True  # if Ctrl-C comes, it is better to look
+        try:
+            with self._lock:
+                self._check()
+                if self._core.ledger.pending_bytes >= self._pending_bytes_max:
+                    self._wait_for_room()
+                is_news = self._core.append(raw, time.monotonic(), cursor, seq, extra)
+        finally:
+            if is_news:
+                self._wake()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
@@ -98,12 +101,12 @@ class Producer(BaseProducer):
         """Wait until every message is stored, and end; after the timeout, give up the rest."""
         self._check_process()
         self._refuse_in_callback("close")
-        with self._lock:
-            is_first, self._is_closed = not self._is_closed, True
-        if not is_first:
+        self._is_closed = True
+        if self._is_ended:
             return
         if not self._drain(timeout):
             self._give_up(self._late(timeout))
+        self._is_ended = True
         self._background.loop.call_soon_threadsafe(self._pump.end)
         self._check_settled(is_again=False)
 
@@ -134,7 +137,7 @@ class Producer(BaseProducer):
 
     def _drain(self, timeout: float | None) -> bool:
         with self._lock:
-            goal = self._core.ledger.appended_count
+            goal = self._core.appended_count
             self._core.hurry()
         self._wake()
         with self._lock:
@@ -148,7 +151,7 @@ class Producer(BaseProducer):
             self._core.fail(error)
         self._wake()
         with self._lock:
-            goal = self._core.ledger.appended_count
+            goal = self._core.appended_count
             self._wait(lambda: self._is_settled(goal), None)
 
     def _check_process(self) -> None:
@@ -163,8 +166,7 @@ class Producer(BaseProducer):
 
     def end_process(self) -> None:
         """Wait a while for what is not stored yet: the process is about to end."""
-        count = self.pending_count
-        if not count or self._is_closed:
+        if self._is_ended or not self.pending_count:
             return
         try:
             self.close(_EXIT_SECONDS)

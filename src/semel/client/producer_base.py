@@ -55,7 +55,8 @@ class BaseProducer:
             raise ValueError("max_pending_bytes must be at least 1")
         self._lock = threading.Lock()
         self._reported_count = 0  # messages settled, and the callbacks have returned
-        self._is_closed = False
+        self._is_closed = False  # it takes no more
+        self._is_ended = False  # and has none left
         self._is_raised = False
         self._core = ProducerCore(self._settings, _no_body)  # until it is open
         self._pump: Pump
@@ -111,7 +112,8 @@ class BaseProducer:
     @property
     def pending_count(self) -> int:
         """How many messages are not yet acknowledged."""
-        return self._core.ledger.pending_count
+        with self._lock:
+            return self._core.pending_count
 
     @property
     def in_flight_count(self) -> int:
@@ -169,5 +171,6 @@ class BaseProducer:
         raise failure
 
     def _late(self, timeout: float | None) -> Indeterminate:
-        count = self._core.ledger.appended_count - self._reported_count
+        with self._lock:
+            count = self._core.appended_count - self._reported_count
         return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")

@@ -102,6 +102,20 @@ class ProducerCore:
         """The epoch we write under; None until the server has given us one."""
         return self._identity.epoch
 
+    @property
+    def pending_count(self) -> int:
+        """How many messages are not settled.
+
+        They are counted where they are: to keep a number would be a second step, and Ctrl-C may
+        come in between.
+        """
+        return sum(batch.count for batch in self._unsettled) + self._gatherer.count
+
+    @property
+    def appended_count(self) -> int:
+        """How many messages were ever taken."""
+        return self.ledger.settled_count + self.pending_count
+
     # ---- what the caller does --------------------------------------------------------------------
 
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:

@@ -1,7 +1,5 @@
 """Gathering messages into batches, before any of them is sent."""
 
-from collections import deque
-
 from semel.client.extras import Extra
 from semel.client.producer_batches import SPARSE, Batch, ProducerSettings
 from semel.model.limits import CURSOR_BYTES_MAX, NUMBER_MAX, SEQUENCE_SPAN_MAX
@@ -18,7 +16,7 @@ class Gatherer:
         self._messages_max = settings.max_batch_messages
         self._linger = settings.linger
         self._is_sparse = settings.mode == SPARSE
-        self._full: deque[Batch] = deque()
+        self._full: list[Batch] = []
         self._messages: list[bytes] = []
         self._seqs: list[int] = []
         self._extras: dict[int, Extra] = {}
@@ -32,6 +30,11 @@ class Gatherer:
     def is_empty(self) -> bool:
         """Whether nothing waits to be sent."""
         return not self._messages and not self._full
+
+    @property
+    def count(self) -> int:
+        """How many messages wait to be sent."""
+        return sum(batch.count for batch in self._full) + len(self._messages)
 
     @property
     def born(self) -> float:
@@ -74,13 +77,16 @@ class Gatherer:
             is_fitting = False
         if extra is not None:
             self._extras[len(messages)] = extra
-        messages.append(raw)
+        elif self._extras:
+            self._extras.pop(len(messages), None)  # of one that Ctrl-C kept out
         self._size = size
         if seq is not None:
+            del self._seqs[len(messages) :]  # of one that Ctrl-C kept out
             self._seqs.append(seq)
             self.last_seq = seq
         if cursor is not None:
             self._cursor = cursor
+        messages.append(raw)  # the last step: nothing is half done if it does not come to this
         return not is_fitting
 
     def hurry(self) -> None:
@@ -91,23 +97,22 @@ class Gatherer:
         """Hand out the next batch, which is due."""
         if not self._full:
             self._seal()
-        return self._full.popleft()
+        return self._full.pop(0)
 
     def take_all(self) -> list[Batch]:
         """Hand out everything."""
         if self._messages:
             self._seal()
-        batches = list(self._full)
-        self._full.clear()
+        batches, self._full = self._full, []
         return batches
 
     def _seal(self) -> None:
         batch = Batch(
             self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
         )
-        self._full.append(batch)
-        self._messages, self._seqs, self._extras = [], [], {}
-        self._size, self._cursor = 0, None
+        # In one step, without a call in which Ctrl-C could come: a message is in one place only.
+        self._full, self._messages, self._seqs = [*self._full, batch], [], []
+        self._extras, self._size, self._cursor = {}, 0, None
         self._is_hurried = False
 
     def _check_seq(self, seq: int | None) -> None:

@@ -16,8 +16,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self.appended_count = 0
-        self.pending_count = 0
+        self.settled_count = 0
         self.pending_bytes = 0
         self.last_seq: int | None = None
         self.cursor: str | None = None
@@ -25,8 +24,6 @@ class Ledger:
 
     def take(self, size: int) -> None:
         """Count a message of so many bytes."""
-        self.appended_count += 1
-        self.pending_count += 1
         self.pending_bytes += size + _KEEPING_BYTES
 
     def acknowledge(self, ack: BatchAck, batch: Batch) -> None:
@@ -54,7 +51,7 @@ class Ledger:
         return events
 
     def _release(self, batch: Batch) -> None:
-        self.pending_count -= batch.count
+        self.settled_count += batch.count
         self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _KEEPING_BYTES
         if batch.extras:
             self.pending_bytes -= sum(extra.size for extra in batch.extras.values())

@@ -192,7 +192,7 @@ class Network:
                 self.serve()
             while self.answers:
                 self.deliver()
-            if not self.core.ledger.pending_count or self.core.failure is not None:
+            if not self.core.pending_count or self.core.failure is not None:
                 return
             self.now = max(self.now, self.core.wake_at() or self.now)
         raise AssertionError("the producer does not come to an end")

@@ -1,4 +1,6 @@
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -90,7 +92,7 @@ def test_at_most_max_in_flight_batches_are_out() -> None:
     append(network, *[b"%d" % n for n in range(1, 9)])
     assert len(send_all(network)) == 3
     assert network.core.in_flight_count == 3
-    assert network.core.ledger.pending_count == 8
+    assert network.core.pending_count == 8
 
 
 def test_small_messages_count_with_what_keeping_them_takes() -> None:
@@ -503,8 +505,8 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     pump(network)
     assert isinstance(network.core.failure, StreamClosed)
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
-    assert not network.core.ledger.pending_count
-    assert network.core.ledger.pending_count == 0
+    assert not network.core.pending_count
+    assert network.core.pending_count == 0
     assert {batch.applied for batch in network.failed} == {"no"}  # a number stays missing
     assert not network.send()
     assert network.core.wake_at() is None
@@ -625,7 +627,7 @@ def test_a_cursor_that_cannot_travel_is_refused_at_once(cursor: str) -> None:
     network = make()
     with pytest.raises(ValueError, match="cursor"):
         network.core.append(b"1", 0.0, cursor=cursor)
-    assert not network.core.ledger.pending_count
+    assert not network.core.pending_count
 
 
 # ---- sparse ----------------------------------------------------------------------------------
@@ -798,7 +800,52 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
         append(network, b"1")
     with pytest.raises(ValueError, match="numbers by itself"):
         make().core.append(b"1", 0.0, seq=1)
-    assert network.core.ledger.pending_count == 1
+    assert network.core.pending_count == 1
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the n-th line of the client that runs."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if "/semel/client/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_ctrl_c_anywhere_in_an_append_neither_loses_nor_repeats_another(mode: str) -> None:
+    line, is_over, tracer = 0, False, sys.gettrace()
+    while not is_over:
+        line += 1
+        network = make(mode=mode, max_batch_messages=2)
+        seqs = iter(range(10)) if mode == "sparse" else iter([None] * 10)
+        for raw in (b"0", b"1"):
+            network.core.append(raw, 0.0, seq=next(seqs))
+        sys.settrace(Interrupt(line))
+        try:
+            network.core.append(b"2", 0.0, seq=next(seqs))
+            is_over = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        for raw in (b"3", b"4"):
+            network.core.append(raw, 0.0, seq=next(seqs))
+        goal = network.core.appended_count
+        network.drain()
+        assert [raw for raw in network.server.log if raw != b"2"] == [b"0", b"1", b"3", b"4"]
+        assert goal == network.core.ledger.settled_count == len(network.server.log) <= 5
+    assert line > 10
 
 
 # ---- settings --------------------------------------------------------------------------------
