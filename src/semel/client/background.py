@@ -23,7 +23,7 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.pid = os.getpid()
+        self.is_forked = False  # this is a copy, in a process that has no such thread
         self.at_exit: WeakSet[EndsWithProcess] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
@@ -37,7 +37,7 @@ class Background:
     @property
     def is_alive(self) -> bool:
         """Whether the thread is there: a fork of the process has none."""
-        return self._thread.is_alive() and self.pid == os.getpid()
+        return self._thread.is_alive() and not self.is_forked
 
     def _run(self) -> None:
         self.loop.run_forever()
@@ -58,3 +58,11 @@ def background() -> Background:
         if _current is None or not _current.is_alive:
             _current = Background()
         return _current
+
+
+def _mark_fork() -> None:
+    if _current is not None:
+        _current.is_forked = True
+
+
+os.register_at_fork(after_in_child=_mark_fork)

@@ -1,7 +1,6 @@
 """The producer for threads: fire and forget, in order, exactly once."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +73,8 @@ class Producer(BaseProducer):
         extra = None
         if key is not None or headers is not None or timestamp is not None:
             extra = self._packing.carried(raw, key, headers, timestamp)
-        self._check_process()
+        if self._background.is_forked:
+            self._refuse_in_fork()
         is_news = True  # if Ctrl-C comes, it is better to look
         try:
             with self._lock:
@@ -91,7 +91,7 @@ class Producer(BaseProducer):
 
         After the timeout: Indeterminate. The messages are still being sent.
         """
-        self._check_process()
+        self._refuse_in_fork()
         self._refuse_in_callback("flush")
         if not self._drain(timeout):
             raise self._late(timeout)
@@ -99,7 +99,7 @@ class Producer(BaseProducer):
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and end; after the timeout, give up the rest."""
-        self._check_process()
+        self._refuse_in_fork()
         self._refuse_in_callback("close")
         self._is_closed = True
         if self._is_ended:
@@ -154,9 +154,9 @@ class Producer(BaseProducer):
             goal = self._core.appended_count
             self._wait(lambda: self._is_settled(goal), None)
 
-    def _check_process(self) -> None:
+    def _refuse_in_fork(self) -> None:
         """Refuse to wait in a fork, which has the producer's messages but not its thread."""
-        if self._background.pid != os.getpid():
+        if self._background.is_forked:
             raise RuntimeError(
                 "a producer made before a fork cannot be used after it; make another"
             )

@@ -570,7 +570,7 @@ def test_a_producer_made_before_a_fork_says_that_it_cannot_be_used(
     with StubThread() as stub, Client(stub.url) as client:
         producer = client.stream("s").producer("p")
         with monkeypatch.context() as forked:
-            forked.setattr(os, "getpid", lambda: -1)
+            forked.setattr(background(), "is_forked", True)
             with pytest.raises(RuntimeError, match="fork"):
                 producer.append(1)
         producer.close()
