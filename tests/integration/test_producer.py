@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -530,6 +531,28 @@ def test_a_stream_deleted_under_a_producer_is_fatal(orders: Stream) -> None:
 
 
 # rows: D23
+@pytest.mark.parametrize("identity", [{}, {"epoch": 1}, {"auto_claim": True}], ids=str)
+def test_a_stream_that_recognises_no_duplicates_is_fatal(
+    orders: Stream, identity: dict[str, Any]
+) -> None:
+    connection = HTTPConnection("127.0.0.1", orders.client.transport.address.port)
+    with closing(connection):
+        connection.request("PATCH", orders.calls.target, headers={"Stream-Dedup": "off"})
+        assert connection.getresponse().status == 204
+    producer = orders.producer("p", **identity)
+    producer.append(1)
+    with pytest.raises(errors.ProtocolError, match="Stream-Dedup"):
+        producer.flush()
+
+
+def test_what_would_happen_is_told_for_sparse_numbers_too(orders: Stream) -> None:
+    with orders.producer("p", mode="sparse", linger_ms=1000) as producer:
+        producer.append("a", seq=3)
+        producer.append("b", seq=5)
+    assert orders.explain("p", "3-5", mode="sparse")["outcome"] == "duplicate"
+    assert orders.explain("p", 9, mode="sparse", session="new")["outcome"] == "ok"
+
+
 def test_a_closed_stream_fails_every_batch_and_on_error_is_told_of_each(orders: Stream) -> None:
     failed: list[tuple[errors.ClientError, FailedBatch]] = []
     options: Any = {"max_batch_messages": 2, "on_error": lambda *told: failed.append(told)}

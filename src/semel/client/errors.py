@@ -347,7 +347,7 @@ class ProtocolError(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client was closed before this call."""
+    """The client, or the producer, was closed before this call."""
 
     code = "client_closed"
-    advice = "make a new Client"
+    advice = "make a new one"

@@ -17,6 +17,10 @@ _IGNORED = (
     "the append was taken, but not as that of a producer: the answer has no Producer-Epoch."
     " It is stored, but sending it again would store it twice"
 )
+_UNGUARDED = (
+    "the stream recognises no duplicates (Stream-Dedup: off). The append is stored, but sending it"
+    " again would store it twice: switch it on, or use append_many"
+)
 
 
 class Identity:
@@ -61,6 +65,8 @@ class Identity:
         if _is_mismatch(headers):
             message = "the batch's number was used before, with other messages"
             return PayloadMismatch(message, status=204, facts={"current_epoch": self.epoch})
+        if headers.get("producer-dedup", "").lower() == "off":
+            return ProtocolError(_UNGUARDED)
         epoch = _epoch_in(headers)
         if epoch is None:
             return ProtocolError(_IGNORED)
