@@ -385,13 +385,13 @@ def test_behind_a_claim_the_first_batches_are_sent_at_once() -> None:
     assert producer.stats.retries == 0
 
 
-def test_auto_claim_uses_a_claim_and_needs_no_session_to_write() -> None:
+def test_auto_claim_uses_a_claim_and_writes_under_its_session() -> None:
     stub = Stub()
     stub.claim = claimed()
     run(stub, 1, auto_claim=True)
     assert stub.posts[0][0]["producer-epoch"] == "5"
-    assert "producer-session" not in stub.posts[0][0]
     assert len(stub.claims) == 1
+    assert stub.posts[0][0]["producer-session"] == stub.claims[0]["session"]
 
 
 def test_an_epoch_of_the_callers_is_not_claimed() -> None:
