@@ -82,13 +82,16 @@ class _Checks:
             offset = self._where.get(value)
             if operation.outcome == "refused" and offset is not None:
                 yield Violation("refused_but_present", {"value": value, "offset": offset})
-            if told is None or told == offset:
+            if operation.outcome != "ok":
                 continue
-            if offset is not None:
+            if offset is None and not self._may_be_trimmed(told):
+                yield Violation("lost", {"value": value, "acknowledged_offset": told})
+            elif offset is not None and told not in (None, offset):
                 facts = {"value": value, "acknowledged_offset": told, "offset": offset}
                 yield Violation("wrong_offset", facts)
-            elif told >= self._first:
-                yield Violation("lost", {"value": value, "acknowledged_offset": told})
+
+    def _may_be_trimmed(self, told: int | None) -> bool:
+        return self._first > 0 if told is None else told < self._first
 
     def real_time_order(self) -> Iterator[Violation]:
         """Nothing stands behind what began only after it had been acknowledged."""

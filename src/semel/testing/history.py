@@ -33,8 +33,8 @@ class Operation(Struct):
     offset: int | None = None
     returned_at: int | None = None
 
-    def ok(self, offset: int) -> None:
-        """The answer said that the message is durable, at this offset."""
+    def ok(self, offset: int | None) -> None:
+        """The answer said that the message is durable, at this offset; None if it did not say."""
         self.outcome, self.offset, self.returned_at = "ok", offset, self.clock()
 
     def refuse(self) -> None:

@@ -71,6 +71,15 @@ def test_the_plain_history_passes() -> None:
     assert check_history(*acknowledged()) == []
 
 
+def test_an_append_acknowledged_without_an_offset_must_be_somewhere() -> None:
+    history = History(Clock())
+    history.append("a").ok(None)
+    assert check_history(history, ["a"]) == []
+    assert check_history(history, [], first_offset=1) == []  # it may have been trimmed
+    (violation,) = check_history(history, [])
+    assert violation == Violation("lost", {"value": "a", "acknowledged_offset": None})
+
+
 def test_a_lost_append_is_named_with_its_offset() -> None:
     history, log = acknowledged()
     history.reads.clear()
