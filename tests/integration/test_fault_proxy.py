@@ -378,14 +378,16 @@ def test_a_bad_gateway_answers_instead_and_the_connection_goes_on(
         assert proxy.dropped_after_commit == len(bodies) - 1
 
 
-def test_a_bad_gateway_has_no_body_where_none_was_asked_for() -> None:
-    with (
-        Recorder() as server,
-        faults(server, Action.BAD_GATEWAY_BEFORE) as proxy,
-        Caller(proxy.port) as client,
-    ):
-        client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n").until(b"\r\n\r\n")
+@pytest.mark.parametrize("action", [Action.BAD_GATEWAY_BEFORE, Action.BAD_GATEWAY_AFTER])
+def test_a_bad_gateway_has_no_body_for_a_head(action: Action) -> None:
+    def answer(request: bytes) -> bytes:
+        is_head = request.startswith(b"HEAD")
+        return b"HTTP/1.1 204 No Content\r\n\r\n" if is_head else plain_answer(request)
+
+    with Recorder(answer) as server, faults(server, action) as proxy, Caller(proxy.port) as client:
+        client.send(b"HEAD /x HTTP/1.1\r\n\r\n").until(b"\r\n\r\n")
         client.send(post(b"two")).until(said(b"two"))
+        assert client.got.startswith(BAD_GATEWAY)
         assert b"bad gateway\n" not in client.got
 
 

@@ -31,7 +31,7 @@ _WHOLE_CHUNKS_MAX: Final = 3
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LAST_CHUNK: Final = re.compile(rb"0+[ \t]*[;\r]")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_BAD_GATEWAY: Final = (
+_BAD_GATEWAY_HEAD: Final = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\r\n"
 )
 _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
@@ -367,7 +367,7 @@ class Session:
 
 
 def _bad_gateway(exchange: Exchange) -> bytes:
-    return _BAD_GATEWAY if exchange.method == "HEAD" else _BAD_GATEWAY + _BAD_GATEWAY_BODY
+    return _BAD_GATEWAY_HEAD + (b"" if exchange.method == "HEAD" else _BAD_GATEWAY_BODY)
 
 
 def _status_of(answer: bytes) -> int:

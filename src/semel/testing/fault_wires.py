@@ -64,7 +64,7 @@ class Outlet:
         """Send what is in line, then close; or reset (RST)."""
         if self._task is not None:
             await self._line.join()
-        if is_reset:
+        if is_reset and not self._writer.is_closing():  # else there may be no socket any more
             self._writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
             )
