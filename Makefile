@@ -40,8 +40,9 @@ build/conformance/.installed: tests/conformance/suite.test.mjs
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 	@$(BIN)/semel demo --force
 
-test: cover $(NODE) ## the coverage gate, every test, then the simulator
+test: cover $(NODE) ## the coverage gate, every test, the bad network, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests
+	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure core

@@ -1,0 +1,173 @@
+"""Writers that append one by one: our clients, and requests made and repeated by hand."""
+
+import asyncio
+from functools import partial
+from random import Random
+from time import monotonic, sleep
+from typing import Final
+
+from semel import AsyncClient, Client
+from semel.client.client import Stream
+from semel.client.errors import NO, Indeterminate, Unavailable
+from semel.testing import Operation
+from tests.faults.notes import Notes, Work, last_offset
+from tests.faults.raw import Broken, Line
+
+_TIMEOUTS: Final = (0.2, 30.0, 30.0)
+_PAUSE_SECONDS: Final = 0.03
+_GIVE_UP_SECONDS: Final = 120.0
+_ACCEPTED: Final = frozenset({200, 201, 204})
+
+
+def append(notes: Notes, random: Random) -> None:
+    """Append once, come what may."""
+    number = 0
+    with Client(notes.single_url) as client:
+        stream = client.stream(notes.path)
+        while not notes.over.is_set():
+            operation = notes.begin("client", number, is_ordered=False)
+            number += 1
+            try:
+                receipt = stream.append(notes.encoded(operation), timeout=random.choice(_TIMEOUTS))
+            except (Unavailable, Indeterminate) as error:
+                notes.fail(operation, is_certain=error.applied == NO)
+                notes.over.wait(_PAUSE_SECONDS)
+            else:
+                notes.settle("client", operation, receipt)
+
+
+def append_keyed(notes: Notes, random: Random) -> None:
+    """Append under keys."""
+    number = 0
+    with Client(notes.url) as client:
+        stream = client.stream(notes.path)
+        while not notes.over.is_set():
+            operation = notes.begin("keyed", number, is_ordered=False)
+            number += 1
+            _append_keyed(notes, random, stream, operation)
+
+
+def _append_keyed(notes: Notes, random: Random, stream: Stream, operation: Operation) -> None:
+    """Append under a key, and perhaps again under the same if the call failed."""
+    is_certain = True
+    for _ in range(random.randint(1, 3)):
+        try:
+            receipt = stream.append(
+                notes.encoded(operation),
+                idempotency_key=str(operation.value),
+                timeout=random.choice(_TIMEOUTS),
+            )
+        except (Unavailable, Indeterminate) as error:
+            is_certain = is_certain and error.applied == NO
+        else:
+            notes.settle("client, key", operation, receipt)
+            return
+    notes.fail(operation, is_certain=is_certain)
+
+
+async def _append(notes: Notes, random: Random, writer: str) -> None:
+    number = 0
+    async with AsyncClient(notes.url) as client:
+        stream = client.stream(notes.path)
+        while not notes.over.is_set():
+            operation = notes.begin(writer, number, is_ordered=False)
+            number += 1
+            key = str(operation.value)
+            timeout = random.choice(_TIMEOUTS)
+            try:
+                receipt = await stream.append(
+                    notes.encoded(operation), idempotency_key=key, timeout=timeout
+                )
+            except (Unavailable, Indeterminate) as error:
+                notes.fail(operation, is_certain=error.applied == NO)
+            else:
+                notes.settle("async client, key", operation, receipt)
+
+
+def append_on_a_loop(notes: Notes, random: Random) -> None:
+    """The same on an event loop, several at once."""
+
+    async def several() -> None:
+        async with asyncio.TaskGroup() as group:
+            for index in range(3):
+                mine = Random(random.random())
+                group.create_task(_append(notes, mine, f"async-key-{index}"))
+
+    asyncio.run(several())
+
+
+def repeat_by_hand(notes: Notes, random: Random, *, writer: str, dialect: str) -> None:
+    """Append under numbers of our own, each until it is answered."""
+    line = Line(notes.url)
+    number = 0
+    try:
+        while not notes.over.is_set():
+            operation = notes.begin(writer, number)
+            fields = _tag(dialect, writer, number)
+            operation.ok(_until_answered(notes, line, operation, fields))
+            notes.count(f"acknowledged: by hand, {dialect}")
+            number += 1
+    finally:
+        line.close()
+
+
+def _tag(dialect: str, writer: str, number: int) -> dict[str, str]:
+    seq = str(number)
+    match dialect:
+        case "Producer, epoch":
+            return {"Producer-Id": writer, "Producer-Epoch": "3", "Producer-Seq": seq}
+        case "Producer, session":
+            return {"Producer-Id": writer, "Producer-Session": "one", "Producer-Seq": seq}
+        case "Producer, sparse":
+            seq = str(number * number)
+            return {"Producer-Id": writer, "Producer-Mode": "sparse", "Producer-Seq": seq}
+        case "X, epoch":
+            return {"X-Producer-Id": writer, "X-Producer-Epoch": "0", "X-Producer-Seq": seq}
+        case _:
+            return {"X-Producer-Id": writer, "X-Producer-Seq": seq}
+
+
+def _until_answered(
+    notes: Notes, line: Line, operation: Operation, fields: dict[str, str]
+) -> int | None:
+    """Send the same until there is an answer; the offset."""
+    until = monotonic() + _GIVE_UP_SECONDS
+    body = notes.encoded(operation)
+    while monotonic() < until:
+        try:
+            answer = line.post(f"/v1/stream/{notes.path}", notes.content_type, fields, body)
+        except (OSError, Broken):
+            answer = None
+            line.close()
+            sleep(_PAUSE_SECONDS)
+        if answer is not None and answer.status != 502:
+            assert answer.status in _ACCEPTED, (fields, answer.status, answer.body)
+            notes.count("duplicates refused", answer.status == 204)
+            offset = last_offset(answer.fields.get("stream-next-offset"))
+            told = answer.fields.get("x-stream-offset")
+            assert told in (None, f"{offset:08d}"), (operation.value, told, offset)
+            return offset
+        notes.count("retries")
+    raise AssertionError(f"{operation.value} was never answered")
+
+
+DIALECTS: Final = (
+    "Producer, epoch",
+    "Producer, session",
+    "Producer, sparse",
+    "X, epoch",
+    "X, bare",
+)
+
+
+def work() -> list[Work]:
+    """All writers of this kind for one stream."""
+    return [
+        append,
+        append_keyed,
+        append_on_a_loop,
+        *(
+            partial(repeat_by_hand, writer=f"hand-{index}", dialect=dialect)
+            for index, dialect in enumerate(DIALECTS)
+        ),
+    ]

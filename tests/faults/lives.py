@@ -1,0 +1,147 @@
+"""A producer through its instances: how each is, and what is known of its messages."""
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from random import Random
+from typing import Any, Final
+
+from semel.client.async_producer import AsyncProducer
+from semel.client.errors import NO, ClientError, Indeterminate, ProducerFenced, Unavailable
+from semel.client.producer import Producer
+from semel.client.producer_batches import BatchAck, FailedBatch
+from semel.testing import Operation
+from tests.faults.notes import Notes, last_offset
+
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "session": {},
+    "epoch": {"epoch": 0},
+    "claim": {"auto_claim": True},
+    "sparse": {"mode": "sparse"},
+}
+_PENDING_BYTES_MAX: Final = 1_000
+_MESSAGES_MAX: Final = 400
+_LEFT_SHARE: Final = 0.2
+_GHOST_SHARE: Final = 0.2
+_HASTY_SHARE: Final = 0.5
+_PATIENCE_SECONDS: Final = 120.0
+HASTE_SECONDS: Final = 0.3
+_EXPECTED: Final = (Unavailable, Indeterminate, ProducerFenced)
+
+
+class Writer:
+    """One producer id through all its instances.
+
+    What an instance left in doubt stays so, except in sparse mode: there the next instance sends it
+    again, and learns from the server what was stored.
+
+    Messages must stand in the order of the epochs they were acknowledged under, in sparse mode in
+    that of their numbers alone. An instance of which nothing was stored yet may come after a later
+    one, under a higher epoch; so nothing is known of the place of a message in doubt.
+    """
+
+    def __init__(self, notes: Notes, random: Random, name: str, kind: str, mode: str) -> None:
+        self.notes: Final = notes
+        self.name: Final = name
+        self.mode: Final = mode
+        self._kind = f"{kind}, {mode}"
+        self._random = random
+        self._lives = 0
+        self._number = 0
+        self._doubtful: dict[Hashable, Operation] = {}  # in order
+
+    @property
+    def url(self) -> str:
+        """Where the writer finds the server.
+
+        One that claims its epoch takes a first batch that was doubled for that of a rival, and
+        sends it again under a higher epoch.
+        """
+        return self.notes.single_url if self.mode == "claim" else self.notes.url
+
+    def next_life(self) -> "Life":
+        self._lives += 1
+        return Life(self, self._random, self._lives)
+
+    def operations(self, last_seq: int | None, count: int) -> Iterator[Operation]:
+        """Give what an instance has to append, if the server has all up to `last_seq`."""
+        for operation in [*self._doubtful.values()]:
+            assert operation.seq is not None
+            if last_seq is not None and operation.seq <= last_seq:
+                self.stored(operation, None, 0)
+                self.notes.count("found stored by the next instance")
+            else:
+                yield operation
+        for _ in range(count):
+            if self.notes.over.is_set():
+                return
+            self._number += 1
+            yield self.notes.begin(self.name, self._number - 1)
+
+    def stored(self, operation: Operation, offset: int | None, epoch: int) -> None:
+        operation.epoch = 0 if self.mode == "sparse" else epoch
+        operation.ok(offset)
+        self._doubtful.pop(operation.value, None)
+        self.notes.count(f"acknowledged: {self._kind}")
+
+    def failed(self, operation: Operation, *, is_certain: bool) -> None:
+        if operation.value in self._doubtful:
+            return  # what an earlier instance did is as unknown as before
+        self.notes.fail(operation, is_certain=is_certain)
+        if is_certain:
+            return
+        if self.mode == "sparse":
+            self._doubtful[operation.value] = operation
+        else:
+            operation.producer = None
+
+
+class Life:
+    """One instance: its options, how much it writes, and how it ends.
+
+    It may be left in the middle of its work, or become a ghost: it goes on while the next one
+    begins. (Not in sparse mode, where the next one must know what is in doubt.)
+    """
+
+    def __init__(self, writer: Writer, random: Random, number: int) -> None:
+        self._writer = writer
+        self._unsettled: deque[Operation] = deque()  # in order
+        self.producer: Producer | AsyncProducer | None = None
+        self.length: Final = random.randint(1, _MESSAGES_MAX)
+        self.close_timeout: Final = 0.0 if random.random() < _LEFT_SHARE else None
+        self.is_ghost: Final = writer.mode != "sparse" and random.random() < _GHOST_SHARE
+        self.is_hasty: Final = random.random() < _HASTY_SHARE
+        self.options: Final[dict[str, Any]] = {
+            **MODES[writer.mode],
+            "max_in_flight": random.randint(1, 8),
+            "max_batch_messages": random.randint(1, 4),
+            "linger_ms": random.choice((0, 0, 1)),
+            "max_pending_bytes": _PENDING_BYTES_MAX,
+            "delivery_timeout": random.choice((_PATIENCE_SECONDS, _PATIENCE_SECONDS, 0.5)),
+            "on_batch_ack": self._on_ack,
+            "on_error": self._on_error,
+        }
+        if writer.mode == "epoch":
+            self.options["epoch"] = number
+
+    def begin(self, operation: Operation) -> dict[str, Any]:
+        """Note that an operation is about to be appended; what `append` is to be told."""
+        self._unsettled.append(operation)
+        return {"seq": operation.seq} if self._writer.mode == "sparse" else {}
+
+    def was_refused(self) -> None:
+        """Note that the last operation was not taken."""
+        self._writer.failed(self._unsettled.pop(), is_certain=True)
+
+    def _on_ack(self, ack: BatchAck) -> None:
+        assert self.producer is not None
+        epoch = self.producer.epoch or 0
+        last = last_offset(ack.next_offset)
+        for left in reversed(range(ack.count)):
+            operation = self._unsettled.popleft()
+            self._writer.stored(operation, None if last is None else last - left, epoch)
+
+    def _on_error(self, error: ClientError, batch: FailedBatch) -> None:
+        if not isinstance(error, _EXPECTED):
+            self._writer.notes.surprises.append(error)
+        for _ in range(batch.count):
+            self._writer.failed(self._unsettled.popleft(), is_certain=batch.applied == NO)

@@ -1,0 +1,77 @@
+"""Bugs a client might have, each of which the run must find."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from semel.client import calls
+from semel.client.errors import ClientError
+from semel.client.flows import Kind, ask
+from semel.client.producer_batches import Batch
+from semel.client.producer_core import ProducerCore
+from semel.client.producer_identity import Identity
+from semel.client.producer_ledger import Ledger
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_new_number_for_every_try(patch: pytest.MonkeyPatch) -> None:
+    """Send a batch again as if it were another one."""
+    retry = ProducerCore._retry
+
+    def renumbering(core: ProducerCore) -> Batch | None:
+        batch = retry(core)
+        if batch is not None and not core._is_sparse and not core.in_flight_count:
+            for each in core._unsettled:
+                each.seq = each.last_seq = each.seq + 1  # type: ignore[operator]
+            core._next_seq += 1
+        return batch
+
+    patch.setattr(ProducerCore, "_retry", renumbering)
+
+
+def a_new_session_for_every_connection(patch: pytest.MonkeyPatch) -> None:
+    """Begin anew when a connection broke: number 0, under a session of its own."""
+    lost = ProducerCore.connection_lost
+
+    def forgetting(core: ProducerCore, now: float, error: ClientError) -> None:
+        lost(core, now, error)
+        if core._settings.session is None or core._is_sparse:
+            return
+        core._settings = msgspec.structs.replace(core._settings, session=secrets.token_hex(16))
+        core._identity = Identity(core._settings)
+        for number, batch in enumerate(core._unsettled):
+            batch.seq = batch.last_seq = number
+        core._next_seq = len(core._unsettled)
+
+    patch.setattr(ProducerCore, "connection_lost", forgetting)
+
+
+def an_append_without_a_key_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    """Take every call for one that may be repeated."""
+
+    def asking(request: Any, kind: Kind, **options: Any) -> Any:
+        return ask(request, Kind.REPEATABLE, **options)
+
+    patch.setattr(calls, "ask", asking)
+
+
+def what_is_in_doubt_is_called_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """Say of every batch that was given up that it is not stored."""
+    give_up = Ledger.give_up
+
+    def certain(ledger: Ledger, batch: Batch, *, is_certain: bool) -> None:
+        give_up(ledger, batch, is_certain=True)
+
+    patch.setattr(Ledger, "give_up", certain)
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    a_new_number_for_every_try,
+    a_new_session_for_every_connection,
+    an_append_without_a_key_is_sent_again,
+    what_is_in_doubt_is_called_not_stored,
+)
