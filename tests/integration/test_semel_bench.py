@@ -28,6 +28,16 @@ POSITIVE = {
     ("sse", "p50"),
     ("idle", "SSE readers held"),
     ("memory", "streams created"),
+    ("pipelined", "one in flight, 10 ms round trip"),
+    ("pipelined", "five in flight, 10 ms round trip"),
+    ("producer", "Producer, 100-byte JSON messages"),
+    ("producer", "client CPU per message, Producer"),
+    ("producer", "AsyncProducer, 100-byte JSON messages"),
+    ("client", "p50, raw socket"),
+    ("client", "p50, Client"),
+    ("client", "p99, Client"),
+    ("client", "p50, AsyncClient"),
+    ("client", "p99, AsyncClient"),
 }
 
 
@@ -57,6 +67,19 @@ def test_every_benchmark_measures_something(folder: Path) -> None:
     assert all(found[key] > 0 for key in POSITIVE)
     assert found["sse", "not delivered"] == 0
     assert report["quick"] is True
+
+
+# rows: D35
+def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_shown(
+    folder: Path,
+) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    found = {(each["work"], each["name"]): each for each in report["figures"]}
+    five = found["pipelined", "five in flight, 10 ms round trip"]
+    assert five["beside"] == "one"
+    assert five["ratio"] > 1  # much more; how much is for people to judge
+    assert five["target"] == ">= 4.50x"
+    assert found["append", "CPU ratio with producer headers"]["target"] == "<= 1.15x"
 
 
 def test_a_missing_peer_is_a_line_and_not_a_failure(folder: Path) -> None:

@@ -16,7 +16,10 @@ from semel.cli.benchmarks.options import (
 )
 from semel.cli.exits import EXIT_UNAVAILABLE, Refused
 
-NAMES: Final = ("append", "one", "batch", "catchup", "sse", "idle", "memory")
+NAMES: Final = (
+    *("append", "one", "batch", "catchup", "sse", "idle", "memory"),
+    *("pipelined", "producer", "client"),
+)
 
 _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 
@@ -57,6 +60,8 @@ def command(
     node_modules: str,
 ) -> None:
     """Measure the server beside its peers: append, one, batch, catchup, sse, idle, memory.
+
+    And its Python client: pipelined, producer, client.
 
     Whatever is compared runs in turns on the same work. Targets are those of the design; nothing
     passes or fails by speed.

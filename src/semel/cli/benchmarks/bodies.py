@@ -1,6 +1,8 @@
 """Large bodies to append: bytes, and JSON arrays of small messages."""
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 
@@ -16,6 +18,11 @@ def large_json() -> bytes:
     """Make about as much: an array of 100-byte messages, as many as one append may hold."""
     count = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(_message(number) for number in range(count)) + b"]"
+
+
+def small_values(count: int) -> list[Any]:
+    """Make values that are 100 bytes as JSON."""
+    return [msgspec.json.decode(_message(number)) for number in range(count)]
 
 
 def _message(number: int) -> bytes:

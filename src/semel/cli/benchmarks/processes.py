@@ -31,6 +31,11 @@ class Process(Struct, frozen=True):
     port: int
 
     @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time of all its threads so far, user and kernel."""
         text = Path(f"/proc/{self.pid}/stat").read_text()
