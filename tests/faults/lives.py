@@ -143,5 +143,9 @@ class Life:
     def _on_error(self, error: ClientError, batch: FailedBatch) -> None:
         if not isinstance(error, _EXPECTED):
             self._writer.notes.surprises.append(error)
+        # The network may double a request: one copy is stored, then a successor fences us, and the
+        # other copy, whose answer we get, is refused.
+        may_be_doubled = isinstance(error, ProducerFenced) and batch.seq is not None
+        is_certain = batch.applied == NO and not may_be_doubled
         for _ in range(batch.count):
-            self._writer.failed(self._unsettled.popleft(), is_certain=batch.applied == NO)
+            self._writer.failed(self._unsettled.popleft(), is_certain=is_certain)
