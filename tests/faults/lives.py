@@ -49,15 +49,6 @@ class Writer:
         self._number = 0
         self._doubtful: dict[Hashable, Operation] = {}  # in order
 
-    @property
-    def url(self) -> str:
-        """Where the writer finds the server.
-
-        One that claims its epoch takes a first batch that was doubled for that of a rival, and
-        sends it again under a higher epoch.
-        """
-        return self.notes.single_url if self.mode == "claim" else self.notes.url
-
     def next_life(self) -> "Life":
         self._lives += 1
         return Life(self, self._random, self._lives)
@@ -143,9 +134,5 @@ class Life:
     def _on_error(self, error: ClientError, batch: FailedBatch) -> None:
         if not isinstance(error, _EXPECTED):
             self._writer.notes.surprises.append(error)
-        # The network may double a request: one copy is stored, then a successor fences us, and the
-        # other copy, whose answer we get, is refused.
-        may_be_doubled = isinstance(error, ProducerFenced) and batch.seq is not None
-        is_certain = batch.applied == NO and not may_be_doubled
         for _ in range(batch.count):
-            self._writer.failed(self._unsettled.popleft(), is_certain=is_certain)
+            self._writer.failed(self._unsettled.popleft(), is_certain=batch.applied == NO)

@@ -6,7 +6,7 @@ from random import Random
 
 from semel import AsyncClient, Client
 from semel.client.async_producer import AsyncProducer
-from semel.client.errors import ClientError, Unavailable
+from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.producer import Producer
 from tests.faults.lives import HASTE_SECONDS, MODES, Life, Writer
 from tests.faults.notes import Notes, Work
@@ -16,13 +16,13 @@ def produce(notes: Notes, random: Random, *, mode: str) -> None:
     """Append from a thread until it is over."""
     writer = Writer(notes, random, f"sync-{mode}", "producer", mode)
     ghosts: list[Producer] = []
-    with Client(writer.url) as patient, Client(writer.url, timeout=HASTE_SECONDS) as hasty:
+    with Client(notes.url) as patient, Client(notes.url, timeout=HASTE_SECONDS) as hasty:
         while not notes.over.is_set():
             life = writer.next_life()
             stream = (hasty if life.is_hasty else patient).stream(notes.path)
             try:
                 producer = stream.producer(writer.name, **life.options)
-            except Unavailable:
+            except (Unavailable, Indeterminate):
                 continue
             _live(writer, life, producer)
             _lay(notes, ghosts)
@@ -57,8 +57,8 @@ async def _produce(notes: Notes, random: Random, mode: str) -> None:
     writer = Writer(notes, random, f"async-{mode}", "async producer", mode)
     ghosts: list[AsyncProducer] = []
     async with (
-        AsyncClient(writer.url) as patient,
-        AsyncClient(writer.url, timeout=HASTE_SECONDS) as hasty,
+        AsyncClient(notes.url) as patient,
+        AsyncClient(notes.url, timeout=HASTE_SECONDS) as hasty,
     ):
         while not notes.over.is_set():
             life = writer.next_life()
@@ -66,7 +66,7 @@ async def _produce(notes: Notes, random: Random, mode: str) -> None:
             producer = stream.producer(writer.name, **life.options)
             try:
                 await producer.open()
-            except Unavailable:
+            except (Unavailable, Indeterminate):
                 continue
             await _live_on_a_loop(writer, life, producer)
             await _lay_on_a_loop(notes, ghosts)

@@ -34,6 +34,7 @@ from semel.client.errors import (
     ClientError,
     Indeterminate,
     PayloadMismatch,
+    ProducerFenced,
     ProtocolError,
     Refused,
     SequenceGap,
@@ -385,6 +386,10 @@ class ProducerCore:
     def _fail(self, error: ClientError, refused: Batch | None = None) -> None:
         """Settle everything; `refused` is the batch whose answer is the reason."""
         self.failure = error
+        if refused is not None and isinstance(error, ProducerFenced):
+            # Something on the way may have sent two copies: one was stored before we were fenced,
+            # and this is the answer to the other.
+            refused.is_doubtful = True
         is_end = refused is not None and self._is_end(error, refused)
         for batch in (*self._unsettled, *self._gatherer.take_all()):
             if batch.ack is not None:

@@ -173,7 +173,8 @@ def test_a_restarted_session_takes_the_next_epoch() -> None:
     append(first, b"2")
     pump(first)
     assert isinstance(first.core.failure, ProducerFenced)
-    assert first.failed[0].applied == "no"
+    # Another copy of it may have been stored before the fence.
+    assert first.failed[0].applied == "unknown"
 
 
 # rows: D40
