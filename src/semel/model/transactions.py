@@ -1,0 +1,264 @@
+"""What a caller asks of transactions, groups and sinks: the second half of the commands.
+
+The rules are in `docs/reference/transactions.md`. As in `commands`, everything a decision needs
+travels in the command: the time, and what the broker looked up in the store.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from semel.model.commands import Batch
+
+INLINE: Final = "inline"
+STAGED: Final = "staged"
+
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+
+# Why a transaction was aborted.
+BY_REQUEST: Final = "abort"
+BY_TIMEOUT: Final = "timeout"
+BY_FENCE: Final = "fenced"
+BY_COMMIT: Final = "superseded"
+BY_REAPER: Final = "reaped"
+BY_OPERATOR: Final = "operator"
+
+
+class TxnTag(Struct, frozen=True, gc=False):
+    """The transaction an append claims to be part of; `seq` numbers the chunks of a staged one."""
+
+    id: str
+    epoch: int
+    seq: int | None = None
+
+
+class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=True):
+    """A transaction of a registered producer at one epoch."""
+
+    id: str
+    epoch: int
+
+
+class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
+    """A transaction of one task of a sink's version."""
+
+    app: str
+    version: int
+    partition: int
+
+
+Owner = ProducerOwner | SinkOwner
+
+
+class StreamResult(Struct, frozen=True, gc=False, array_like=True):
+    """What a decision did to one stream: `messages` of data between the two offsets."""
+
+    path: str
+    first_offset: int
+    next_offset: int
+    messages: int
+
+
+class PositionResult(Struct, frozen=True, gc=False, array_like=True):
+    """A position a decision moved."""
+
+    group: str
+    path: str
+    offset: int
+
+
+class Result(Struct, frozen=True, array_like=True):
+    """What a commit did; kept to answer it again."""
+
+    streams: tuple[StreamResult, ...] = ()
+    positions: tuple[PositionResult, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class Remembered(Struct, frozen=True, array_like=True):
+    """The outcome of a decided transaction, as the store keeps it."""
+
+    id: str
+    epoch: int
+    decision: str
+    reason: str
+    time_ms: int
+    result: Result
+
+
+class Begin(Struct, frozen=True, gc=False):
+    """Begin a transaction, or find the one of that id still open."""
+
+    now_ms: int
+    id: str
+    owner: Owner
+    kind: str = INLINE
+    timeout_ms: int | None = None
+    streams: tuple[str, ...] = ()
+    is_implicit: bool = False
+    last_epoch: int = 0  # a fact: of the id's newest remembered outcome
+
+
+class TxnCall(Struct, frozen=True, gc=False):
+    """What every call on a transaction carries. `remembered` is a fact: the outcome of it.
+
+    `by_operator`: by hand, whoever owns it.
+    """
+
+    now_ms: int
+    id: str
+    epoch: int
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    by_operator: bool = False
+    remembered: Remembered | None = None
+    last_epoch: int = 0
+
+
+class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Let a transaction write these streams."""
+
+    streams: tuple[str, ...]
+
+
+class Position(Struct, frozen=True, gc=False):
+    """Where a group stands in a stream: set `to`; only if it is `expected` now, when given."""
+
+    group: str
+    path: str
+    to: int
+    expected: int | None = None
+
+
+class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Let a transaction's commit move these positions."""
+
+    positions: tuple[Position, ...]
+
+
+class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Seal a transaction; the counts, if given, must be what is staged."""
+
+    chunks: int | None = None
+    messages: tuple[tuple[str, int], ...] | None = None
+
+
+class CommitTxn(TxnCall, frozen=True, gc=False):
+    """Decide: commit."""
+
+
+class AbortTxn(TxnCall, frozen=True, gc=False):
+    """Decide: abort."""
+
+
+class FenceTxn(TxnCall, frozen=True, gc=False):
+    """Abort by hand and raise the owner's epoch, so that it cannot go on."""
+
+
+class ExpireTxn(Struct, frozen=True, gc=False):
+    """Abort a transaction whose deadline has passed, or a sink's that nobody touched."""
+
+    now_ms: int
+    id: str
+    epoch: int
+
+
+class CommitAppend(Struct, frozen=True, gc=False):
+    """One append of a one-shot commit."""
+
+    path: str
+    content_type: str | None = None
+    batch: Batch | None = None
+    body_error: str | None = None
+
+
+class Listed(Struct, frozen=True, gc=False):
+    """A staged transaction a one-shot commit names; `remembered` is a fact."""
+
+    id: str
+    epoch: int
+    remembered: Remembered | None = None
+
+
+class SinkTag(Struct, frozen=True, gc=False):
+    """The version of a sink a one-shot commit is."""
+
+    app: str
+    query_id: str
+    version: int
+    input: str | None = None
+    previous: str | None = None
+
+
+class Commit(Struct, frozen=True):
+    """Append, move positions and decide staged transactions: all or nothing, in one frame."""
+
+    now_ms: int
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    producer_seq: int | None = None
+    sink: SinkTag | None = None
+    appends: tuple[CommitAppend, ...] = ()
+    transactions: tuple[Listed, ...] = ()
+    positions: tuple[Position, ...] = ()
+    expects: tuple[tuple[str, int], ...] = ()
+
+
+class SetPositions(Struct, frozen=True, gc=False):
+    """Move positions of a group, without any transaction."""
+
+    now_ms: int
+    positions: tuple[Position, ...]
+
+
+class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
+    """What a pinned step reads of one stream."""
+
+    path: str
+    incarnation: str
+    start: int
+    end: int
+
+
+class PinSnapshot(Struct, frozen=True, gc=False):
+    """Fix what a group's next step reads; the first one wins."""
+
+    now_ms: int
+    group: str
+    number: int
+    ranges: tuple[SnapshotRange, ...]
+    hash: str
+
+
+class RebindSink(Struct, frozen=True, gc=False):
+    """Give a sink to another query, at a version."""
+
+    now_ms: int
+    app: str
+    query_id: str
+    last_version: int
+
+
+class ForgetSink(Struct, frozen=True, gc=False):
+    """Drop what is known of a sink."""
+
+    now_ms: int
+    app: str
+
+
+TxnCommand = (
+    Begin
+    | AddStreams
+    | AddPositions
+    | Prepare
+    | CommitTxn
+    | AbortTxn
+    | FenceTxn
+    | ExpireTxn
+    | Commit
+    | SetPositions
+    | PinSnapshot
+    | RebindSink
+    | ForgetSink
+)
