@@ -25,8 +25,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine import events
-from semel.machine.events import Section
+from semel.machine import events, txn_events
+from semel.machine.events import CONTROL, STAGED, Section
 from semel.model.checksum import crc32c
 from semel.model.limits import KIB
 
@@ -42,7 +42,8 @@ HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
 _HAS_EXTRAS: Final = 2
-_FLAGS: Final = _IS_JOINED | _HAS_EXTRAS
+_KINDS: Final = CONTROL | STAGED
+_FLAGS: Final = _IS_JOINED | _HAS_EXTRAS | _KINDS
 # Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
 _COPY_BYTES_MAX: Final = 16 * KIB
 
@@ -81,6 +82,17 @@ KINDS: Final[dict[type, int]] = {
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,
     events.ProducerClaimed: 35,
+    txn_events.TxnBegun: 48,
+    txn_events.TxnExtended: 49,
+    txn_events.ChunkStaged: 50,
+    txn_events.TxnPrepared: 51,
+    txn_events.Decided: 52,
+    events.TxnPublished: 53,
+    events.ProducerRaised: 54,
+    txn_events.PositionsMoved: 64,
+    txn_events.SnapshotPinned: 65,
+    txn_events.SinkRebound: 66,
+    txn_events.SinkForgotten: 67,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()
@@ -158,7 +170,9 @@ def encode(  # noqa: PLR0913 - a header has that many fields
     ]
     for section in sections:
         payload, lengths = section.payload, section.lengths
-        flags = _IS_JOINED if section.is_joined else 0
+        flags = section.kind
+        if section.is_joined:
+            flags |= _IS_JOINED
         if section.extras:
             lengths += section.extras
             flags |= _HAS_EXTRAS
@@ -249,7 +263,9 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         if flags & _HAS_EXTRAS:
             lengths, extras = _part_extras(lengths, messages)
         is_joined = bool(flags & _IS_JOINED)
-        sections.append(Section(stream, base, messages, payload, lengths, is_joined, extras))
+        sections.append(
+            Section(stream, base, messages, payload, lengths, is_joined, extras, flags & _KINDS)
+        )
     return tuple(sections)
 
 

@@ -5,9 +5,11 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 
 from typing import Final
 
-from semel.machine.events import Decision, Mark, Section, StreamAppended
+from semel.machine.draft import Draft
+from semel.machine.events import Decision, Mark, ProducerRaised, Section, StreamAppended
 from semel.machine.keys import judge_key
 from semel.machine.producers import judge
+from semel.machine.sections import section_of
 from semel.machine.state import State, Stream
 from semel.model.checksum import digest_of
 from semel.model.commands import Append, Batch, ProducerTag
@@ -28,6 +30,7 @@ from semel.model.outcomes import (
     StreamClosed,
     StreamSeqConflict,
 )
+from semel.model.txn_outcomes import StreamInTransaction
 
 _NOT_FOUND: Final = Decision(NotFound())
 _GONE: Final = Decision(Gone())
@@ -43,32 +46,32 @@ def decide_append(state: State, command: Append) -> Decision:
     if stream.tail.is_deleted:
         return _GONE  # 5
     if stream.tail.dedup_from is None:
-        return _decide_plain(stream, command)
+        return _decide_plain(state, stream, command)
     if command.producer is not None:
         return _decide_produced(state, stream, command)
     if command.key is None:
-        return _decide_plain(stream, command)
+        return _decide_plain(state, stream, command)
     return _decide_keyed(state, stream, command, command.key)
 
 
 def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:
-    digest = _digest(stream, command)
+    digest = digest_of_append(stream, command)
     repeat = judge_key(state, stream, key, digest=digest, now_ms=command.now_ms)
     if repeat is not None:
         return Decision(repeat)  # 8
-    refusal = _refuse_for_stream(stream, command) or _refuse_for_content(stream, command)
+    refusal = refuse_stream(state, stream, command) or refuse_content(stream, command)
     if refusal is not None:
         return Decision(refusal)
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, None, key, digest)
     return _accept(stream, command, event)
 
 
-def _decide_plain(stream: Stream, command: Append) -> Decision:
+def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
     """Decide an append without an identity, or on a stream that does not look at it."""
     tail = stream.tail
     if tail.is_closed and is_close_only(command):
         return Decision(_appended(command, tail.tail, tail.tail, is_closed=True))  # 9
-    refusal = _refuse_for_stream(stream, command) or _refuse_for_content(stream, command)
+    refusal = refuse_stream(state, stream, command) or refuse_content(stream, command)
     if refusal is not None:
         return Decision(refusal)
     event = StreamAppended(stream.row.number, command.close, command.stream_seq)
@@ -78,15 +81,15 @@ def _decide_plain(stream: Stream, command: Append) -> Decision:
 def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     tag = command.producer
     assert tag is not None
-    digest = _digest(stream, command)
+    digest = digest_of_append(stream, command)
     verdict = judge(state, stream, tag, digest)
     if verdict.at_once is not None:
         return Decision(verdict.at_once)  # 7, 8
     refusal = (
-        _refuse_for_stream(stream, command)
+        refuse_stream(state, stream, command)
         or verdict.later  # 11
-        or _refuse_for_content(stream, command)
-        or _refuse_for_room(state, stream, tag)
+        or refuse_content(stream, command)
+        or refuse_room(state, stream, tag)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -101,7 +104,25 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
         tag.cursor,
     )
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, mark)
-    return _accept(stream, command, event)
+    decision = _accept(stream, command, event)
+    if state.owned and (True, tag.id) in state.owned:
+        return _fence_older(state, stream, decision)
+    return decision
+
+
+def _fence_older(state: State, stream: Stream, decision: Decision) -> Decision:
+    """Abort the transactions that older instances of the producer left open, in the same frame."""
+    event = decision.event
+    assert isinstance(event, StreamAppended)
+    assert event.mark is not None
+    draft = Draft(state)
+    draft.advance(stream, sum(section.count for section in decision.sections))
+    draft.fence(event.mark.id, event.mark.epoch)
+    if not draft.ended:
+        return decision
+    raised = ProducerRaised(tuple(draft.ended), event)
+    sections = (*decision.sections, *draft.sections)
+    return Decision(decision.outcome, raised, sections, grows=decision.grows)
 
 
 def is_close_only(command: Append) -> bool:
@@ -109,7 +130,8 @@ def is_close_only(command: Append) -> bool:
     return command.batch is None and command.body_error is None
 
 
-def _digest(stream: Stream, command: Append) -> int:
+def digest_of_append(stream: Stream, command: Append) -> int:
+    """Digest what an append brings; a body that is wrong equals no other."""
     batch = command.batch
     if batch is None:
         return _NO_BODY if command.body_error is None else _BAD_BODY
@@ -118,9 +140,13 @@ def _digest(stream: Stream, command: Append) -> int:
     return digest_of(batch.payload, batch.extras)
 
 
-def _refuse_for_stream(stream: Stream, command: Append) -> Outcome | None:
+def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
+    """Refuse what the stream cannot take, whoever brings it."""
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
+    if command.close and stream.open:
+        oldest = state.by_txn[next(iter(stream.open))]
+        return StreamInTransaction(oldest.row.id)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
     given = command.content_type
@@ -129,7 +155,8 @@ def _refuse_for_stream(stream: Stream, command: Append) -> Outcome | None:
     return None
 
 
-def _refuse_for_content(stream: Stream, command: Append) -> Outcome | None:
+def refuse_content(stream: Stream, command: Append) -> Outcome | None:
+    """Refuse what does not follow what is there, or is no sound body."""
     tail = stream.tail
     last = tail.stream_seq
     # Byte-wise: str compares code points, and UTF-8 keeps their order.
@@ -154,7 +181,8 @@ def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Ou
     return None
 
 
-def _refuse_for_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+def refuse_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+    """Refuse what there is no room to remember."""
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
     known = stream.producers
@@ -187,9 +215,3 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
     return Appended(first, next_offset, is_closed, is_unguarded=command.key is not None)
-
-
-def section_of(number: int, base: int, batch: Batch, content_type: str) -> Section:
-    """Place a batch at an offset of a stream."""
-    is_joined = batch.count > 1 and is_json(content_type)
-    return Section(number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras)

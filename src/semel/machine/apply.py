@@ -12,12 +12,14 @@ from msgspec.structs import replace
 from semel.machine import receipts
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
+    CONTROL,
     DedupSwitched,
     Event,
     Mark,
     ProducerClaimed,
     ProducerExpired,
     ProducerForgotten,
+    ProducerRaised,
     ProducerRegistered,
     Section,
     StreamAppended,
@@ -25,23 +27,55 @@ from semel.machine.events import (
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
+    TxnPublished,
     UnguardedCreated,
 )
+from semel.machine.group_apply import (
+    apply_moved,
+    apply_pinned,
+    apply_rebound,
+    apply_sink_forgotten,
+)
 from semel.machine.keys import remember_key
-from semel.machine.rows import KeyRow, ProducerRow, RegistryRow, TailRow
+from semel.machine.rows import KeyRow, ProducerRow, TailRow
 from semel.machine.sessions import older_sessions
 from semel.machine.state import State, Stream, add_fork, live_producers
+from semel.machine.txn_apply import (
+    apply_begun,
+    apply_extended,
+    apply_prepared,
+    apply_published,
+    apply_staged,
+    leave_everything,
+)
+from semel.machine.txn_end import apply_decided, end_transactions, register
+from semel.machine.txn_events import (
+    ChunkStaged,
+    Decided,
+    PositionsMoved,
+    SinkForgotten,
+    SinkRebound,
+    SnapshotPinned,
+    TxnBegun,
+    TxnExtended,
+    TxnPrepared,
+)
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
 
 Sections = tuple[Section, ...]
 
 
-def apply(state: State, event: Event, sections: Sections, time_ms: int) -> None:
-    """Fold one frame into the state."""
+def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> None:
+    """Fold one frame into the state; `lsn` is where it stands in the journal."""
     invariant(time_ms >= state.time_ms, "frame time went back")
     state.time_ms = time_ms
-    _APPLIERS[type(event)](state, event, sections, time_ms)
+    applier = _APPLIERS.get(type(event))
+    if applier is not None:
+        applier(state, event, sections, time_ms)
+    else:
+        assert isinstance(event, ChunkStaged)
+        apply_staged(state, event, sections, time_ms, lsn)
 
 
 def _advance(stream: int, offset: int, sections: Sections) -> int:
@@ -70,7 +104,7 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         add_fork(state.by_number[row.fork.source], row.number)
     tail = _advance(row.number, start, sections)
     dedup_from = None if isinstance(event, UnguardedCreated) else 0
-    first = TailRow(event.head, tail, event.is_closed, False, None, time_ms, dedup_from)
+    first = TailRow(event.head, tail, event.is_closed, False, None, time_ms, dedup_from, tail)
     stream = Stream(row, first)
     state.next_stream += 1
     state.by_number[row.number] = stream
@@ -85,7 +119,8 @@ def _apply_appended(state: State, event: StreamAppended, sections: Sections, tim
     invariant(not (old.is_closed or old.is_deleted), "append to a stream that ended")
     tail = _advance(event.stream, old.tail, sections)
     stream_seq = old.stream_seq if event.stream_seq is None else event.stream_seq
-    grown = TailRow(old.head, tail, event.close, False, stream_seq, time_ms, old.dedup_from)
+    stable = old.stable if stream.open else tail
+    grown = TailRow(old.head, tail, event.close, False, stream_seq, time_ms, old.dedup_from, stable)
     _set_tail(state, stream, grown)
     if event.mark is not None:
         _remember_producer(state, stream, event.mark, first_offset=old.tail, time_ms=time_ms)
@@ -94,12 +129,23 @@ def _apply_appended(state: State, event: StreamAppended, sections: Sections, tim
         remember_key(state, stream, event.key, row)
 
 
+def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_ms: int) -> None:
+    controls = tuple(section for section in sections if section.kind == CONTROL)
+    if event.append is not None:
+        own = tuple(section for section in sections if section.kind != CONTROL)
+        _apply_appended(state, event.append, own, time_ms)
+    if event.registered is not None:
+        _apply_registered(state, event.registered, (), time_ms)
+    end_transactions(state, event.ended, controls, iter(()), time_ms)
+
+
 def _apply_ended(
     state: State, event: StreamDeleted | StreamExpired, _sections: Sections, _time_ms: int
 ) -> None:
     stream = state.by_number[event.stream]
     old = stream.tail
-    _set_tail(state, stream, replace(old, is_deleted=True))
+    leave_everything(state, stream)
+    _set_tail(state, stream, replace(old, is_deleted=True, stable=old.tail))
     _mark_prunable(state, stream)
     _remove_unneeded(state, stream)
 
@@ -180,6 +226,8 @@ def _remember_producer(
         )
     else:
         row = _continue_producer(old, mark, receipt, time_ms, state.limits.receipts)
+        if old.txn in state.by_txn and old.epoch == mark.epoch:
+            row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
     _set_producer(state, stream, mark.id, row)
 
 
@@ -190,7 +238,7 @@ def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerR
     state.dirty.producers[stream.row.number, producer_id] = row
     registered = state.registry.get(producer_id)
     if registered is not None and row.epoch > registered.epoch:
-        _set_registered(state, producer_id, row.epoch)
+        register(state, producer_id, row.epoch)
 
 
 def _continue_producer(
@@ -247,16 +295,10 @@ def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, ti
     _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
 
 
-def _set_registered(state: State, producer_id: str, epoch: int) -> None:
-    row = RegistryRow(epoch)
-    state.registry[producer_id] = row
-    state.dirty.registry[producer_id] = row
-
-
 def _apply_registered(
     state: State, event: ProducerRegistered, _sections: Sections, _time_ms: int
 ) -> None:
-    _set_registered(state, event.id, event.epoch)
+    register(state, event.id, event.epoch)
     if event.is_assigned:
         state.next_producer = int(event.id) + 1
 
@@ -306,4 +348,14 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
     ProducerForgotten: _apply_forgotten,
     ProducerExpired: _apply_expired,
     ProducerClaimed: _apply_claimed,
+    ProducerRaised: _apply_raised,
+    TxnPublished: apply_published,
+    TxnBegun: apply_begun,
+    TxnExtended: apply_extended,
+    TxnPrepared: apply_prepared,
+    Decided: apply_decided,
+    PositionsMoved: apply_moved,
+    SnapshotPinned: apply_pinned,
+    SinkRebound: apply_rebound,
+    SinkForgotten: apply_sink_forgotten,
 }

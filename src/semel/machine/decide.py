@@ -5,8 +5,11 @@ from typing import Any, Final
 
 from semel.machine.append import decide_append
 from semel.machine.claims import decide_claim
+from semel.machine.commits import decide_commit
 from semel.machine.events import Decision
+from semel.machine.groups import decide_pin, decide_set_positions
 from semel.machine.registry import decide_expire_producer, decide_forget, decide_register
+from semel.machine.sinks import decide_forget_sink, decide_rebind
 from semel.machine.state import State
 from semel.machine.streams import (
     decide_create,
@@ -15,10 +18,17 @@ from semel.machine.streams import (
     decide_switch,
     decide_trim,
 )
+from semel.machine.txn_begin import decide_add_positions, decide_add_streams, decide_begin
+from semel.machine.txn_decide import (
+    decide_abort_txn,
+    decide_commit_txn,
+    decide_expire_txn,
+    decide_prepare,
+)
+from semel.machine.txn_publish import decide_publish
 from semel.model.commands import (
     Append,
     ClaimProducer,
-    Command,
     Create,
     Delete,
     Expire,
@@ -30,9 +40,32 @@ from semel.model.commands import (
 )
 from semel.model.names import fault_in
 from semel.model.outcomes import InvalidRequest
+from semel.model.transactions import (
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Begin,
+    Commit,
+    CommitTxn,
+    EngineCommand,
+    ExpireTxn,
+    FenceTxn,
+    ForgetSink,
+    PinSnapshot,
+    Prepare,
+    RebindSink,
+    SetPositions,
+)
+
+
+def _decide_append(state: State, command: Append) -> Decision:
+    if command.transaction is not None:
+        return decide_publish(state, command)
+    return decide_append(state, command)
+
 
 _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
-    Append: decide_append,
+    Append: _decide_append,
     Create: decide_create,
     Delete: decide_delete,
     Trim: decide_trim,
@@ -42,10 +75,23 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
     ClaimProducer: decide_claim,
     ForgetProducer: decide_forget,
     ExpireProducer: decide_expire_producer,
+    Begin: decide_begin,
+    AddStreams: decide_add_streams,
+    AddPositions: decide_add_positions,
+    Prepare: decide_prepare,
+    CommitTxn: decide_commit_txn,
+    AbortTxn: decide_abort_txn,
+    FenceTxn: decide_abort_txn,
+    ExpireTxn: decide_expire_txn,
+    Commit: decide_commit,
+    SetPositions: decide_set_positions,
+    PinSnapshot: decide_pin,
+    RebindSink: decide_rebind,
+    ForgetSink: decide_forget_sink,
 }
 
 
-def decide(state: State, command: Command) -> Decision:
+def decide(state: State, command: EngineCommand) -> Decision:
     """Answer a command on this state."""
     fault = fault_in(command)
     if fault is not None:

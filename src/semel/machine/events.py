@@ -4,10 +4,18 @@ An event is the meta of one frame; the messages travel beside it in sections. `a
 else, so whatever the state needs of a command has to be in here.
 """
 
+from typing import Final
+
 from msgspec import Struct
 
 from semel.machine.rows import StreamRow
+from semel.machine.txn_events import Ended, TxnEvent
 from semel.model.outcomes import Outcome
+
+# What a section holds: messages, a control record, or messages that have no offset yet.
+DATA: Final = 0
+CONTROL: Final = 4
+STAGED: Final = 8
 
 
 class Section(Struct, frozen=True, gc=False):
@@ -15,7 +23,8 @@ class Section(Struct, frozen=True, gc=False):
 
     `is_joined`: the messages of `payload` stand with a comma between them (a JSON stream), else end
     to end. `lengths` holds a little-endian u32 for each; it is empty for a single message.
-    `extras` holds what the messages carry beside their bytes, if they do.
+    `extras` holds what the messages carry beside their bytes, if they do. A section that is
+    `STAGED` has no base; a `CONTROL` record takes an offset and no reader is given it.
     """
 
     stream: int
@@ -25,6 +34,7 @@ class Section(Struct, frozen=True, gc=False):
     lengths: bytes = b""
     is_joined: bool = False
     extras: bytes = b""
+    kind: int = DATA
 
 
 class Mark(Struct, frozen=True, gc=False, array_like=True):
@@ -121,6 +131,21 @@ class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
     id: str
 
 
+class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
+    """An append that is part of an inline transaction."""
+
+    txn: int
+    append: StreamAppended
+
+
+class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
+    """An append or a registration that raises an epoch: the older instance's transactions end."""
+
+    ended: tuple[Ended, ...]
+    append: StreamAppended | None = None
+    registered: ProducerRegistered | None = None
+
+
 Event = (
     StreamCreated
     | UnguardedCreated
@@ -133,6 +158,9 @@ Event = (
     | ProducerForgotten
     | ProducerExpired
     | ProducerClaimed
+    | TxnPublished
+    | ProducerRaised
+    | TxnEvent
 )
 
 

@@ -56,7 +56,7 @@ def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdic
     row = stream.producers.get(tag.id) if stream.producers else None
     if row is not None and _continues(tag, row, floor):
         return Verdict(row.epoch)
-    refusal = _identity(tag, row, floor)
+    refusal = identity(tag, row, floor)
     if refusal is not None:
         return Verdict(at_once=refusal)
     if row is None:
@@ -80,14 +80,26 @@ def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
         and tag.session is None
         and tag.mode == row.mode
         and row.epoch >= floor
+        and row.latest_seq <= row.last_seq
         and not row.is_expired
     )
+
+
+def latest_seq(row: ProducerRow) -> int:
+    """Tell a producer's last sequence on a stream, inside transactions or outside."""
+    return row.last_seq if row.latest_seq < 0 else row.latest_seq
+
+
+def highest_seq(row: ProducerRow) -> int:
+    """Tell a producer's highest sequence on a stream, inside transactions or outside."""
+    return max(row.last_seq, row.latest_seq)
 
 
 # ---- identity, check 7 ---------------------------------------------------------------------------
 
 
-def _identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
+def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
+    """Refuse whoever is not, or no longer, the producer it claims to be."""
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
     if row is not None and row.mode != tag.mode:
@@ -189,9 +201,9 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> Verdict:
             return _accept(row, epoch)  # 10
         if tag.epoch is not None:
             return Verdict(later=EpochMustStartAtZero(seq))  # 2
-        return Verdict(later=SessionUnknown(row.epoch, row.last_seq))  # 3
-    if seq > row.last_seq + 1:
-        return Verdict(later=SequenceGap(row.last_seq + 1, seq))  # 9
+        return Verdict(later=SessionUnknown(row.epoch, highest_seq(row)))  # 3
+    if seq != highest_seq(row) + 1:
+        return Verdict(later=SequenceGap(highest_seq(row) + 1, seq))  # 9
     return Verdict(epoch)  # 10
 
 
@@ -211,16 +223,17 @@ def _dense_repeat(
         # telling a retry from a restart, and acknowledging it could swallow a new message.
         if seq == 0:
             return _accept(row, restart)  # 5
-        return Verdict(at_once=RestartAmbiguous(row.epoch, row.last_seq))  # 7, 8
-    return Verdict(at_once=_repeat(stream, tag, row, receipt, is_equal=is_equal))  # 4, 6, 7, 8
+        return Verdict(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
+    return Verdict(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 4, 6, 7, 8
 
 
-def _repeat(
+def repeat_of(
     stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
 ) -> Outcome:
+    """Answer a repeat, with the offsets of its receipt if that is still held."""
     is_closed = stream.tail.is_closed
     if receipt is None:
-        return Duplicate(None, None, is_closed, row.epoch, row.last_seq)
+        return Duplicate(None, None, is_closed, row.epoch, highest_seq(row))
     if tag.is_strict and not is_equal:
         return PayloadMismatch()
     return Duplicate(
@@ -228,7 +241,7 @@ def _repeat(
         receipt.next_offset,
         is_closed,
         row.epoch,
-        row.last_seq,
+        highest_seq(row),
         not is_equal,
     )
 
@@ -247,9 +260,9 @@ def _sparse(
     receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
     if receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last):
         is_equal = receipt.digest == digest
-        return Verdict(at_once=_repeat(stream, tag, row, receipt, is_equal=is_equal))  # 2
+        return Verdict(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 2
     if receipt is not None or first <= forgotten < last:
         return Verdict(later=BatchOverlap(row.last_seq))  # 4
     if last <= forgotten:
-        return Verdict(at_once=_repeat(stream, tag, row, None, is_equal=False))  # 5
+        return Verdict(at_once=repeat_of(stream, tag, row, None, is_equal=False))  # 5
     return Verdict(later=SequenceHole(row.last_seq))  # 6

@@ -66,3 +66,17 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
         if receipt.last_seq < first_seq:
             break
     return None
+
+
+def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
+    """Add the newest; beyond `limit` let the oldest but the very first go."""
+    if held(ring) < max(limit, 2):
+        return ring + packed
+    return ring[:RECEIPT_BYTES] + ring[2 * RECEIPT_BYTES :] + packed
+
+
+def is_between(ring: bytes, seq: int, limit: int) -> bool:
+    """Tell whether a sequence belongs to a receipt that `push_after_first` let go."""
+    if held(ring) < max(limit, 2):
+        return False
+    return unpack(ring, 0).last_seq < seq < unpack(ring, 1).first_seq

@@ -1,6 +1,13 @@
 """Decisions on producer identities: register, forget, expire."""
 
-from semel.machine.events import Decision, ProducerExpired, ProducerForgotten, ProducerRegistered
+from semel.machine.draft import Draft
+from semel.machine.events import (
+    Decision,
+    ProducerExpired,
+    ProducerForgotten,
+    ProducerRaised,
+    ProducerRegistered,
+)
 from semel.machine.producers import is_assigned_id
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
@@ -27,7 +34,14 @@ def decide_register(state: State, command: Register) -> Decision:
     assert producer_id is not None
     if row.epoch >= NUMBER_MAX:
         return Decision(EpochExhausted(row.epoch))
-    return _grant(producer_id, row.epoch + 1, is_assigned=False)
+    decision = _grant(producer_id, row.epoch + 1, is_assigned=False)
+    draft = Draft(state)
+    draft.fence(producer_id, row.epoch + 1)
+    if not draft.ended:
+        return decision
+    assert isinstance(decision.event, ProducerRegistered)
+    raised = ProducerRaised(tuple(draft.ended), None, decision.event)
+    return Decision(decision.outcome, raised, tuple(draft.sections), grows=True)
 
 
 def _decide_new(state: State, command: Register) -> Decision:
@@ -63,7 +77,8 @@ def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
     stream, row = found
     if row.is_expired:
         return Decision(UnknownProducer())
-    if state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
+    is_busy = row.txn in state.by_txn
+    if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
 

@@ -37,7 +37,9 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 class TailRow(Row, frozen=True, gc=False, array_like=True):
     """What moves with every append, and what an operator moves.
 
-    `dedup_from` is the offset from which duplicates are recognised; None: they are not.
+    `dedup_from` is the offset from which duplicates are recognised; None: they are not. Whatever
+    lies below `stable` is decided: the first offset of the oldest inline transaction open in the
+    stream, else the tail.
     """
 
     head: int
@@ -47,6 +49,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     stream_seq: str | None
     written_ms: int
     dedup_from: int | None = 0
+    stable: int = -1
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
@@ -56,6 +59,10 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     newest receipt a sparse producer let go, -1 before the first. An expired row is a tombstone.
     Between a claim and the first append behind it `last_seq` is -1, if dense; `zero` then holds
     the last append of those before (`claims.py`).
+
+    `last_seq` and `receipts` know nothing of transactions. `txn` is the number of the latest inline
+    one the producer wrote here, `txn_receipts` those of it: the first, then the newest.
+    `latest_seq` is the last sequence, inside or outside; -1: it is `last_seq`.
     """
 
     mode: str
@@ -69,6 +76,9 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     updated_ms: int
     forgotten_seq: int = -1
     is_expired: bool = False
+    txn: int = 0
+    txn_receipts: bytes = b""
+    latest_seq: int = -1
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
@@ -82,9 +92,16 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer identity known to the whole server."""
+    """A producer identity known to the whole server.
+
+    `commit_seq` numbers its one-shot commits at this epoch; `results` are those of the newest, each
+    packed. `decided` counts its transactions that ended.
+    """
 
     epoch: int
+    commit_seq: int = -1
+    results: tuple[bytes, ...] = ()
+    decided: int = 0
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
@@ -93,3 +110,5 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
     next_stream: int
     next_producer: int
     time_ms: int
+    next_txn: int = 1
+    next_outcome: int = 1

@@ -6,9 +6,22 @@ import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
+from semel.machine.txn_rows import (
+    News,
+    PartsRow,
+    PositionRow,
+    SinkRow,
+    SnapshotRow,
+    TxnRow,
+    TxnStreamRow,
+)
 from semel.model import limits as default
+from semel.model.transactions import INLINE, Owner, ProducerOwner
 
 EVERYTHING: Final = 1 << 63
+
+# A producer (True) whatever its epoch, or a sink's app whatever its task.
+OwnerKey = tuple[bool, str]
 
 
 class MachineLimits(Struct, frozen=True):
@@ -38,15 +51,42 @@ class Stream(Struct, gc=False, eq=False):
     keys: dict[str, KeyRow] | None = None
     next_key: int = 0
     forks: set[int] | None = None
+    positions: dict[str, PositionRow] | None = None
+    open: dict[int, int] | None = None  # inline transaction -> its first offset, oldest first
+    txns: set[int] | None = None  # every transaction that knows the stream
+
+
+class Txn(Struct, gc=False, eq=False):
+    """One transaction that is not decided: frozen rows behind a mutable holder."""
+
+    row: TxnRow
+    streams: dict[int, TxnStreamRow]
+    pages: list[bytes]
 
 
 class Dirty:
     """The rows changed since the last checkpoint, by table; None means removed.
 
-    `dropped` streams are gone with all their rows; of `pruned` ones some data may be.
+    `dropped` streams are gone with all their rows, `decided` transactions too; of `pruned` streams
+    some data may be.
     """
 
-    __slots__ = ("dropped", "keys", "producers", "pruned", "registry", "streams", "tails")
+    __slots__ = (
+        "decided",
+        "dropped",
+        "keys",
+        "parts",
+        "positions",
+        "producers",
+        "pruned",
+        "registry",
+        "sinks",
+        "snapshots",
+        "streams",
+        "tails",
+        "transactions",
+        "txn_streams",
+    )
 
     def __init__(self) -> None:
         self.streams: dict[int, StreamRow] = {}
@@ -54,8 +94,15 @@ class Dirty:
         self.producers: dict[tuple[int, str], ProducerRow | None] = {}
         self.keys: dict[tuple[int, str], KeyRow | None] = {}
         self.registry: dict[str, RegistryRow] = {}
+        self.transactions: dict[int, TxnRow] = {}
+        self.txn_streams: dict[tuple[int, int], TxnStreamRow | None] = {}
+        self.parts: dict[tuple[int, int], PartsRow | None] = {}
+        self.positions: dict[tuple[int, str], PositionRow | None] = {}
+        self.snapshots: dict[str, SnapshotRow] = {}
+        self.sinks: dict[str, SinkRow | None] = {}
         self.dropped: set[int] = set()
         self.pruned: set[int] = set()
+        self.decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
         """Take back what an abandoned checkpoint was to store; newer rows win."""
@@ -64,28 +111,46 @@ class Dirty:
         self.producers = older.producers | self.producers
         self.keys = older.keys | self.keys
         self.registry = older.registry | self.registry
+        self.transactions = older.transactions | self.transactions
+        self.txn_streams = older.txn_streams | self.txn_streams
+        self.parts = older.parts | self.parts
+        self.positions = older.positions | self.positions
+        self.snapshots = older.snapshots | self.snapshots
+        self.sinks = older.sinks | self.sinks
         self.dropped |= older.dropped
         self.pruned |= older.pruned
+        self.decided |= older.decided
 
 
 class State:
     """The fold of the journal.
 
-    `touched` collects the streams that the last `apply` changed; whoever calls it empties the list.
-    `live_producers` counts the producers of all streams that are no tombstones.
+    `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
+    state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
+    of all streams that are no tombstones.
     """
 
     __slots__ = (
         "by_number",
         "by_path",
+        "by_txn",
         "dirty",
+        "groups",
         "limits",
         "live_producers",
+        "news",
+        "next_outcome",
         "next_producer",
         "next_stream",
+        "next_txn",
+        "owned",
         "registry",
+        "sink_txn_count",
+        "sinks",
+        "snapshots",
         "time_ms",
         "touched",
+        "transactions",
     )
 
     def __init__(self, limits: MachineLimits | None = None) -> None:
@@ -93,12 +158,22 @@ class State:
         self.by_path: dict[str, Stream] = {}
         self.by_number: dict[int, Stream] = {}
         self.registry: dict[str, RegistryRow] = {}
+        self.transactions: dict[str, Txn] = {}
+        self.by_txn: dict[int, Txn] = {}
+        self.owned: dict[OwnerKey, set[int]] = {}
+        self.sink_txn_count = 0
+        self.sinks: dict[str, SinkRow] = {}
+        self.snapshots: dict[str, SnapshotRow] = {}
+        self.groups: dict[str, set[int]] = {}
         self.next_stream = 1
         self.next_producer = 1
+        self.next_txn = 1
+        self.next_outcome = 1
         self.time_ms = 0
         self.live_producers = 0
         self.dirty = Dirty()
         self.touched: list[Stream] = []
+        self.news: list[News] = []
 
     def frame_time(self, now_ms: int) -> int:
         """Tell the time of a frame written now: it never goes back."""
@@ -111,7 +186,9 @@ class State:
 
     def meta_row(self) -> MetaRow:
         """Freeze the counters."""
-        return MetaRow(self.next_stream, self.next_producer, self.time_ms)
+        return MetaRow(
+            self.next_stream, self.next_producer, self.time_ms, self.next_txn, self.next_outcome
+        )
 
     # ---- loading a checkpoint; rows arrive in any order within a table, streams first ----
 
@@ -119,9 +196,12 @@ class State:
         """Restore the counters."""
         self.next_stream, self.next_producer = row.next_stream, row.next_producer
         self.time_ms = row.time_ms
+        self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
     def load_stream(self, row: StreamRow, tail: TailRow) -> None:
         """Restore a stream."""
+        if tail.stable < 0:  # written before there were transactions
+            tail = msgspec.structs.replace(tail, stable=tail.tail)
         stream = Stream(row, tail)
         self.by_number[row.number] = stream
         self.by_path[row.path] = stream
@@ -141,8 +221,35 @@ class State:
             stream.keys = {}
         stream.keys[key] = row
 
+    def load_position(self, number: int, group: str, row: PositionRow) -> None:
+        """Restore a group's position."""
+        add_position(self, self.by_number[number], group, row)
+
+    def load_transaction(self, row: TxnRow) -> None:
+        """Restore a transaction."""
+        add_transaction(self, Txn(row, {}, []))
+        for _, number, _ in row.positions:
+            know_stream(self.by_number[number], row.number)
+
+    def load_txn_stream(self, txn_number: int, number: int, row: TxnStreamRow) -> None:
+        """Restore a stream of a transaction."""
+        self.by_txn[txn_number].streams[number] = row
+        know_stream(self.by_number[number], txn_number)
+
+    def load_parts(self, txn_number: int, page: int, row: PartsRow) -> None:
+        """Restore a page of a transaction's parts; pages arrive in order."""
+        pages = self.by_txn[txn_number].pages
+        if page != len(pages):
+            raise KeyError((txn_number, page))
+        pages.append(row.packed)
+
     def load_links(self) -> None:
-        """Restore what is derived: who forks whom, and the order of keys."""
+        """Restore what is derived: who forks whom, who is open where, and the order of keys."""
+        for txn_number, txn in self.by_txn.items():
+            if txn.row.kind == INLINE:
+                for number, row in txn.streams.items():
+                    if row.first >= 0:
+                        open_in(self.by_number[number], txn_number, row.first)
         for number, stream in self.by_number.items():
             if stream.row.fork is not None:
                 add_fork(self.by_number[stream.row.fork.source], number)
@@ -150,6 +257,8 @@ class State:
                 ordered = sorted(stream.keys.items(), key=lambda item: item[1].number)
                 stream.keys = dict(ordered)
                 stream.next_key = ordered[-1][1].number + 1
+            if stream.open:
+                stream.open = dict(sorted(stream.open.items(), key=lambda item: item[1]))
 
 
 def live_producers(stream: Stream) -> int:
@@ -162,6 +271,61 @@ def add_fork(source: Stream, number: int) -> None:
     if source.forks is None:
         source.forks = set()
     source.forks.add(number)
+
+
+def owner_key(owner: Owner) -> OwnerKey:
+    """Tell who is behind an owner."""
+    if isinstance(owner, ProducerOwner):
+        return True, owner.id
+    return False, owner.app
+
+
+def add_transaction(state: State, txn: Txn) -> None:
+    """Take a transaction in."""
+    row = txn.row
+    state.transactions[row.id] = txn
+    state.by_txn[row.number] = txn
+    state.owned.setdefault(owner_key(row.owner), set()).add(row.number)
+    state.sink_txn_count += not isinstance(row.owner, ProducerOwner)
+
+
+def remove_transaction(state: State, txn: Txn) -> None:
+    """Let a transaction go."""
+    row = txn.row
+    del state.transactions[row.id]
+    del state.by_txn[row.number]
+    key = owner_key(row.owner)
+    state.owned[key].discard(row.number)
+    if not state.owned[key]:
+        del state.owned[key]
+    state.sink_txn_count -= not isinstance(row.owner, ProducerOwner)
+
+
+def know_stream(stream: Stream, txn_number: int) -> None:
+    """Note that a transaction knows a stream."""
+    if stream.txns is None:
+        stream.txns = set()
+    stream.txns.add(txn_number)
+
+
+def open_in(stream: Stream, txn_number: int, first: int) -> None:
+    """Note that an inline transaction has messages in a stream from `first` on."""
+    if stream.open is None:
+        stream.open = {}
+    stream.open[txn_number] = first
+
+
+def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> None:
+    """Note where a group stands."""
+    if stream.positions is None:
+        stream.positions = {}
+    stream.positions[group] = row
+    state.groups.setdefault(group, set()).add(stream.row.number)
+
+
+def stable_of(stream: Stream, tail: int) -> int:
+    """Tell the first offset that is not decided, if the stream's tail is `tail`."""
+    return next(iter(stream.open.values())) if stream.open else tail
 
 
 def kept_range(state: State, stream: Stream, known: dict[int, int]) -> tuple[int, int]:

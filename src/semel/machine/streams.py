@@ -3,7 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.append import refuse_body, section_of
+from semel.machine.append import refuse_body
 from semel.machine.events import (
     Decision,
     DedupSwitched,
@@ -15,6 +15,7 @@ from semel.machine.events import (
     UnguardedCreated,
 )
 from semel.machine.rows import ForkRow, StreamRow
+from semel.machine.sections import section_of
 from semel.machine.state import State, Stream, is_over
 from semel.model.commands import (
     Batch,
@@ -46,6 +47,7 @@ from semel.model.outcomes import (
     Switched,
     Trimmed,
 )
+from semel.model.txn_outcomes import OffsetUnstable
 
 
 def decide_create(state: State, command: Create) -> Decision:
@@ -121,7 +123,7 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
     source = state.by_path.get(fork.source)
     if source is None:
         return Decision(NotFound())  # 3
-    anchor = source.tail.tail if fork.offset is None else fork.offset
+    anchor = source.tail.stable if fork.offset is None else fork.offset
     content_type = command.content_type or source.row.content_type
     refusal = (
         _refuse_source(source, command)
@@ -167,6 +169,9 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
         return OffsetBeyondTail(source.tail.tail)  # 6
     if anchor < source.tail.head:
         return OffsetTrimmed(source.tail.head)  # 7
+    stable = source.tail.stable
+    if anchor > stable or (fork.sub_offset and anchor == stable < source.tail.tail):
+        return OffsetUnstable(stable)  # 7
     if fork.sub_offset == 0:
         return None
     units = _units_at(source, fork.stored, anchor)
@@ -252,6 +257,8 @@ def decide_trim(state: State, command: Trim) -> Decision:
         return Decision(OffsetBeyondTail(tail.tail))
     if command.before <= tail.head:
         return Decision(Trimmed(tail.head))
+    if command.before > tail.stable:
+        return Decision(OffsetUnstable(tail.stable))
     return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
 
 

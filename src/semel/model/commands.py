@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.model.remembered import Remembered
+
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
 
@@ -44,6 +46,19 @@ class ProducerTag(Struct, frozen=True, gc=False):
     is_strict: bool = False
 
 
+class TxnTag(Struct, frozen=True, gc=False):
+    """The transaction an append claims to be part of; `seq` numbers the chunks of a staged one.
+
+    The last two are facts: the outcome of it, and the epoch of the id's newest outcome.
+    """
+
+    id: str
+    epoch: int
+    seq: int | None = None
+    remembered: Remembered | None = None
+    last_epoch: int = 0
+
+
 class Append(Struct, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
@@ -60,6 +75,7 @@ class Append(Struct, frozen=True, gc=False):
     stream_seq: str | None = None
     if_match: int | None = None
     key: str | None = None
+    transaction: TxnTag | None = None
 
 
 class StoredAppend(Struct, frozen=True, gc=False):

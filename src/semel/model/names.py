@@ -10,7 +10,6 @@ from semel.model.commands import (
     Append,
     Batch,
     ClaimProducer,
-    Command,
     Create,
     ExpireProducer,
     ForgetProducer,
@@ -19,7 +18,6 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.limits import (
-    BATCH_MESSAGES_MAX,
     CURSOR_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
     INCARNATION_BYTES_MAX,
@@ -30,41 +28,30 @@ from semel.model.limits import (
     SESSION_BYTES_MAX,
     STREAM_SEQ_BYTES_MAX,
 )
+from semel.model.spelling import is_batch, is_name, is_number
+from semel.model.transactions import EngineCommand, TxnCommand
+from semel.model.txn_names import fault_in_txn, fault_in_txn_tag
 
 
-def is_name(text: str, bytes_max: int) -> bool:
-    """Tell whether a text is neither empty nor too long, and can be written as UTF-8."""
-    if not 0 < len(text) <= bytes_max:
-        return False
-    if text.isascii():
-        return True
-    try:
-        return len(text.encode()) <= bytes_max
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_number(number: int) -> bool:
-    return 0 <= number <= NUMBER_MAX
-
-
-def fault_in(command: Command) -> str | None:
+def fault_in(command: EngineCommand) -> str | None:
     """Name the field of a command that is out of bounds; None if all is well."""
     if command.now_ms > NUMBER_MAX:
         return "now"
     if isinstance(command, Append):
         return _fault_in_append(command)
+    if isinstance(command, TxnCommand):
+        return fault_in_txn(command)
     if isinstance(command, Register):
         producer_id = command.producer_id
         if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
             return "producer_id"
-        return None if _is_number(command.first_epoch) else "producer_epoch"
+        return None if is_number(command.first_epoch) else "producer_epoch"
     if not is_name(command.path, PATH_BYTES_MAX):
         return "path"
     if isinstance(command, Create):
         return _fault_in_create(command)
     if isinstance(command, Trim):
-        return None if _is_number(command.before) else "before"
+        return None if is_number(command.before) else "before"
     if isinstance(command, ClaimProducer):
         return _fault_in_claim(command)
     if isinstance(command, ForgetProducer | ExpireProducer):
@@ -73,12 +60,13 @@ def fault_in(command: Command) -> str | None:
 
 
 def _fault_in_append(command: Append) -> str | None:
-    if command.batch is not None and not _is_batch(command.batch):
+    if command.batch is not None and not is_batch(command.batch):
         return "batch"
-    if command.producer is not None:
-        fault = _fault_in_tag(command.producer)
-        if fault is not None:
-            return fault
+    fault = None if command.producer is None else _fault_in_tag(command.producer)
+    if fault is None and command.transaction is not None:
+        fault = fault_in_txn_tag(command.transaction)
+    if fault is not None:
+        return fault
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:
@@ -95,7 +83,7 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
         return "producer_seq"
     if tag.mode != SPARSE and (tag.mode != DENSE or tag.first_seq != tag.last_seq):
         return "producer_mode"
-    if tag.epoch is not None and not 0 <= tag.epoch <= NUMBER_MAX:
+    if tag.epoch is not None and not is_number(tag.epoch):
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
         return "producer_session"
@@ -118,16 +106,16 @@ def _fault_in_create(command: Create) -> str | None:
         return "incarnation"
     if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
         return "content_type"
-    if command.ttl_ms is not None and not _is_number(command.ttl_ms):
+    if command.ttl_ms is not None and not is_number(command.ttl_ms):
         return "ttl"
     if command.expires_at_ms is not None and abs(command.expires_at_ms) > NUMBER_MAX:
         return "expires_at"
-    if batch is not None and not _is_batch(batch):
+    if batch is not None and not is_batch(batch):
         return "batch"
     if fork is None:
         return None
     numbers = (fork.sub_offset, 0 if fork.offset is None else fork.offset)
-    return None if all(map(_is_number, numbers)) else "fork"
+    return None if all(map(is_number, numbers)) else "fork"
 
 
 def adds_up(batch: Batch, *, is_joined: bool) -> bool:
@@ -137,9 +125,3 @@ def adds_up(batch: Batch, *, is_joined: bool) -> bool:
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
-
-
-def _is_batch(batch: Batch) -> bool:
-    if batch.count == 1:
-        return not batch.lengths
-    return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count

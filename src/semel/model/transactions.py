@@ -8,29 +8,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.commands import Batch
+from semel.model.commands import Batch, Command
+from semel.model.remembered import Remembered
 
 INLINE: Final = "inline"
 STAGED: Final = "staged"
-
-COMMITTED: Final = "committed"
-ABORTED: Final = "aborted"
-
-# Why a transaction was aborted.
-BY_REQUEST: Final = "abort"
-BY_TIMEOUT: Final = "timeout"
-BY_FENCE: Final = "fenced"
-BY_COMMIT: Final = "superseded"
-BY_REAPER: Final = "reaped"
-BY_OPERATOR: Final = "operator"
-
-
-class TxnTag(Struct, frozen=True, gc=False):
-    """The transaction an append claims to be part of; `seq` numbers the chunks of a staged one."""
-
-    id: str
-    epoch: int
-    seq: int | None = None
 
 
 class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=True):
@@ -49,42 +31,6 @@ class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
 
 
 Owner = ProducerOwner | SinkOwner
-
-
-class StreamResult(Struct, frozen=True, gc=False, array_like=True):
-    """What a decision did to one stream: `messages` of data between the two offsets."""
-
-    path: str
-    first_offset: int
-    next_offset: int
-    messages: int
-
-
-class PositionResult(Struct, frozen=True, gc=False, array_like=True):
-    """A position a decision moved."""
-
-    group: str
-    path: str
-    offset: int
-
-
-class Result(Struct, frozen=True, array_like=True):
-    """What a commit did; kept to answer it again."""
-
-    streams: tuple[StreamResult, ...] = ()
-    positions: tuple[PositionResult, ...] = ()
-    deleted: tuple[str, ...] = ()
-
-
-class Remembered(Struct, frozen=True, array_like=True):
-    """The outcome of a decided transaction, as the store keeps it."""
-
-    id: str
-    epoch: int
-    decision: str
-    reason: str
-    time_ms: int
-    result: Result
 
 
 class Begin(Struct, frozen=True, gc=False):
@@ -174,11 +120,12 @@ class CommitAppend(Struct, frozen=True, gc=False):
 
 
 class Listed(Struct, frozen=True, gc=False):
-    """A staged transaction a one-shot commit names; `remembered` is a fact."""
+    """A staged transaction a one-shot commit names; the last two are facts."""
 
     id: str
     epoch: int
     remembered: Remembered | None = None
+    last_epoch: int = 0
 
 
 class SinkTag(Struct, frozen=True, gc=False):
@@ -262,3 +209,5 @@ TxnCommand = (
     | RebindSink
     | ForgetSink
 )
+
+EngineCommand = Command | TxnCommand

@@ -1,7 +1,8 @@
 """What the engine answers about transactions, groups and sinks."""
 
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import Result, SnapshotRange
+from semel.model.remembered import Result
+from semel.model.transactions import SnapshotRange
 
 # ---- done ----------------------------------------------------------------------------------------
 

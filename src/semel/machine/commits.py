@@ -1,0 +1,210 @@
+"""The decision on a one-shot commit: many streams, positions and staged transactions, or nothing.
+
+The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
+"""
+
+from semel.machine.append import refuse_body
+from semel.machine.draft import Draft, is_raised
+from semel.machine.events import Decision
+from semel.machine.named import find_named, refuse_move, refused
+from semel.machine.results import unpack_result
+from semel.machine.sinks import judge_sink, superseded
+from semel.machine.state import State, Stream, Txn
+from semel.machine.txn_begin import refuse_producer, refuse_registry_room
+from semel.machine.txn_decide import aborted_before, incomplete, refuse_closed
+from semel.machine.txn_events import CommitMark, Decided, SinkMark
+from semel.machine.txn_find import find, over, refuse_owner
+from semel.machine.txn_result import result_of_commit
+from semel.model.media import same_media_type
+from semel.model.outcomes import (
+    ContentTypeConflict,
+    EpochMustStartAtZero,
+    Outcome,
+    PreconditionFailed,
+    Refusal,
+    SequenceGap,
+    StreamClosed,
+)
+from semel.model.remembered import ABORTED, BY_COMMIT, Remembered
+from semel.model.transactions import STAGED, Commit, CommitAppend, Listed, SinkOwner, SinkTag
+from semel.model.txn_outcomes import (
+    BranchMissing,
+    Committed,
+    InvalidTxnState,
+    NotOwner,
+)
+
+
+def decide_commit(state: State, command: Commit) -> Decision:
+    """Decide a one-shot commit."""
+    sink = command.sink
+    early = _judge_producer(state, command) if sink is None else judge_sink(state, sink)
+    if early is not None:
+        return Decision(early)
+    listed = _find_all_listed(state, command)
+    if not isinstance(listed, list):
+        return Decision(listed)
+    streams = find_named(state, _paths_of(command))
+    if not isinstance(streams, dict):
+        return Decision(streams)  # 6
+    refusal = _refuse_expects(command, streams) or _refuse_bodies(state, command, streams, listed)
+    if refusal is not None:
+        return Decision(refusal)
+    draft = Draft(state)
+    for append in command.appends:
+        assert append.batch is not None
+        draft.append(streams[append.path], append.batch)
+    for txn in listed:
+        draft.place_chunks(txn)
+    for position in command.positions:
+        stream = streams[position.path]
+        refusal = refuse_move(stream, position, draft.tail_of(stream))
+        if refusal is not None:
+            return Decision(refusal)  # 9
+    return _accept(state, command, draft, streams, listed)
+
+
+# ---- who commits ---------------------------------------------------------------------------------
+
+
+def _judge_producer(state: State, command: Commit) -> Outcome | None:
+    producer_id, epoch, seq = command.producer_id, command.producer_epoch, command.producer_seq
+    assert producer_id is not None
+    assert epoch is not None
+    assert seq is not None
+    refusal = refuse_producer(state, producer_id, epoch)
+    if refusal is not None:
+        return refusal  # 2
+    registered = state.registry.get(producer_id)
+    if registered is None or epoch > registered.epoch:
+        if seq != 0:
+            return EpochMustStartAtZero(seq)  # 4
+        return refuse_registry_room(state, producer_id)
+    last = registered.commit_seq
+    if seq > last:
+        return SequenceGap(last + 1, seq) if seq > last + 1 else None  # 4
+    index = len(registered.results) - 1 - (last - seq)
+    result = unpack_result(registered.results[index]) if index >= 0 else None
+    return Committed(None, None, result, is_duplicate=True)  # 3
+
+
+# ---- what it names -------------------------------------------------------------------------------
+
+
+def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
+    listed: list[Txn] = []
+    for named in command.transactions:
+        txn = _find_listed(state, command, named)
+        if not isinstance(txn, Txn):
+            return txn  # 5, s6
+        listed.append(txn)
+    return listed
+
+
+def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
+    found = find(
+        state,
+        named.id,
+        named.epoch,
+        now_ms=command.now_ms,
+        remembered=named.remembered,
+        last_epoch=named.last_epoch,
+    )
+    if command.sink is not None:
+        return _refuse_branch(found, command.sink, named)
+    if isinstance(found, Remembered):
+        return aborted_before(found) if found.decision == ABORTED else over(found)
+    if not isinstance(found, Txn):
+        return found
+    refusal = refuse_owner(found, command.producer_id, command.producer_epoch)
+    if refusal is None and found.row.kind != STAGED:
+        refusal = InvalidTxnState(found.row.kind)
+    return refusal or found
+
+
+def _refuse_branch(
+    found: Txn | Remembered | Outcome, sink: SinkTag, named: Listed
+) -> Txn | Outcome:
+    """Refuse a transaction that is none of the sink's, or not ready."""
+    if isinstance(found, Remembered) and found.decision != ABORTED:
+        return over(found)
+    if not isinstance(found, Txn):
+        return BranchMissing(named.id)  # s6
+    owner = found.row.owner
+    is_own = isinstance(owner, SinkOwner) and owner.app == sink.app
+    if not isinstance(owner, SinkOwner) or not is_own or owner.version > sink.version:
+        return NotOwner()
+    return found if found.row.is_prepared else incomplete(found)  # s6
+
+
+def _paths_of(command: Commit) -> list[str]:
+    paths = [append.path for append in command.appends]
+    paths += [position.path for position in command.positions]
+    return paths + [path for path, _ in command.expects]
+
+
+def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | None:
+    for path, expected in command.expects:
+        tail = streams[path].tail.tail
+        if tail != expected:
+            return refused(path, PreconditionFailed(tail))  # 7
+    return None
+
+
+def _refuse_bodies(
+    state: State, command: Commit, streams: dict[str, Stream], listed: list[Txn]
+) -> Outcome | None:  # 8
+    for append in command.appends:
+        cause = _refuse_append(streams[append.path], append)
+        if cause is not None:
+            return refused(append.path, cause)
+    for txn in listed:
+        refusal = refuse_closed(state, txn)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:
+    expected = stream.row.content_type
+    if stream.tail.is_closed:
+        return StreamClosed(stream.tail.tail)
+    given = append.content_type
+    if given != expected and not (given and same_media_type(given, expected)):
+        return ContentTypeConflict(expected)
+    return refuse_body(append.batch, append.body_error, expected)
+
+
+# ---- the frame -----------------------------------------------------------------------------------
+
+
+def _accept(
+    state: State, command: Commit, draft: Draft, streams: dict[str, Stream], listed: list[Txn]
+) -> Decision:
+    for txn in listed:
+        draft.end(txn, is_committed=True)
+    producer, sink = None, None
+    if command.sink is not None:
+        tag = command.sink
+        sink = SinkMark(tag.app, tag.query_id, tag.version, tag.input)
+        for txn in superseded(state, tag, listed):
+            draft.end(txn, is_committed=False, reason=BY_COMMIT)
+    else:
+        producer = _mark_of(state, command, draft)
+    moves = tuple(
+        (position.group, streams[position.path].row.number, position.to)
+        for position in command.positions
+    )
+    event = Decided(tuple(draft.ended), draft.extents, moves, producer, sink)
+    sections = tuple(draft.sections)
+    outcome = Committed(None, None, result_of_commit(state, event, sections))
+    return Decision(outcome, event, sections, grows=bool(command.appends or moves))
+
+
+def _mark_of(state: State, command: Commit, draft: Draft) -> CommitMark:
+    producer_id, epoch, seq = command.producer_id, command.producer_epoch, command.producer_seq
+    assert producer_id is not None
+    assert epoch is not None
+    if is_raised(state.registry.get(producer_id), epoch):
+        draft.fence(producer_id, epoch)
+    return CommitMark(producer_id, epoch, seq)

@@ -1,0 +1,51 @@
+"""`apply` for groups and sinks."""
+
+from collections.abc import Iterable
+
+from semel.machine.events import Section
+from semel.machine.state import State, add_position
+from semel.machine.txn_events import PositionsMoved, SinkForgotten, SinkRebound, SnapshotPinned
+from semel.machine.txn_rows import PositionRow, SinkRow
+
+Sections = tuple[Section, ...]
+
+
+def set_sink(state: State, app: str, row: SinkRow) -> None:
+    """Know a sink."""
+    state.sinks[app] = row
+    state.dirty.sinks[app] = row
+
+
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
+    """Give a sink to another query."""
+    old = state.sinks[event.app]
+    kept = tuple(row for row in old.versions if row.version <= event.last_version)
+    row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
+    set_sink(state, event.app, row)
+
+
+def apply_sink_forgotten(
+    state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
+) -> None:
+    """Drop a sink."""
+    del state.sinks[event.app]
+    state.dirty.sinks[event.app] = None
+
+
+def move_positions(state: State, moves: Iterable[tuple[str, int, int]], time_ms: int) -> None:
+    """Move groups."""
+    for group, number, offset in moves:
+        row = PositionRow(offset, time_ms)
+        add_position(state, state.by_number[number], group, row)
+        state.dirty.positions[number, group] = row
+
+
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
+    """Move groups, without a transaction."""
+    move_positions(state, event.positions, time_ms)
+
+
+def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
+    """Pin a group's step."""
+    state.snapshots[event.group] = event.row
+    state.dirty.snapshots[event.group] = event.row

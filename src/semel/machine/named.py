@@ -1,0 +1,41 @@
+"""The streams a command names: all of them have to be there."""
+
+from collections.abc import Iterable
+
+from semel.machine.state import State, Stream
+from semel.machine.streams import find_stream
+from semel.model.limits import GROUPS_PER_STREAM_MAX
+from semel.model.outcomes import LimitReached, OffsetBeyondTail, Outcome, Refusal
+from semel.model.transactions import Position
+from semel.model.txn_outcomes import PositionConflict, StreamRefused
+
+
+def find_named(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
+    """Find every stream, or the first that is not there."""
+    found: dict[str, Stream] = {}
+    for path in paths:
+        stream = find_stream(state, path)
+        if not isinstance(stream, Stream):
+            return refused(path, stream)
+        found[path] = stream
+    return found
+
+
+def refused(path: str, cause: Outcome) -> StreamRefused:
+    """Name the stream of several that refuses."""
+    assert isinstance(cause, Refusal)
+    return StreamRefused(path, cause)
+
+
+def refuse_move(stream: Stream, position: Position, tail: int) -> Refusal | None:
+    """Refuse a position that is not where the caller believes, or past the stream's end."""
+    known = stream.positions
+    stored = known.get(position.group) if known else None
+    offset = 0 if stored is None else stored.offset
+    if position.expected is not None and position.expected != offset:
+        return PositionConflict(position.group, position.path, offset)
+    if position.to > tail:
+        return StreamRefused(position.path, OffsetBeyondTail(tail))
+    if stored is None and known and len(known) >= GROUPS_PER_STREAM_MAX:
+        return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
+    return None

@@ -1,0 +1,15 @@
+"""Placing messages."""
+
+from semel.machine.events import DATA, Section
+from semel.model.commands import Batch
+from semel.model.media import is_json
+
+
+def section_of(
+    number: int, base: int, batch: Batch, content_type: str, kind: int = DATA
+) -> Section:
+    """Place a batch at an offset of a stream, or nowhere yet."""
+    is_joined = batch.count > 1 and is_json(content_type)
+    return Section(
+        number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
+    )

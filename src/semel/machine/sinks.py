@@ -1,0 +1,87 @@
+"""Decisions on sinks: which version of which app is new, a repeat, or of another history.
+
+The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
+"""
+
+from semel.machine.events import Decision
+from semel.machine.results import unpack_result
+from semel.machine.state import State, Txn
+from semel.machine.txn_events import SinkForgotten, SinkRebound
+from semel.machine.txn_rows import SinkRow, VersionRow
+from semel.model.limits import SINKS_MAX
+from semel.model.outcomes import LimitReached, Outcome
+from semel.model.transactions import ForgetSink, RebindSink, SinkOwner, SinkTag
+from semel.model.txn_outcomes import (
+    AppBound,
+    CheckpointDiverged,
+    Committed,
+    SinkChanged,
+    UnknownSink,
+    VersionForgotten,
+)
+
+
+def judge_sink(state: State, tag: SinkTag) -> Outcome | None:
+    """Answer a version that is not new, or refuse it; None if it may be committed."""
+    sink = state.sinks.get(tag.app)
+    if sink is None:
+        return LimitReached("sinks", SINKS_MAX) if len(state.sinks) >= SINKS_MAX else None
+    if sink.query_id != tag.query_id:
+        return AppBound(sink.query_id)  # s1
+    if tag.version <= sink.last_version:
+        return _repeat(sink, tag)
+    last = _version(sink, sink.last_version)
+    stored = None if last is None else last.input
+    if tag.previous is not None and stored is not None and tag.previous != stored:
+        return CheckpointDiverged(sink.last_version)  # s5
+    return None
+
+
+def _version(sink: SinkRow, version: int) -> VersionRow | None:
+    return next((row for row in reversed(sink.versions) if row.version == version), None)
+
+
+def _repeat(sink: SinkRow, tag: SinkTag) -> Outcome:
+    row = _version(sink, tag.version)
+    if row is None:
+        return VersionForgotten(sink.last_version)  # s2
+    if tag.input is None or row.input is None:
+        if tag.version < sink.last_version:
+            return CheckpointDiverged(sink.last_version)  # s4
+        return _again(row, is_unchecked=True)  # s4
+    if tag.input != row.input:
+        return CheckpointDiverged(sink.last_version)  # s3
+    return _again(row, is_unchecked=False)  # s3
+
+
+def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
+    result = unpack_result(row.result)
+    return Committed(None, None, result, is_duplicate=True, is_unchecked=is_unchecked)
+
+
+def superseded(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
+    """List what an app has staged for this version and older ones, and does not commit."""
+    kept = {txn.row.number for txn in listed}
+    found = []
+    for number in sorted(state.owned.get((False, tag.app), ())):
+        txn = state.by_txn[number]
+        owner = txn.row.owner
+        assert isinstance(owner, SinkOwner)
+        if number not in kept and owner.version <= tag.version:
+            found.append(txn)
+    return found
+
+
+def decide_rebind(state: State, command: RebindSink) -> Decision:
+    """Give a sink to another query."""
+    if command.app not in state.sinks:
+        return Decision(UnknownSink())
+    event = SinkRebound(command.app, command.query_id, command.last_version)
+    return Decision(SinkChanged(), event)
+
+
+def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
+    """Drop what is known of a sink."""
+    if command.app not in state.sinks:
+        return Decision(UnknownSink())
+    return Decision(SinkChanged(), SinkForgotten(command.app))

@@ -1,0 +1,63 @@
+"""What a decision did, in the words of its answer: computed from the frame, now and ever again."""
+
+from collections.abc import Iterable
+
+from semel.machine.events import DATA, Section
+from semel.machine.parts import extents_of
+from semel.machine.state import State, Txn
+from semel.machine.txn_events import Decided, Ended
+from semel.model.remembered import PositionResult, Result, StreamResult
+
+Extents = Iterable[tuple[int, int, int, int]]
+Moves = Iterable[tuple[str, int, int]]
+
+
+def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
+    """Tell what the end of one transaction did; `extents` are those of its chunks."""
+    if not ended.is_committed:
+        return Result(deleted=txn.row.deleted)
+    spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
+    counts = {number: txn.streams[number].messages for number in spans}
+    for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
+        spans[number], counts[number] = (first, end), end - first
+    return Result(
+        tuple(
+            StreamResult(state.by_number[number].row.path, *span, counts[number])
+            for number, span in spans.items()
+        ),
+        _positions(state, txn.row.positions),
+        txn.row.deleted,
+    )
+
+
+def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> Result:
+    """Tell what a one-shot commit does, before it is applied."""
+    pieces = [(part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    pieces += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
+    listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
+    moves = [move for row in listed for move in row.positions]
+    return Result(
+        tuple(
+            StreamResult(state.by_number[number].row.path, first, end, end - first)
+            for number, first, end in _joined(pieces)
+        ),
+        _positions(state, [*moves, *event.positions]),
+        tuple(sorted({path for row in listed for path in row.deleted})),
+    )
+
+
+def _joined(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Join pieces of (stream, base, count), which follow one another in each stream."""
+    spans: dict[int, tuple[int, int]] = {}
+    for number, base, count in pieces:
+        first, _ = spans.get(number, (base, base))
+        spans[number] = (first, base + count)
+    return [(number, first, end) for number, (first, end) in spans.items()]
+
+
+def _positions(state: State, moves: Moves) -> tuple[PositionResult, ...]:
+    last = {(group, number): offset for group, number, offset in moves}
+    return tuple(
+        PositionResult(group, state.by_number[number].row.path, offset)
+        for (group, number), offset in last.items()
+    )

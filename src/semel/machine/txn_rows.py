@@ -1,0 +1,104 @@
+"""The rows of transactions, groups and sinks."""
+
+from semel.machine.rows import Row
+from semel.model.remembered import Remembered
+from semel.model.transactions import Owner, SnapshotRange
+
+
+class TxnRow(Row, frozen=True, gc=False, array_like=True):
+    """A transaction that is not decided.
+
+    `positions` are (group, stream, offset) its commit moves; `deleted` the paths of streams that
+    ended under it. `next_seq` is the next chunk's number of a staged one.
+    """
+
+    number: int
+    id: str
+    epoch: int
+    kind: str
+    owner: Owner
+    is_implicit: bool
+    begun_ms: int
+    timeout_ms: int | None
+    deadline_ms: int | None
+    touched_ms: int
+    is_prepared: bool = False
+    next_seq: int = 0
+    positions: tuple[tuple[str, int, int], ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
+    """A stream a transaction may write, and what it did there; `first` is -1 without an offset."""
+
+    first: int = -1
+    messages: int = 0
+    chunks: int = 0
+
+
+class PartsRow(Row, frozen=True, gc=False, array_like=True):
+    """A page of a transaction's parts, packed: see `parts.py`."""
+
+    packed: bytes
+
+
+class PositionRow(Row, frozen=True, gc=False, array_like=True):
+    """Where a group stands in a stream."""
+
+    offset: int
+    time_ms: int
+
+
+class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
+    """The step a group has pinned."""
+
+    number: int
+    ranges: tuple[SnapshotRange, ...]
+    hash: str
+
+
+class VersionRow(Row, frozen=True, gc=False, array_like=True):
+    """One version a sink committed: digest of its input, and the packed result."""
+
+    version: int
+    input: str | None
+    result: bytes
+
+
+class SinkRow(Row, frozen=True, gc=False, array_like=True):
+    """A sink; `versions` oldest first. Outcomes numbered below `outcomes_from` are let go."""
+
+    query_id: str
+    last_version: int
+    versions: tuple[VersionRow, ...] = ()
+    outcomes_from: int = 0
+
+
+class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
+    """How a transaction ended. `number` counts all outcomes, `ordinal` those of its producer."""
+
+    number: int
+    ordinal: int
+    owner: Owner
+    outcome: Remembered
+
+
+class AbortedRow(Row, frozen=True, gc=False, array_like=True):
+    """Offsets of a stream that an aborted transaction wrote, from `first` up to `next`."""
+
+    stream: int
+    first: int
+    next: int
+
+
+class PlacedRow(Row, frozen=True, gc=False, array_like=True):
+    """A staged chunk that a decision gave its offsets."""
+
+    lsn: int
+    stream: int
+    base: int
+    count: int
+
+
+# What `apply` tells the journal's own tables: the state does not keep these.
+News = OutcomeRow | AbortedRow | PlacedRow

@@ -1,0 +1,184 @@
+"""What an operator or a client may see of transactions, groups and sinks: plain values."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from semel.machine.results import unpack_result
+from semel.machine.state import State, Txn
+from semel.machine.txn_decide import chunks_of, due_of
+from semel.machine.txn_rows import SinkRow
+from semel.model.remembered import Result
+from semel.model.transactions import Owner, SnapshotRange
+
+OPEN = "open"
+PREPARED = "prepared"
+
+
+class TxnStreamView(Struct, frozen=True):
+    """A stream of a transaction; without an offset while nothing of it is in the stream."""
+
+    path: str
+    first_offset: int | None
+    messages: int
+    chunks: int
+
+
+class PositionView(Struct, frozen=True):
+    """Where a group stands, or will once a transaction is committed."""
+
+    group: str
+    path: str
+    offset: int
+    time_ms: int | None = None
+
+
+class TxnView(Struct, frozen=True):
+    """A transaction that is not decided; `due_ms` is when its time is over, if ever."""
+
+    id: str
+    epoch: int
+    number: int
+    kind: str
+    owner: Owner
+    state: str
+    is_implicit: bool
+    begun_ms: int
+    touched_ms: int
+    due_ms: int | None
+    chunks: int
+    next_seq: int
+    streams: tuple[TxnStreamView, ...]
+    positions: tuple[PositionView, ...]
+    deleted: tuple[str, ...]
+
+
+class SnapshotView(Struct, frozen=True):
+    """The step a group has pinned."""
+
+    group: str
+    number: int
+    ranges: tuple[SnapshotRange, ...]
+    hash: str
+
+
+class SinkVersionView(Struct, frozen=True):
+    """A version a sink committed."""
+
+    version: int
+    input: str | None
+    result: Result
+
+
+class SinkView(Struct, frozen=True):
+    """A sink, its kept versions oldest first, and how many of its transactions are open."""
+
+    app: str
+    query_id: str
+    last_version: int
+    versions: tuple[SinkVersionView, ...]
+    open_transactions: int
+
+
+def transactions(
+    state: State, state_filter: str | None = None, stream: str | None = None
+) -> list[TxnView]:
+    """List what is not decided, oldest first: all, of one state, or of one stream."""
+    return [
+        _view(state, txn)
+        for txn in _of_stream(state, stream)
+        if state_filter is None or _state_of(txn) == state_filter
+    ]
+
+
+def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
+    numbers = sorted(state.by_txn)
+    if path is not None:
+        stream = state.by_path.get(path)
+        numbers = sorted(stream.txns or ()) if stream is not None else []
+    return (state.by_txn[number] for number in numbers)
+
+
+def transaction(state: State, txn_id: str) -> TxnView | None:
+    """Look at the open transaction of an id."""
+    txn = state.transactions.get(txn_id)
+    return None if txn is None else _view(state, txn)
+
+
+def holder(state: State, path: str) -> TxnView | None:
+    """Find the transaction that keeps a stream's stable offset from moving on."""
+    stream = state.by_path.get(path)
+    if stream is None or not stream.open:
+        return None
+    return _view(state, state.by_txn[next(iter(stream.open))])
+
+
+def _state_of(txn: Txn) -> str:
+    return PREPARED if txn.row.is_prepared else OPEN
+
+
+def _view(state: State, txn: Txn) -> TxnView:
+    row, by_number = txn.row, state.by_number
+    streams = (
+        TxnStreamView(
+            by_number[number].row.path,
+            None if known.first < 0 else known.first,
+            known.messages,
+            known.chunks,
+        )
+        for number, known in txn.streams.items()
+    )
+    return TxnView(
+        row.id,
+        row.epoch,
+        row.number,
+        row.kind,
+        row.owner,
+        _state_of(txn),
+        row.is_implicit,
+        row.begun_ms,
+        row.touched_ms,
+        due_of(txn),
+        chunks_of(txn),
+        row.next_seq,
+        tuple(streams),
+        tuple(PositionView(group, by_number[n].row.path, to) for group, n, to in row.positions),
+        row.deleted,
+    )
+
+
+def positions(state: State, group: str) -> list[PositionView]:
+    """List where a group stands, by path."""
+    found = []
+    for number in state.groups.get(group, ()):
+        stream = state.by_number[number]
+        assert stream.positions is not None
+        row = stream.positions[group]
+        found.append(PositionView(group, stream.row.path, row.offset, row.time_ms))
+    return sorted(found, key=lambda view: view.path)
+
+
+def snapshot(state: State, group: str) -> SnapshotView | None:
+    """Look at the step a group has pinned."""
+    row = state.snapshots.get(group)
+    return None if row is None else SnapshotView(group, row.number, row.ranges, row.hash)
+
+
+def sinks(state: State) -> list[SinkView]:
+    """List all sinks."""
+    return [_sink_view(state, app, row) for app, row in sorted(state.sinks.items())]
+
+
+def sink(state: State, app: str) -> SinkView | None:
+    """Look at one sink."""
+    row = state.sinks.get(app)
+    return None if row is None else _sink_view(state, app, row)
+
+
+def _sink_view(state: State, app: str, row: SinkRow) -> SinkView:
+    versions = tuple(
+        SinkVersionView(known.version, known.input, unpack_result(known.result))
+        for known in row.versions
+    )
+    count = len(state.owned.get((False, app), ()))
+    return SinkView(app, row.query_id, row.last_version, versions, count)

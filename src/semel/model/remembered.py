@@ -1,0 +1,52 @@
+"""What is kept of a transaction once it is decided."""
+
+from typing import Final
+
+from msgspec import Struct
+
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+
+# Why a transaction was aborted.
+BY_REQUEST: Final = "abort"
+BY_TIMEOUT: Final = "timeout"
+BY_FENCE: Final = "fenced"
+BY_COMMIT: Final = "superseded"
+BY_REAPER: Final = "reaped"
+BY_OPERATOR: Final = "operator"
+
+
+class StreamResult(Struct, frozen=True, gc=False, array_like=True):
+    """What a decision did to one stream: `messages` of data between the two offsets."""
+
+    path: str
+    first_offset: int
+    next_offset: int
+    messages: int
+
+
+class PositionResult(Struct, frozen=True, gc=False, array_like=True):
+    """A position a decision moved."""
+
+    group: str
+    path: str
+    offset: int
+
+
+class Result(Struct, frozen=True, array_like=True):
+    """What a commit did; kept to answer it again."""
+
+    streams: tuple[StreamResult, ...] = ()
+    positions: tuple[PositionResult, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class Remembered(Struct, frozen=True, array_like=True):
+    """The outcome of a decided transaction, as the store keeps it."""
+
+    id: str
+    epoch: int
+    decision: str
+    reason: str
+    time_ms: int
+    result: Result

@@ -1,0 +1,229 @@
+"""What a command about transactions, groups and sinks may say at all; see `names.py`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from semel.model.commands import TxnTag
+from semel.model.limits import (
+    DIGEST_BYTES_MAX,
+    GROUP_NAME_BYTES_MAX,
+    INCARNATION_BYTES_MAX,
+    NUMBER_MAX,
+    PATH_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    TXN_ID_BYTES_MAX,
+    TXN_LIST_MAX,
+    TXN_TIMEOUT_MS_MAX,
+)
+from semel.model.spelling import is_batch, is_name, is_number
+from semel.model.transactions import (
+    INLINE,
+    STAGED,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Begin,
+    Commit,
+    CommitAppend,
+    CommitTxn,
+    ExpireTxn,
+    FenceTxn,
+    ForgetSink,
+    Owner,
+    PinSnapshot,
+    Position,
+    Prepare,
+    ProducerOwner,
+    RebindSink,
+    SetPositions,
+    SinkTag,
+    SnapshotRange,
+    TxnCall,
+    TxnCommand,
+)
+
+
+def fault_in_txn(command: TxnCommand) -> str | None:
+    """Name the field of a command that is out of bounds; None if all is well."""
+    return _CHECKS[type(command)](command)
+
+
+def fault_in_txn_tag(tag: TxnTag) -> str | None:
+    """Name the field of an append's transaction that is out of bounds."""
+    if not is_name(tag.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if not is_number(tag.epoch):
+        return "transaction_epoch"
+    return None if tag.seq is None or is_number(tag.seq) else "transaction_seq"
+
+
+def _in_begin(command: Begin) -> str | None:
+    if not is_name(command.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if command.kind not in (INLINE, STAGED):
+        return "kind"
+    is_produced = isinstance(command.owner, ProducerOwner)
+    timeout_ms = command.timeout_ms
+    if timeout_ms is not None and not (is_produced and 0 < timeout_ms <= TXN_TIMEOUT_MS_MAX):
+        return "timeout_ms"
+    return _in_owner(command.owner) or _in_paths(command.streams)
+
+
+def _in_owner(owner: Owner) -> str | None:
+    if isinstance(owner, ProducerOwner):
+        return _in_producer(owner.id, owner.epoch)
+    is_sound = is_name(owner.app, TXN_ID_BYTES_MAX)
+    return None if is_sound and is_number(owner.version) and is_number(owner.partition) else "sink"
+
+
+def _in_producer(producer_id: str | None, epoch: int | None) -> str | None:
+    if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    return None if epoch is None or is_number(epoch) else "producer_epoch"
+
+
+def _in_paths(paths: Iterable[str]) -> str | None:
+    return None if all(is_name(path, PATH_BYTES_MAX) for path in paths) else "path"
+
+
+def _in_call(command: TxnCall | ExpireTxn) -> str | None:
+    if not is_name(command.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if not is_number(command.epoch):
+        return "transaction_epoch"
+    if isinstance(command, ExpireTxn):
+        return None
+    return _in_producer(command.producer_id, command.producer_epoch)
+
+
+def _in_streams(command: AddStreams) -> str | None:
+    return _in_call(command) or _in_paths(command.streams)
+
+
+def _in_added_positions(command: AddPositions) -> str | None:
+    is_plain = all(position.expected is None for position in command.positions)
+    return _in_call(command) or (_in_positions(command.positions) if is_plain else "positions")
+
+
+def _in_positions(positions: tuple[Position, ...]) -> str | None:
+    for position in positions:
+        if not is_name(position.group, GROUP_NAME_BYTES_MAX):
+            return "group"
+        if not is_name(position.path, PATH_BYTES_MAX):
+            return "path"
+        if not (is_number(position.to) and is_number(position.expected or 0)):
+            return "positions"
+    return None
+
+
+def _in_commit(command: Commit) -> str | None:
+    lists = (command.appends, command.transactions, command.positions, command.expects)
+    if not any(lists) and command.sink is None:
+        return "commit"
+    if max(map(len, lists)) > TXN_LIST_MAX:
+        return "commit"
+    return (
+        _in_committer(command)
+        or next(filter(None, map(_in_commit_append, command.appends)), None)
+        or _in_listed(command)
+        or _in_moves(command.positions)
+        or _in_expects(command)
+    )
+
+
+def _in_committer(command: Commit) -> str | None:
+    if command.sink is not None:
+        return "sink" if command.producer_id is not None else _in_sink(command.sink)
+    if None in (command.producer_id, command.producer_epoch, command.producer_seq):
+        return "producer"
+    seq = command.producer_seq
+    assert seq is not None
+    if not is_number(seq):
+        return "producer_seq"
+    return _in_producer(command.producer_id, command.producer_epoch)
+
+
+def _in_sink(tag: SinkTag) -> str | None:
+    digests = (tag.input or "-", tag.previous or "-")
+    is_sound = (
+        is_name(tag.app, TXN_ID_BYTES_MAX)
+        and is_name(tag.query_id, TXN_ID_BYTES_MAX)
+        and is_number(tag.version)
+        and all(is_name(digest, DIGEST_BYTES_MAX) for digest in digests)
+    )
+    return None if is_sound else "sink"
+
+
+def _in_commit_append(append: CommitAppend) -> str | None:
+    if not is_name(append.path, PATH_BYTES_MAX):
+        return "path"
+    if append.batch is None:
+        return "appends" if append.body_error is None else None
+    return None if is_batch(append.batch) else "batch"
+
+
+def _in_listed(command: Commit) -> str | None:
+    names = {listed.id for listed in command.transactions}
+    is_sound = len(names) == len(command.transactions) and all(
+        is_name(listed.id, TXN_ID_BYTES_MAX) and is_number(listed.epoch)
+        for listed in command.transactions
+    )
+    return None if is_sound else "transactions"
+
+
+def _in_moves(positions: tuple[Position, ...]) -> str | None:
+    names = {(position.group, position.path) for position in positions}
+    return "positions" if len(names) < len(positions) else _in_positions(positions)
+
+
+def _in_expects(command: Commit) -> str | None:
+    paths = dict(command.expects)
+    is_sound = len(paths) == len(command.expects) and all(map(is_number, paths.values()))
+    return _in_paths(paths) if is_sound else "expects"
+
+
+def _in_set(command: SetPositions) -> str | None:
+    is_sized = 0 < len(command.positions) <= TXN_LIST_MAX
+    return _in_moves(command.positions) if is_sized else "positions"
+
+
+def _in_pin(command: PinSnapshot) -> str | None:
+    if not is_name(command.group, GROUP_NAME_BYTES_MAX):
+        return "group"
+    if not is_number(command.number):
+        return "number"
+    if not is_name(command.hash, DIGEST_BYTES_MAX):
+        return "hash"
+    is_sized = len(command.ranges) <= TXN_LIST_MAX
+    return None if is_sized and all(map(_is_range, command.ranges)) else "ranges"
+
+
+def _is_range(part: SnapshotRange) -> bool:
+    names = is_name(part.path, PATH_BYTES_MAX) and is_name(part.incarnation, INCARNATION_BYTES_MAX)
+    return names and 0 <= part.start <= part.end <= NUMBER_MAX
+
+
+def _in_rebind(command: RebindSink) -> str | None:
+    tag = SinkTag(command.app, command.query_id, command.last_version)
+    return _in_sink(tag)
+
+
+def _in_forget(command: ForgetSink) -> str | None:
+    return None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink"
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
+    Begin: _in_begin,
+    AddStreams: _in_streams,
+    AddPositions: _in_added_positions,
+    Prepare: _in_call,
+    CommitTxn: _in_call,
+    AbortTxn: _in_call,
+    FenceTxn: _in_call,
+    ExpireTxn: _in_call,
+    Commit: _in_commit,
+    SetPositions: _in_set,
+    PinSnapshot: _in_pin,
+    RebindSink: _in_rebind,
+    ForgetSink: _in_forget,
+}
