@@ -14,26 +14,29 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from semel.broker.deadlines import Deadlines, is_due
 from semel.broker.expiry import Expiry, is_mortal
+from semel.broker.facts import Facts, expire, met_by, paths_of
 from semel.broker.idle import IdleProducers
 from semel.broker.reader import Reader, Slice
-from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter
+from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter, end_of
 from semel.journal.appender import Appender, Group
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
+from semel.journal.memory import note_places
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
-from semel.machine import Decision, State, apply, decide
-from semel.machine.events import ProducerClaimed, StreamAppended
+from semel.machine import Decision, Event, Section, State, apply, decide
+from semel.machine.events import ProducerClaimed, ProducerRaised, StreamAppended, TxnPublished
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import kept_range
+from semel.machine.state import Txn, kept_range
+from semel.machine.txn_events import TxnBegun
 from semel.model.commands import (
-    Command,
+    Append,
     Create,
     Expire,
     ExpireProducer,
     ForkRequest,
-    Register,
     StoredAppend,
 )
 from semel.model.errors import CorruptRead, ReadFailed
@@ -51,11 +54,14 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
+from semel.model.remembered import Remembered
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, STAGED, EngineCommand
 
 # An offset to read from: the end, wherever it is.
 TAIL: Final = -1
 
 Reply = Callable[[Outcome], None]
+OutcomeReply = Callable[[Remembered | Outcome | None], None]
 T = TypeVar("T")
 
 
@@ -94,9 +100,12 @@ class Broker:
         self.seen = Seen(self.state)
         self.is_full = False
         self._index = recovered.index
+        self._memory = recovered.memory
+        self._facts = Facts(self.state, self._memory)
+        self._deadlines = Deadlines(self.state)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
-        self.reader = Reader(self.seen, self._index, self._segments)
+        self.reader = Reader(self.seen, self._index, self._memory, self._segments)
         self._expiry = Expiry(self.state, now_ms)
         self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
         self._appender = Appender(
@@ -111,39 +120,40 @@ class Broker:
         self._frame_bytes_max = segment_bytes // 2
         self._open = _Pending()
         self._flying: _Pending | None = None
-        self._parked: deque[tuple[Command, Reply]] = deque()
+        self._parked: deque[tuple[EngineCommand, Reply]] = deque()
         self._needs_watermark = True
         self._needs_sync = False
         self._cut_lsn = -1
 
     # ---- commands ------------------------------------------------------------------------------
 
-    def submit(self, command: Command, reply: Reply) -> None:
+    def submit(self, command: EngineCommand, reply: Reply) -> None:
         """Take a command; `reply` gets its outcome once the facts it reveals are durable."""
         if self._parked or not self._execute(command, reply):
             self._park(command, reply)
 
-    def _park(self, command: Command, reply: Reply) -> None:
+    def _park(self, command: EngineCommand, reply: Reply) -> None:
         """Let a command wait for the disk. Later ones queue behind it: order is a promise."""
         if len(self._parked) >= PARKED_COMMANDS_MAX:
             reply(Overloaded())
         else:
             self._parked.append((command, reply))
 
-    def _execute(self, command: Command, reply: Reply) -> bool:
+    def _execute(self, command: EngineCommand, reply: Reply) -> bool:
         """Decide and commit; False if it has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
             return False
-        if isinstance(command, Create) and command.fork is not None and command.fork.sub_offset:
-            if self._awaits_source(command.fork):
-                return False
+        if type(command) is not Append or command.transaction is not None:
             try:
-                command = self._with_stored(command, command.fork)
+                known = self._with_facts(command)
             except ReadFailed as error:
                 self._release(reply, _unread(error))
                 return True
+            if known is None:
+                return False
+            command = known
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
@@ -163,20 +173,41 @@ class Broker:
             return self.is_full
         # EO-3. State and frame move together; the answer waits in the group.
         time_ms = self.state.frame_time(now_ms)
-        apply(self.state, event, sections, time_ms)
         lsn = self._appender.add(event, meta, sections, length, time_ms)
         segment = self._appender.segment
         if segment != self._segments.firsts[-1]:
             self._segments.add(segment)
-        for section in sections:
-            self._index.add(section.stream, section.base, section.count, lsn, segment)
+        apply(self.state, event, sections, time_ms, lsn)
+        if type(event) is StreamAppended:
+            for section in sections:
+                self._index.add(section.stream, section.base, section.count, lsn, segment)
+        else:
+            self._note_event(event, sections, lsn)
         self._note_changes()
-        if self._idle is not None and isinstance(event, StreamAppended) and event.mark:
-            self._idle.watch(event.stream, event.mark.id)
-        elif self._idle is not None and isinstance(event, ProducerClaimed):
-            self._idle.watch(event.stream, event.id)
+        if self._idle is not None:
+            self._watch_producer(self._idle, event)
         self._open.answers.append((reply, decision.outcome))
         return True
+
+    def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
+        """Index a frame that may hold more than the messages of one stream."""
+        note_places(
+            self.state.news,
+            sections,
+            lsn=lsn,
+            index=self._index,
+            memory=self._memory,
+            segments=self._segments,
+        )
+        if isinstance(event, TxnBegun):
+            self._deadlines.watch(self.state.by_txn[event.number])
+
+    def _watch_producer(self, idle: IdleProducers, event: Event) -> None:
+        append = event.append if isinstance(event, TxnPublished | ProducerRaised) else event
+        if isinstance(append, StreamAppended) and append.mark:
+            idle.watch(append.stream, append.mark.id)
+        elif isinstance(event, ProducerClaimed):
+            idle.watch(event.stream, event.id)
 
     def _note_changes(self) -> None:
         """Remember what readers will see once the open group is durable."""
@@ -213,14 +244,28 @@ class Broker:
 
     # ---- facts a command needs from the journal ------------------------------------------------
 
-    def _expire_before(self, command: Command) -> bool:
+    def _expire_before(self, command: EngineCommand) -> bool:
         """Write the end of streams whose time is over before a command meets them."""
-        if isinstance(command, Register):
+        return all(self._expire_if_due(path, command.now_ms) for path in paths_of(command))
+
+    def _with_facts(self, command: EngineCommand) -> EngineCommand | None:
+        """Add to a command what its decision needs from the journal; None if it has to wait."""
+        if isinstance(command, Create):
+            fork = command.fork
+            if fork is None or not fork.sub_offset:
+                return command
+            return None if self._awaits_source(fork) else self._with_stored(command, fork)
+        for txn in met_by(self.state, command):
+            if not self._end_if_due(txn, command.now_ms):
+                return None
+        return self._facts.add(command)
+
+    def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
+        """Write the end of a transaction whose time is over before a command meets it."""
+        is_open = self.state.by_txn.get(txn.row.number) is txn
+        if not is_open or not is_due(self.state, txn, now_ms):
             return True
-        paths = [command.path]
-        if isinstance(command, Create) and command.fork is not None:
-            paths.append(command.fork.source)
-        return all(self._expire_if_due(path, command.now_ms) for path in paths)
+        return self._commit(decide(self.state, expire(txn, now_ms)), now_ms, _nobody)
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
@@ -236,10 +281,10 @@ class Broker:
         source = self.state.by_path.get(fork.source)
         if source is None or source.tail.is_deleted:
             return False
-        if fork.offset is None or fork.offset >= source.tail.tail:
+        if fork.offset is None or fork.offset >= source.tail.stable:
             return False
         view = self.seen.by_number.get(source.row.number)
-        return view is None or view.tail is None or view.tail.tail <= fork.offset
+        return view is None or view.tail is None or view.tail.stable <= fork.offset
 
     def _with_stored(self, command: Create, fork: ForkRequest) -> Create:
         """Add what the journal holds at the fork's offset."""
@@ -247,12 +292,16 @@ class Broker:
         offset = fork.offset
         if source is None or source.tail.is_deleted or offset is None:
             return command
-        if not source.tail.head <= offset < source.tail.tail:
+        if not source.tail.head <= offset < source.tail.stable:
             return command
         number = source.row.number
         view = self.seen.by_number[number]
         assert view.tail is not None
-        piece = self.reader.read(view, offset, view.tail.tail, 1)[0]
+        end = view.tail.stable
+        slices, _ = self.reader.read_on(view, offset, end, 1, is_committed=True)
+        if not slices or slices[0].offset != offset:
+            return command  # a control record or an aborted message is nothing to divide
+        piece = slices[0]
         message = next(piece.messages())
         units = piece.count if is_json(source.row.content_type) else len(message)
         stored = StoredAppend(number, offset, units, message)
@@ -288,6 +337,7 @@ class Broker:
         for number, (_, tail) in flying.changes.items():
             if tail is None:
                 self._index.forget(number)
+                self._memory.forget(number)
         for reply, answer in flying.answers:
             reply(answer)
         for waiter in woken:
@@ -352,16 +402,20 @@ class Broker:
             self._index.cut(),
             {n: kept_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
             self._segments.spans(),
+            self._memory.cut(),
+            [page for txn in self.state.by_txn.values() for page in _chunks_of(txn)],
         )
 
     def cut_done(self, dead: list[int]) -> None:
         """The checkpoint is durable; the segments in `dead` may be unlinked after this."""
         self._index.finish_cut()
+        self._memory.finish_cut()
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
         """The store had no room: take everything back, for the next checkpoint."""
         self._index.undo_cut()
+        self._memory.undo_cut()
         self.state.dirty.absorb(cut.dirty)
         self._cut_lsn = -1
 
@@ -375,10 +429,12 @@ class Broker:
         now_ms: int,
         reply: Reply,
         bytes_max: int = READ_BYTES_DEFAULT,
+        isolation: str = READ_UNCOMMITTED,
     ) -> None:
         """Read a stream as it is durable, from `offset` (None: its head). A read is a use."""
         if self._is_there(path, now_ms, reply):
-            reply(self._read(path, offset, now_ms, bytes_max))
+            is_committed = isolation == READ_COMMITTED
+            reply(self._read(path, offset, now_ms, bytes_max, is_committed=is_committed))
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
         """Tell a stream's durable state. Looking is no use of it."""
@@ -407,7 +463,9 @@ class Broker:
             return NotFound()
         return Gone() if view.tail.is_deleted else (view, view.tail)
 
-    def _read(self, path: str, offset: int | None, now_ms: int, bytes_max: int) -> Outcome:
+    def _read(
+        self, path: str, offset: int | None, now_ms: int, bytes_max: int, *, is_committed: bool
+    ) -> Outcome:
         found = self._view(path)
         if isinstance(found, Outcome):
             return found
@@ -415,7 +473,7 @@ class Broker:
         if offset is None:
             offset = tail.head
         elif offset == TAIL:
-            offset = tail.tail
+            offset = end_of(tail, is_committed)
         if offset > tail.tail:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
@@ -423,21 +481,31 @@ class Broker:
         if is_mortal(view.row):
             self._expiry.touch(view.row.number, now_ms)
         try:
-            slices = self.reader.read(view, offset, tail.tail, bytes_max)
+            # Whoever stands behind what is stable stays there.
+            end = max(offset, end_of(tail, is_committed))
+            slices, next_offset = self.reader.read_on(
+                view, offset, end, bytes_max, is_committed=is_committed
+            )
         except ReadFailed as error:
             return _unread(error)
-        return ReadDone(view.row, tail, slices[-1].next_offset if slices else offset, slices)
+        return ReadDone(view.row, tail, next_offset, slices)
 
-    def wait(self, path: str, offset: int, wake: Callable[[], None]) -> tuple[View, Waiter] | None:
-        """Call `wake` once when the stream has more than `offset`, is closed or gone.
+    def wait(
+        self,
+        path: str,
+        offset: int,
+        wake: Callable[[], None],
+        isolation: str = READ_UNCOMMITTED,
+    ) -> tuple[View, Waiter] | None:
+        """Call `wake` once when the stream may have more than `offset`, is closed or gone.
 
         None if there is nothing to wait for, or too many wait.
         """
         view = self.seen.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
             return None
-        waiter = Waiter(offset, wake)
-        if view.tail.tail > offset or not add_waiter(view, waiter):
+        waiter = Waiter(offset, wake, is_committed=isolation == READ_COMMITTED)
+        if end_of(view.tail, waiter.is_committed) > offset or not add_waiter(view, waiter):
             return None
         return view, waiter
 
@@ -446,9 +514,11 @@ class Broker:
         drop_waiter(*waiting)
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Write the end of streams and producers whose time is over; answer how many."""
-        due = self._expiry.due(now_ms, count_max)
-        count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in due)
+        """Write the end of streams, transactions and producers whose time is over; count them."""
+        streams = self._expiry.due(now_ms, count_max)
+        txns = self._deadlines.due(now_ms, count_max)
+        count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
+        count += sum(self._end_if_due(txn, now_ms) for txn in txns)
         return (
             count if self._idle is None else count + self._sweep_idle(self._idle, now_ms, count_max)
         )
@@ -456,14 +526,29 @@ class Broker:
     def _sweep_idle(self, idle: IdleProducers, now_ms: int, count_max: int) -> int:
         count = 0
         for path, producer_id in idle.due(now_ms, count_max):
-            expire = ExpireProducer(path, now_ms, producer_id, idle.idle_ms)
-            count += self._commit(decide(self.state, expire), now_ms, _nobody)
+            command = ExpireProducer(path, now_ms, producer_id, idle.idle_ms)
+            count += self._commit(decide(self.state, command), now_ms, _nobody)
         return count
+
+    def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
+        """Tell how a transaction ended: that of `epoch`, or (None) the newest of its id."""
+        try:
+            if epoch is None:
+                epoch = self._facts.last_epoch(txn_id, now_ms)
+            found = self._facts.of(txn_id, epoch, now_ms)[0]
+        except ReadFailed as error:
+            self._release(reply, _unread(error))
+        else:
+            self._release(reply, found)
 
 
 def _unread(error: ReadFailed) -> Outcome:
     is_corrupt = isinstance(error, CorruptRead)
     return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
+
+
+def _chunks_of(txn: Txn) -> list[bytes]:
+    return txn.pages if txn.row.kind == STAGED else []
 
 
 def _nobody(_outcome: Outcome) -> None:

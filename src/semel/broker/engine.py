@@ -29,10 +29,10 @@ from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import Room, Writer
 from semel.machine import State
-from semel.model.commands import Command
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
+from semel.model.transactions import READ_UNCOMMITTED, EngineCommand
 
 log = logging.getLogger("semel")
 
@@ -103,7 +103,7 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             reserve_bytes=settings.reserve_bytes,
         )
-        self._reads: deque[Callable[[], None]] = deque()
+        self._reads: deque[Callable[..., None]] = deque()
         self._reading_seconds = 0.0
         self._is_reading_due = False
         self._is_flush_due = False
@@ -178,7 +178,7 @@ class Engine:
 
     # ---- commands ------------------------------------------------------------------------------
 
-    def submit(self, command: Command, reply: Reply) -> None:
+    def submit(self, command: EngineCommand, reply: Reply) -> None:
         """Take a command; `reply` is called on the loop when its outcome is durable."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
@@ -198,6 +198,7 @@ class Engine:
         reply: Callable[[Any], None],
         *,
         bytes_max: int = READ_BYTES_DEFAULT,
+        isolation: str = READ_UNCOMMITTED,
     ) -> None:
         """Read what is durable from `offset` (None: the head); `reply` gets a ReadDone or a no.
 
@@ -205,23 +206,25 @@ class Engine:
         of the loop wait for the next.
         """
         self._check_running()
-        read = partial(self._read_now, path, offset, reply, bytes_max)
+        read = partial(
+            self.broker.read,
+            path,
+            offset,
+            reply=reply,
+            bytes_max=bytes_max,
+            isolation=isolation,
+        )
         if self._reads or self._reading_seconds > _READING_SECONDS_MAX:
             self._reads.append(read)
         else:
-            read()
+            self._read_now(read)
         if not self._is_reading_due:
             self._is_reading_due = True
             self._loop.call_soon(self._read_on)
 
-    def _read_now(
-        self, path: str, offset: int | None, reply: Callable[[Any], None], bytes_max: int
-    ) -> None:
+    def _read_now(self, read: Callable[..., None]) -> None:
         started = monotonic()
-        now_ms = self.clock.now_ms()
-        self._do(
-            partial(self.broker.read, path, offset, now_ms=now_ms, reply=reply, bytes_max=bytes_max)
-        )
+        self._do(partial(read, now_ms=self.clock.now_ms()))
         self._reading_seconds += monotonic() - started
 
     def _read_on(self) -> None:
@@ -229,10 +232,15 @@ class Engine:
         self._is_reading_due = False
         self._reading_seconds = 0.0
         while self._reads and self._reading_seconds <= _READING_SECONDS_MAX:
-            self._reads.popleft()()
+            self._read_now(self._reads.popleft())
         if self._reads and not self._is_reading_due:
             self._is_reading_due = True
             self._loop.call_soon(self._read_on)
+
+    def outcome(self, txn_id: str, epoch: int | None, reply: Callable[[Any], None]) -> None:
+        """Tell how a transaction ended (None: the newest of its id), as a Remembered or None."""
+        now_ms = self.clock.now_ms()
+        self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
     def head(self, path: str, reply: Callable[[Any], None]) -> None:
         """Tell a stream's durable state, as a ReadDone without messages, or why not."""
@@ -278,16 +286,21 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - the boundary of every call into the broker
             self._fail(error)
 
-    async def execute(self, command: Command) -> Outcome:
+    async def execute(self, command: EngineCommand) -> Outcome:
         """Take a command and wait for its outcome."""
         outcome: Outcome = await self._call(partial(self.submit, command))
         return outcome
 
     async def fetch(
-        self, path: str, offset: int | None = None, *, bytes_max: int = READ_BYTES_DEFAULT
+        self,
+        path: str,
+        offset: int | None = None,
+        *,
+        bytes_max: int = READ_BYTES_DEFAULT,
+        isolation: str = READ_UNCOMMITTED,
     ) -> ReadDone | Outcome:
         """Read and wait for the answer."""
-        start = partial(self.read, path, offset, bytes_max=bytes_max)
+        start = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
         found: ReadDone | Outcome = await self._call(start)
         return found
 

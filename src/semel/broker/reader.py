@@ -4,12 +4,22 @@ import struct
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.broker.seen import Seen, View
 from semel.journal.frame import Record
 from semel.journal.index import Index
+from semel.journal.memory import Memory
 from semel.journal.segments import Segments
-from semel.machine.events import Mark, Section, StreamAppended
+from semel.machine.events import (
+    CONTROL,
+    STAGED,
+    Mark,
+    ProducerRaised,
+    Section,
+    StreamAppended,
+    TxnPublished,
+)
 from semel.model.errors import CorruptRead
 from semel.model.extras import cut_extras
 from semel.model.limits import READ_FRAMES_MAX
@@ -44,22 +54,46 @@ class Slice(Struct, frozen=True, gc=False):
 class Reader:
     """Finds and checks the frames behind a range of offsets."""
 
-    def __init__(self, seen: Seen, index: Index, segments: Segments) -> None:
+    def __init__(self, seen: Seen, index: Index, memory: Memory, segments: Segments) -> None:
         self._seen = seen
         self._index = index
+        self._memory = memory
         self._segments = segments
 
     def read(self, view: View, offset: int, end: int, bytes_max: int) -> list[Slice]:
         """Read from `offset` up to `end`, stopping after `bytes_max` but not before one slice."""
+        return self.read_on(view, offset, end, bytes_max)[0]
+
+    def read_on(
+        self, view: View, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
+    ) -> tuple[list[Slice], int]:
+        """Read as `read` does, and tell where to go on: behind what a reader is not given."""
         slices: list[Slice] = []
-        size = 0
+        size = frames = 0
         for number, start, stop in self._pieces(view, offset, end):
-            for piece in self._read_own(number, start, stop):
-                slices.append(piece)
-                size += len(piece.payload) + len(piece.extras)
-                if size >= bytes_max or len(slices) >= READ_FRAMES_MAX:
-                    return slices
-        return slices
+            for first, last in self._visible(number, start, stop, is_committed=is_committed):
+                for piece in self._read_own(number, first, last):
+                    frames += 1
+                    if isinstance(piece, Slice):
+                        slices.append(piece)
+                        size += len(piece.payload) + len(piece.extras)
+                    if size >= bytes_max or frames >= READ_FRAMES_MAX:
+                        return slices, piece if isinstance(piece, int) else piece.next_offset
+        return slices, end
+
+    def _visible(
+        self, number: int, offset: int, end: int, *, is_committed: bool
+    ) -> Iterator[tuple[int, int]]:
+        """Cut the aborted ranges out of a range."""
+        while is_committed and offset < end:
+            aborted = self._memory.next_aborted(number, offset)
+            if aborted is None or aborted[0] >= end:
+                break
+            if aborted[0] > offset:
+                yield offset, aborted[0]
+            offset = aborted[1]
+        if offset < end:
+            yield offset, end
 
     def _pieces(self, view: View, offset: int, end: int) -> list[tuple[int, int, int]]:
         """Split a range by who stores it: the sources of a fork first."""
@@ -74,17 +108,23 @@ class Reader:
                 row = self._seen.by_number[row.fork.source].row
         return pieces[::-1]
 
-    def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice]:
-        for lsn in self._index.frames(number, offset, end):
+    def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
+        """Read what a stream stores itself; for a control record, give the offset behind it."""
+        for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
             for section in frame.sections:
                 if offset >= end:
                     return
-                if (
-                    section.stream == number
-                    and section.base <= offset < section.base + section.count
-                ):
-                    yield cut_section(section, offset, end, frame.time_ms, _producer(frame.record))
+                if section.stream != number:
+                    continue
+                if section.kind == STAGED:
+                    section = replace(section, base=base)  # noqa: PLW2901 - now it has its place
+                if section.base <= offset < section.base + section.count:
+                    if section.kind == CONTROL:
+                        yield offset + 1
+                    else:
+                        mark = _producer(frame.record)
+                        yield cut_section(section, offset, end, frame.time_ms, mark)
                     offset = section.base + section.count
             if offset >= end:
                 return
@@ -94,6 +134,8 @@ class Reader:
 
 
 def _producer(record: Record) -> Mark | None:
+    if isinstance(record, TxnPublished | ProducerRaised):
+        return None if record.append is None else record.append.mark
     return record.mark if isinstance(record, StreamAppended) else None
 
 

@@ -16,13 +16,16 @@ from semel.model.limits import WAITERS_PER_STREAM_MAX
 
 
 class Waiter:
-    """One reader at the end of a stream; `wake` is called once."""
+    """One reader at the end of a stream; `wake` is called once, and is a hint: it looks again."""
 
-    __slots__ = ("offset", "wake")
+    __slots__ = ("is_committed", "offset", "wake")
 
-    def __init__(self, offset: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, offset: int, wake: Callable[[], None], *, is_committed: bool = False
+    ) -> None:
         self.offset: Final = offset
         self.wake: Final = wake
+        self.is_committed: Final = is_committed
 
 
 class View(Struct, gc=False, eq=False):
@@ -90,12 +93,17 @@ def drop_waiter(view: View, waiter: Waiter) -> None:
         view.waiters.pop(waiter, None)
 
 
+def end_of(tail: TailRow, is_committed: bool) -> int:
+    """Tell how far a reader may read."""
+    return tail.stable if is_committed else tail.tail
+
+
 def _take_due(view: View, waiters: dict[Waiter, None]) -> list[Waiter]:
     tail = view.tail
     if tail is None or tail.is_closed or tail.is_deleted:
         view.waiters = None
         return list(waiters)
-    due = [waiter for waiter in waiters if waiter.offset < tail.tail]
+    due = [waiter for waiter in waiters if waiter.offset < end_of(tail, waiter.is_committed)]
     for waiter in due:
         del waiters[waiter]
     return due

@@ -6,6 +6,7 @@ holds anything a crash could take back.
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -14,27 +15,34 @@ import msgspec
 from msgspec import Struct
 
 from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk, split_key
+from semel.journal.memory import MemoryCut
+from semel.journal.memory_rows import prune_aborted, put_memory
 from semel.journal.seal import BadSeal, seal, seal_of, unseal
 from semel.journal.store import Reader, Store, StoreFull, Writer
+from semel.journal.tables import DIGEST_MODULUS, DIGESTED, Tables, read_digest
+from semel.machine.parts import places_of
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, Row, StreamRow, TailRow
 from semel.machine.state import EVERYTHING, Dirty, MachineLimits, State
+from semel.machine.txn_rows import (
+    PartsRow,
+    PositionRow,
+    SinkRow,
+    SnapshotRow,
+    TxnRow,
+    TxnStreamRow,
+)
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
-_DIGEST_PREFIX: Final = b"digest/"
-_DIGEST: Final = struct.Struct("<QQ")
 CHUNK_COUNT: Final = struct.Struct("<Q")
 _NUMBER: Final = struct.Struct(">Q")
-DIGEST_MODULUS: Final = 1 << 64
-DIGESTED: Final = ("streams", "tails", "producers", "keys", "registry", "segments")
-
-
+_PAIR: Final = struct.Struct(">QQ")
 # How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
 _SORT_MAX: Final = 4096
 
-K = TypeVar("K", int, str, tuple[int, str])
+K = TypeVar("K", int, str, tuple[int, str], tuple[int, int])
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -48,7 +56,10 @@ class Position(Struct, frozen=True, array_like=True):
 
 
 class Cut(Struct, frozen=True):
-    """The work order for one checkpoint."""
+    """The work order for one checkpoint.
+
+    `open_pages` name the chunks no decision has placed yet: their segments have to stay.
+    """
 
     lsn: int
     previous_crc: int
@@ -57,6 +68,8 @@ class Cut(Struct, frozen=True):
     chunks: dict[int, Chunk]
     kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
+    memory: MemoryCut
+    open_pages: list[bytes]
 
 
 class Loaded(Struct, frozen=True):
@@ -84,47 +97,18 @@ def split_owned(key: bytes) -> tuple[int, str]:
     return _NUMBER.unpack_from(key)[0], key[_NUMBER.size :].decode()
 
 
+def pair_key(pair: tuple[int, int]) -> bytes:
+    """Make the key of something that belongs to a transaction."""
+    return _PAIR.pack(*pair)
+
+
+def split_pair(key: bytes) -> tuple[int, int]:
+    """Read the transaction and what it numbers back."""
+    owner, number = _PAIR.unpack(key)
+    return owner, number
+
+
 # ---- writing -------------------------------------------------------------------------------------
-
-
-class _Tables:
-    """A transaction that keeps each table's row count and digest."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-        self._digests = {table: read_digest(writer, table) for table in DIGESTED}
-
-    def put(self, table: str, key: bytes, value: bytes) -> None:
-        sealed = seal(table, key, value)
-        self._account(table, self.writer.get(table, key), sealed)
-        self.writer.put(table, key, sealed)
-
-    def delete(self, table: str, key: bytes) -> None:
-        self._account(table, self.writer.get(table, key), None)
-        self.writer.delete(table, key)
-
-    def _account(self, table: str, old: bytes | None, new: bytes | None) -> None:
-        count, digest = self._digests[table]
-        if old is not None:
-            count, digest = count - 1, digest - seal_of(old)
-        if new is not None:
-            count, digest = count + 1, digest + seal_of(new)
-        self._digests[table] = count, digest % DIGEST_MODULUS
-
-    def finish(self) -> None:
-        for table, (count, digest) in self._digests.items():
-            key = _DIGEST_PREFIX + table.encode()
-            self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
-
-
-def read_digest(reader: Reader, table: str) -> tuple[int, int]:
-    """Read a table's row count and digest."""
-    key = _DIGEST_PREFIX + table.encode()
-    sealed = reader.get("meta", key)
-    if sealed is None:
-        return 0, 0
-    count, digest = _DIGEST.unpack(unseal("meta", key, sealed))
-    return count, digest
 
 
 def commit_cut(store: Store, cut: Cut) -> list[int]:
@@ -146,15 +130,18 @@ def commit_cut(store: Store, cut: Cut) -> list[int]:
 
 
 def _fill(writer: Writer, cut: Cut) -> list[int]:
-    tables = _Tables(writer)
+    tables = Tables(writer)
     _put_rows(tables, cut.dirty)
+    put_memory(tables, cut.memory, cut.dirty.sinks, cut.meta.time_ms)
     _drop_streams(tables, cut.dirty.dropped)
+    _drop_transactions(tables, cut.dirty.decided)
     counts: dict[int, int] = {}
     _put_chunks(writer, cut, counts)
     for number in sorted(cut.dirty.dropped):
         _prune(writer, number, (0, 0), counts)
     for number, kept in sorted(cut.kept.items()):
         _prune(writer, number, kept, counts)
+        prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)
     live = tuple(span for span in cut.segments if span[0] not in dead)
     _put_meta(writer, POSITION_KEY, Position(cut.lsn, cut.previous_crc, live))
@@ -167,12 +154,18 @@ def _put_meta(writer: Writer, key: bytes, row: Struct) -> None:
     writer.put("meta", key, seal("meta", key, _encode(row)))
 
 
-def _put_rows(tables: _Tables, dirty: Dirty) -> None:
+def _put_rows(tables: Tables, dirty: Dirty) -> None:
     _put_table(tables, "streams", dirty.streams, number_key)
     _put_table(tables, "tails", dirty.tails, number_key)
     _put_table(tables, "producers", dirty.producers, _owned_key)
     _put_table(tables, "keys", dirty.keys, _owned_key)
     _put_table(tables, "registry", dirty.registry, str.encode)
+    _put_table(tables, "transactions", dirty.transactions, number_key)
+    _put_table(tables, "txn_streams", dirty.txn_streams, pair_key)
+    _put_table(tables, "parts", dirty.parts, pair_key)
+    _put_table(tables, "positions", dirty.positions, _owned_key)
+    _put_table(tables, "snapshots", dirty.snapshots, str.encode)
+    _put_table(tables, "sinks", dirty.sinks, str.encode)
 
 
 def _owned_key(owned: tuple[int, str]) -> bytes:
@@ -180,7 +173,7 @@ def _owned_key(owned: tuple[int, str]) -> bytes:
 
 
 def _put_table(
-    tables: _Tables, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
+    tables: Tables, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
 ) -> None:
     for some in _slices(rows):
         for name in sorted(some):
@@ -206,19 +199,21 @@ def let_go(cut: Cut) -> None:
             table.popitem()
 
 
-def _drop_streams(tables: _Tables, numbers: set[int]) -> None:
+def _drop_streams(tables: Tables, numbers: set[int]) -> None:
     for number in sorted(numbers):
         prefix = number_key(number)
         tables.delete("streams", prefix)
         tables.delete("tails", prefix)
-        for table in ("producers", "keys"):
-            owned = []
-            for key, _ in tables.writer.scan(table, prefix):
-                if not key.startswith(prefix):
-                    break
-                owned.append(key)
-            for key in owned:
-                tables.delete(table, key)
+        for table in ("producers", "keys", "positions", "aborted"):
+            tables.delete_all(table, prefix)
+
+
+def _drop_transactions(tables: Tables, numbers: set[int]) -> None:
+    for number in sorted(numbers):
+        prefix = number_key(number)
+        tables.delete("transactions", prefix)
+        tables.delete_all("txn_streams", prefix)
+        tables.delete_all("parts", prefix)
 
 
 # ---- the index and the segments it keeps alive ---------------------------------------------------
@@ -251,20 +246,28 @@ def _prune(writer: Writer, stream: int, kept: tuple[int, int], counts: dict[int,
         writer.delete("index", key)
 
 
-def _settle_segments(tables: _Tables, cut: Cut, counts: dict[int, int]) -> set[int]:
+def _settle_segments(tables: Tables, cut: Cut, counts: dict[int, int]) -> set[int]:
     """Update how many chunks live in each segment; find those wholly below the cut with none."""
     dead = set()
+    held = _held_segments(cut)
     for first, end in cut.segments:
         key = number_key(first)
         sealed = tables.writer.get("segments", key)
         old = 0 if sealed is None else CHUNK_COUNT.unpack(unseal("segments", key, sealed))[0]
         new = old + counts.get(first, 0)
-        if new == 0 and end <= cut.lsn:
+        if new == 0 and end <= cut.lsn and first not in held:
             dead.add(first)
             tables.delete("segments", key)
         elif new != old or sealed is None:
             tables.put("segments", key, CHUNK_COUNT.pack(new))
     return dead
+
+
+def _held_segments(cut: Cut) -> set[int]:
+    """Find the segments that hold chunks of transactions which are not decided."""
+    firsts = [first for first, _ in cut.segments]
+    places = {place for page in cut.open_pages for place in places_of(page)}
+    return {firsts[bisect_right(firsts, place) - 1] for place in places}
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -317,7 +320,23 @@ def _load_rows(view: Reader, state: State) -> None:
         state.load_key(*split_owned(key), used)
     for key, registered in _rows(view, "registry", RegistryRow):
         state.registry[key.decode()] = registered
+    _load_txn_rows(view, state)
     _check_digest(view, "segments", list(view.scan("segments")))
+
+
+def _load_txn_rows(view: Reader, state: State) -> None:
+    for _, row in _rows(view, "transactions", TxnRow):
+        state.load_transaction(row)
+    for key, row in _rows(view, "txn_streams", TxnStreamRow):
+        state.load_txn_stream(*split_pair(key), row)
+    for key, row in _rows(view, "parts", PartsRow):
+        state.load_parts(*split_pair(key), row)
+    for key, row in _rows(view, "positions", PositionRow):
+        state.load_position(*split_owned(key), row)
+    for key, row in _rows(view, "snapshots", SnapshotRow):
+        state.snapshots[key.decode()] = row
+    for key, row in _rows(view, "sinks", SinkRow):
+        state.sinks[key.decode()] = row
 
 
 def _rows(view: Reader, table: str, row: Any) -> list[tuple[bytes, Any]]:

@@ -257,7 +257,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         lengths = data[at:payload_from]
         at = payload_from + payload_bytes
         payload = data[payload_from:at]
-        if flags > _FLAGS:
+        if flags > _FLAGS or flags & _KINDS == _KINDS:
             raise UnknownVersion(f"section flags {flags} are unknown to this semel")
         extras = b""
         if flags & _HAS_EXTRAS:

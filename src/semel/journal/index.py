@@ -49,11 +49,12 @@ class Chunk(Struct, gc=False, eq=False):
         """The frames' positions, counted from the start of the segment."""
         return array("I", self.entries)[1::2]
 
-    def frames(self, offset: int) -> Iterator[int]:
-        """List the positions of the frames from the one that holds `offset` on."""
-        start = bisect_right(self.offsets, offset - self.first) - 1
-        for position in self.positions[start:]:
-            yield self.segment + position
+    def frames(self, offset: int) -> Iterator[tuple[int, int]]:
+        """List the frames from the one that holds `offset` on: position, and first offset."""
+        offsets = self.offsets
+        start = bisect_right(offsets, offset - self.first) - 1
+        for position, base in zip(self.positions[start:], offsets[start:], strict=True):
+            yield self.segment + position, self.first + base
 
 
 def chunk_key(stream: int, first: int) -> bytes:
@@ -123,10 +124,11 @@ class Index:
             oldest.older = self._sealing.get(stream)
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
-    def frames(self, stream: int, offset: int, end: int) -> Iterator[int]:
-        """List the positions of the frames that hold a stream's offsets from `offset` to `end`.
+    def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
+        """List the frames that hold a stream's offsets from `offset` to `end`.
 
-        A hole in the offsets is corruption, never skipped.
+        Each with its position and the first offset it has of the stream: a staged chunk does not
+        know that by itself. A hole in the offsets is corruption, never skipped.
         """
         while offset < end:
             chunk = self._find(stream, offset)

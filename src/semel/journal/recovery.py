@@ -14,6 +14,7 @@ from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
+from semel.journal.memory import Memory, note_places
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
     Tear,
@@ -42,6 +43,7 @@ class Recovered(Struct, frozen=True):
 
     state: State
     index: Index
+    memory: Memory
     segments: Segments
     seed: int
     position: int
@@ -54,23 +56,31 @@ class Recovered(Struct, frozen=True):
 class _Replay:
     """The fold of the journal's tail."""
 
-    def __init__(self, state: State, index: Index, position: Position) -> None:
+    def __init__(self, state: State, store: Store, segments: Segments, position: Position) -> None:
         self.state = state
-        self.index = index
+        self.index = Index(store)
+        self.memory = Memory(store)
+        self._segments = segments
         self.lsn = position.lsn
         self.previous_crc = position.previous_crc
         self.watermark = position.lsn
         self.frames = 0
 
-    def take(self, frame: Frame, segment: int) -> None:
+    def take(self, frame: Frame) -> None:
         record = frame.record
         if isinstance(record, SegmentEnded):
             raise CorruptData("the segment is missing", file=segment_name(frame.lsn))
         if not isinstance(record, SegmentStarted | WatermarkMoved):
-            apply(self.state, record, frame.sections, frame.time_ms)
+            apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
             self.state.touched.clear()
-            for section in frame.sections:
-                self.index.add(section.stream, section.base, section.count, frame.lsn, segment)
+            note_places(
+                self.state.news,
+                frame.sections,
+                lsn=frame.lsn,
+                index=self.index,
+                memory=self.memory,
+                segments=self._segments,
+            )
         self.watermark = max(self.watermark, frame.watermark)
         self.lsn, self.previous_crc = frame.end, frame.crc
         self.frames += 1
@@ -134,7 +144,7 @@ def _recover(
     ends, dead = _sort_out(sorted(firsts), position)
     segments = Segments(disk, seed, ends)
     _check_listed(segments, position, seed)
-    replay = _Replay(state, Index(store), position)
+    replay = _Replay(state, store, segments, position)
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
     _make_durable(disk, segments, tail, replay, data)
@@ -148,6 +158,7 @@ def _recover(
     return Recovered(
         state,
         replay.index,
+        replay.memory,
         segments,
         seed,
         replay.lsn,
@@ -214,7 +225,7 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
     frames = frames_of(data, first, start=replay.lsn, previous_crc=replay.previous_crc, seed=seed)
     try:
         while replay.lsn != end:
-            replay.take(next(frames), first)
+            replay.take(next(frames))
     except Tear as tear:
         at = tear.lsn - first
         if end is not None:

@@ -7,7 +7,26 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-TABLES: Final = ("meta", "streams", "tails", "producers", "keys", "registry", "index", "segments")
+TABLES: Final = (
+    "meta",
+    "streams",
+    "tails",
+    "producers",
+    "keys",
+    "registry",
+    "index",
+    "segments",
+    "transactions",
+    "txn_streams",
+    "parts",
+    "positions",
+    "snapshots",
+    "sinks",
+    "outcomes",
+    "outcome_order",
+    "outcome_owners",
+    "aborted",
+)
 
 
 class StoreFull(Exception):

@@ -10,13 +10,10 @@ import msgspec
 from semel.journal.checkpoint import (
     CHUNK_COUNT,
     COUNTERS_KEY,
-    DIGEST_MODULUS,
-    DIGESTED,
     FILE_NAME,
     POSITION_KEY,
     Position,
     number_key,
-    read_digest,
     split_owned,
 )
 from semel.journal.findings import Known, Progress, Report
@@ -24,6 +21,8 @@ from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
 from semel.journal.seal import BadSeal, seal_of, unseal
 from semel.journal.segments import segment_name
 from semel.journal.store import Reader
+from semel.journal.tables import DIGEST_MODULUS, DIGESTED, read_digest
+from semel.journal.verify_txns import TxnRowCheck
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.machine.state import Stream, add_fork, kept_range
 
@@ -51,6 +50,7 @@ class RowCheck:
                     self._corrupt(table, key, "belongs to a stream that is not there")
         for _ in self._decoded("registry", RegistryRow):
             pass
+        TxnRowCheck(self._view, self._known, self._sound, self._corrupt).check()
         self._check_index()
         self._check_segments()
 

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import File
@@ -22,9 +22,14 @@ from semel.journal.scan import Tear, check_torn, frames_of
 from semel.journal.seal import BadSeal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import Reader
-from semel.machine.events import StreamCreated
+from semel.machine.events import CONTROL, DATA, STAGED, StreamCreated
+from semel.machine.parts import extents_of
+from semel.machine.txn_events import Decided
 from semel.model.errors import CorruptData
 from semel.model.extras import fault_in_extras
+
+# The base of a staged chunk: the decision has it.
+_NOWHERE: Final = 2**64 - 1
 
 
 class Files(Protocol):
@@ -62,7 +67,8 @@ class _Sections:
     def has(self, position: int, stream: int, base: int, count: int) -> bool:
         row = bisect_left(self.positions, position)
         while row < len(self.positions) and self.positions[row] == position:
-            if (self.streams[row], self.bases[row], self.counts[row]) == (stream, base, count):
+            is_there = self.bases[row] in (base, _NOWHERE)
+            if is_there and (self.streams[row], self.counts[row]) == (stream, count):
                 return True
             row += 1
         return False
@@ -304,8 +310,9 @@ class SegmentCheck:
             report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
         self._watermark = max(self._watermark, frame.watermark)
         for section in frame.sections:
-            report.message_count += section.count
-            self._sections.add(at, section.stream, section.base, section.count)
+            report.message_count += section.count if section.kind != CONTROL else 0
+            base = _NOWHERE if section.kind == STAGED else section.base
+            self._sections.add(at, section.stream, base, section.count)
             fault = fault_in_extras(section.extras, section.count) if section.extras else None
             if fault is not None:
                 report.corrupt(name, at, fault)
@@ -329,15 +336,14 @@ class SegmentCheck:
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
-        for section in frame.sections:
-            number = section.stream
+        for number, base, count in _pieces(frame):
             stream = self._known.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
-            if expected != section.base:
+            if expected != base:
                 label = self._known.label(number)
-                message = f"{label} goes on at offset {section.base}, not at {expected}"
+                message = f"{label} goes on at offset {base}, not at {expected}"
                 self._report.corrupt(name, at, message)
-            self._tails[number] = section.base + section.count
+            self._tails[number] = base + count
 
     # ---- the index against the frames -----------------------------------------------------------
 
@@ -372,3 +378,15 @@ class SegmentCheck:
         if len(lost) > 1:
             message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
         self._report.corrupt(segment_name(chunk.segment), at, message)
+
+
+def _pieces(frame: Frame) -> list[tuple[int, int, int]]:
+    """List what a frame adds to streams, in the order of offsets: stream, base, count."""
+    own: dict[int, list[tuple[int, int, int]]] = {kind: [] for kind in (DATA, CONTROL, STAGED)}
+    for section in frame.sections:
+        own[section.kind].append((section.stream, section.base, section.count))
+    placed = []
+    if isinstance(frame.record, Decided):
+        extents = extents_of(frame.record.extents)
+        placed = [(stream, base, count) for _, stream, base, count in extents]
+    return own[DATA] + placed + own[CONTROL]

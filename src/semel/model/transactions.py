@@ -14,6 +14,10 @@ from semel.model.remembered import Remembered
 INLINE: Final = "inline"
 STAGED: Final = "staged"
 
+# What a reader is shown: all but control records, or only what is decided and not aborted.
+READ_UNCOMMITTED: Final = "read_uncommitted"
+READ_COMMITTED: Final = "read_committed"
+
 
 class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=True):
     """A transaction of a registered producer at one epoch."""

@@ -1,0 +1,243 @@
+"""What transactions leave behind: their outcomes, and the offsets that were aborted.
+
+Like the index, what is new since the last checkpoint is in memory and older rows are in the store.
+The state knows neither, so it does not grow with them.
+"""
+
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from semel.journal.index import Index
+from semel.journal.seal import BadSeal, unseal
+from semel.journal.segments import Segments
+from semel.journal.store import Reader, Store
+from semel.machine.events import CONTROL, STAGED, Section
+from semel.machine.txn_rows import AbortedRow, News, OutcomeRow, PlacedRow
+from semel.model.errors import CorruptRead
+from semel.model.transactions import Owner, ProducerOwner
+
+_NUMBER: Final = struct.Struct(">Q")
+_RANGE_KEY: Final = struct.Struct(">QQ")
+_LENGTH: Final = struct.Struct(">H")
+_EPOCH_MAX: Final = (1 << 64) - 1
+_DECODE: Final = msgspec.msgpack.Decoder(OutcomeRow).decode
+
+Range = tuple[int, int]
+Outcomes = dict[str, dict[int, OutcomeRow]]
+
+
+class MemoryCut(Struct, frozen=True):
+    """What a checkpoint is to store."""
+
+    outcomes: Outcomes
+    aborted: dict[int, list[Range]]
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def outcome_key(txn_id: str, epoch: int) -> bytes:
+    """Make the key of an outcome; the epochs of an id are neighbours."""
+    name = txn_id.encode()
+    return _LENGTH.pack(len(name)) + name + _NUMBER.pack(epoch)
+
+
+def owner_prefix(owner: Owner) -> bytes:
+    """Make the beginning of an owner's keys."""
+    is_produced = isinstance(owner, ProducerOwner)
+    name = (owner.id if isinstance(owner, ProducerOwner) else owner.app).encode()
+    return (b"p" if is_produced else b"s") + _LENGTH.pack(len(name)) + name
+
+
+def owner_key(row: OutcomeRow) -> bytes:
+    """Make the key that orders the outcomes of one owner."""
+    is_produced = isinstance(row.owner, ProducerOwner)
+    return owner_prefix(row.owner) + _NUMBER.pack(row.ordinal if is_produced else row.number)
+
+
+def range_key(stream: int, first: int) -> bytes:
+    """Make the key of an aborted range."""
+    return _RANGE_KEY.pack(stream, first)
+
+
+def split_range_key(key: bytes) -> tuple[int, int]:
+    """Read stream and first offset back; raises struct.error if it is no such key."""
+    stream, first = _RANGE_KEY.unpack(key)
+    return stream, first
+
+
+def pack_end(end: int) -> bytes:
+    """Make the value of an aborted range, or the key of an outcome's place in time."""
+    return _NUMBER.pack(end)
+
+
+def unpack_end(value: bytes) -> int:
+    """Read the end of an aborted range."""
+    end: int = _NUMBER.unpack(value)[0]
+    return end
+
+
+def read_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
+    """Read an outcome's row; raises BadSeal or DecodeError."""
+    return _DECODE(unseal("outcomes", key, sealed))
+
+
+# ---- the layers ----------------------------------------------------------------------------------
+
+
+class Memory:
+    """Outcomes and aborted ranges of a running journal."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._fresh = MemoryCut({}, {})
+        self._sealing = MemoryCut({}, {})
+
+    def add(self, row: OutcomeRow | AbortedRow) -> None:
+        """Take what `apply` told."""
+        if isinstance(row, AbortedRow):
+            _add_range(self._fresh.aborted.setdefault(row.stream, []), row.first, row.next)
+        else:
+            outcome = row.outcome
+            self._fresh.outcomes.setdefault(outcome.id, {})[outcome.epoch] = row
+
+    def forget(self, stream: int) -> None:
+        """Drop what is in memory of a removed stream."""
+        self._fresh.aborted.pop(stream, None)
+
+    def cut(self) -> MemoryCut:
+        """Hand over all that is in memory; it stays readable until the checkpoint is done."""
+        self._sealing, self._fresh = self._fresh, MemoryCut({}, {})
+        return self._sealing
+
+    def finish_cut(self) -> None:
+        """The checkpoint holds it now."""
+        self._sealing = MemoryCut({}, {})
+
+    def undo_cut(self) -> None:
+        """The checkpoint did not happen: take it back."""
+        older, newer = self._sealing, self._fresh
+        for txn_id, epochs in newer.outcomes.items():
+            older.outcomes.setdefault(txn_id, {}).update(epochs)
+        for stream, ranges in newer.aborted.items():
+            known = older.aborted.setdefault(stream, [])
+            for first, end in ranges:
+                _add_range(known, first, end)
+        self._fresh, self._sealing = older, MemoryCut({}, {})
+
+    # ---- looking up ------------------------------------------------------------------------------
+
+    def outcome(self, txn_id: str, epoch: int) -> OutcomeRow | None:
+        """Find how a transaction ended."""
+        for layer in (self._fresh, self._sealing):
+            row = layer.outcomes.get(txn_id, {}).get(epoch)
+            if row is not None:
+                return row
+        key = outcome_key(txn_id, epoch)
+        with self._store.read() as view:
+            sealed = view.get("outcomes", key)
+        return None if sealed is None else _checked(key, sealed)
+
+    def last_outcome(self, txn_id: str) -> OutcomeRow | None:
+        """Find how the newest decided transaction of an id ended."""
+        found = [row for layer in (self._fresh, self._sealing) for row in _newest(layer, txn_id)]
+        with self._store.read() as view:
+            stored = view.last_before("outcomes", outcome_key(txn_id, _EPOCH_MAX))
+        if stored is not None and stored[0][: -_NUMBER.size] == outcome_key(txn_id, 0)[:-8]:
+            found.append(_checked(*stored))
+        return max(found, key=lambda row: row.number, default=None)
+
+    def next_aborted(self, stream: int, offset: int) -> Range | None:
+        """Find the first aborted range of a stream that ends behind `offset`."""
+        found = []
+        for layer in (self._fresh, self._sealing):
+            ranges = layer.aborted.get(stream)
+            if ranges:
+                at = bisect_right(ranges, offset, key=_end_of)
+                found += ranges[at : at + 1]
+        with self._store.read() as view:
+            found += _stored_range(view, stream, offset)
+        return min(found, default=None)
+
+
+def _end_of(span: Range) -> int:
+    return span[1]
+
+
+def _add_range(ranges: list[Range], first: int, end: int) -> None:
+    """Add a range; it becomes one with neighbours it touches."""
+    at = bisect_right(ranges, (first, end))
+    if at < len(ranges) and ranges[at][0] == end:
+        end = ranges.pop(at)[1]
+    if at and ranges[at - 1][1] == first:
+        ranges[at - 1] = (ranges[at - 1][0], end)
+    else:
+        insort(ranges, (first, end))
+
+
+def _newest(layer: MemoryCut, txn_id: str) -> list[OutcomeRow]:
+    epochs = layer.outcomes.get(txn_id)
+    return [epochs[max(epochs)]] if epochs else []
+
+
+def _checked(key: bytes, sealed: bytes) -> OutcomeRow:
+    try:
+        return read_outcome(key, sealed)
+    except (BadSeal, msgspec.DecodeError) as error:
+        raise CorruptRead(str(error), file="checkpoint", position=0) from error
+
+
+def _stored_range(view: Reader, stream: int, offset: int) -> list[Range]:
+    key = range_key(stream, offset)
+    before = view.last_before("aborted", key)
+    if before is not None:
+        found = _range_of(before, stream)
+        if found is not None and found[1] > offset:
+            return [found]
+    for row in view.scan("aborted", key):
+        found = _range_of(row, stream)
+        return [] if found is None else [found]
+    return []
+
+
+def _range_of(row: tuple[bytes, bytes], stream: int) -> Range | None:
+    key, sealed = row
+    try:
+        owner, first = split_range_key(key)
+        if owner != stream:
+            return None
+        return first, unpack_end(unseal("aborted", key, sealed))
+    except (BadSeal, struct.error) as error:
+        raise CorruptRead(str(error), file="checkpoint", position=0) from error
+
+
+def note_places(
+    news: list[News],
+    sections: Iterable[Section],
+    *,
+    lsn: int,
+    index: Index,
+    memory: Memory,
+    segments: Segments,
+) -> None:
+    """Index a frame, in the order of offsets: messages, placed chunks, then control records."""
+    segment = segments.first_of(lsn)
+    controls = []
+    for section in sections:
+        if section.kind == CONTROL:
+            controls.append(section)
+        elif section.kind != STAGED:
+            index.add(section.stream, section.base, section.count, lsn, segment)
+    for row in news:
+        if isinstance(row, PlacedRow):
+            index.add(row.stream, row.base, row.count, row.lsn, segments.first_of(row.lsn))
+        else:
+            memory.add(row)
+    for section in controls:
+        index.add(section.stream, section.base, 1, lsn, segment)
+    news.clear()

@@ -1,0 +1,88 @@
+"""Which tables a checkpoint has, and the count and digest that guard each."""
+
+import struct
+from typing import Final
+
+from semel.journal.seal import seal, seal_of, unseal
+from semel.journal.store import Reader, Writer
+
+_DIGEST_PREFIX: Final = b"digest/"
+_DIGEST: Final = struct.Struct("<QQ")
+DIGEST_MODULUS: Final = 1 << 64
+
+# What a start loads and checks as a whole.
+LOADED: Final = (
+    "streams",
+    "tails",
+    "producers",
+    "keys",
+    "registry",
+    "segments",
+    "transactions",
+    "txn_streams",
+    "parts",
+    "positions",
+    "snapshots",
+    "sinks",
+)
+# What grows with history: looked up row by row, checked as a whole by `doctor --verify` only.
+LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
+DIGESTED: Final = (*LOADED, *LOOKED_UP)
+
+
+class Tables:
+    """A transaction that keeps each table's row count and digest."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self._digests = {table: read_digest(writer, table) for table in DIGESTED}
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set a row."""
+        sealed = seal(table, key, value)
+        self._account(table, self.writer.get(table, key), sealed)
+        self.writer.put(table, key, sealed)
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Remove a row, if it is there."""
+        self._account(table, self.writer.get(table, key), None)
+        self.writer.delete(table, key)
+
+    def _account(self, table: str, old: bytes | None, new: bytes | None) -> None:
+        count, digest = self._digests[table]
+        if old is not None:
+            count, digest = count - 1, digest - seal_of(old)
+        if new is not None:
+            count, digest = count + 1, digest + seal_of(new)
+        self._digests[table] = count, digest % DIGEST_MODULUS
+
+    def delete_all(self, table: str, prefix: bytes) -> None:
+        """Remove the rows whose keys begin with `prefix`."""
+        for key in keys_of(self.writer, table, prefix):
+            self.delete(table, key)
+
+    def finish(self) -> None:
+        """Store the counts and digests."""
+        for table, (count, digest) in self._digests.items():
+            key = _DIGEST_PREFIX + table.encode()
+            self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
+
+
+def keys_of(reader: Reader, table: str, prefix: bytes) -> list[bytes]:
+    """List the keys that begin with `prefix`."""
+    found = []
+    for key, _ in reader.scan(table, prefix):
+        if not key.startswith(prefix):
+            break
+        found.append(key)
+    return found
+
+
+def read_digest(reader: Reader, table: str) -> tuple[int, int]:
+    """Read a table's row count and digest."""
+    key = _DIGEST_PREFIX + table.encode()
+    sealed = reader.get("meta", key)
+    if sealed is None:
+        return 0, 0
+    count, digest = _DIGEST.unpack(unseal("meta", key, sealed))
+    return count, digest

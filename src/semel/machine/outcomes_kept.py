@@ -1,0 +1,17 @@
+"""How long an outcome is remembered."""
+
+from semel.machine.state import State
+from semel.machine.txn_rows import OutcomeRow
+from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
+from semel.model.transactions import ProducerOwner
+
+
+def is_kept(state: State, row: OutcomeRow, now_ms: int) -> bool:
+    """Tell whether an outcome still answers; one that does not may be gone from the store."""
+    if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
+        return False
+    owner = row.owner
+    if isinstance(owner, ProducerOwner):
+        return row.ordinal >= state.registry[owner.id].decided - OUTCOMES_PER_PRODUCER_MAX
+    sink = state.sinks.get(owner.app)
+    return sink is None or row.number >= sink.outcomes_from
