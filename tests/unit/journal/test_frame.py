@@ -7,13 +7,13 @@ and the file is right. Only what version 1 never had may be added, with new fram
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
-`tests/data/frame_v1_extras.bin` and `frame_v1_claims.bin` are the same for what came later:
-sections with extras, and claims.
+`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin` and `frame_v1_transactions.bin` are the same
+for what came later: sections with extras, claims, and transactions.
 """
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from hypothesis import given
@@ -35,17 +35,21 @@ from semel.journal.frame import (
     WatermarkMoved,
     peek_length,
 )
-from semel.machine import events
+from semel.machine import events, txn_events
 from semel.machine.events import Mark, Section
+from semel.machine.parts import pack_extent
 from semel.machine.rows import ForkRow, StreamRow
+from semel.machine.txn_rows import SnapshotRow
 from semel.model.checksum import crc32c
 from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
+from semel.model.transactions import ProducerOwner, SinkOwner, SnapshotRange
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 GOLDEN = DATA / "frame_v1.bin"
 GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
 GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
+GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 SEED = codec.seed_of(b"sixteen bytes id")
 
 
@@ -148,10 +152,51 @@ CLAIMS_CASES = (
     Case(events.ProducerClaimed(NUMBER_MAX, "é", "sparse", NUMBER_MAX, "ÿ")),
 )
 
+PRODUCED = ProducerOwner("p", 7)
+SUNK = SinkOwner("app", 17, 3)
+CONTROLLED = Section(1, 9, 1, b"", kind=events.CONTROL)
+PINNED = SnapshotRow(4, (SnapshotRange("é", "inc", 3, NUMBER_MAX),), "sha256:x")
+ENDED = (txn_events.Ended(1, True, "", ((1, 9),)), txn_events.Ended(2, False, "fenced"))
+
+TXN_CASES = (
+    Case(txn_events.TxnBegun(1, "t", 1, "inline", PRODUCED, True, 60_000, (1, 2))),
+    Case(txn_events.TxnBegun(2, "ü", 2, "staged", SUNK, False, None, (), ENDED), (CONTROLLED,)),
+    Case(txn_events.TxnExtended(1, (3,), (("g", 1, 5),))),
+    Case(events.TxnPublished(1, events.StreamAppended(1, mark=DENSE_MARK)), (JOINED,)),
+    Case(txn_events.ChunkStaged(2, 0), (replace(JOINED, kind=events.STAGED, extras=KEYED),)),
+    Case(txn_events.TxnPrepared(2)),
+    Case(
+        txn_events.Decided(
+            ENDED,
+            pack_extent(512, 1, 7, 2),
+            (("g", 1, 5),),
+            txn_events.CommitMark("p", 7, 3),
+            None,
+            True,
+        ),
+        (JOINED, CONTROLLED),
+    ),
+    Case(txn_events.Decided(sink=txn_events.SinkMark("app", "q", 17, None))),
+    Case(
+        events.ProducerRaised(ENDED, events.StreamAppended(1, mark=DENSE_MARK)),
+        (JOINED, CONTROLLED),
+    ),
+    Case(events.ProducerRaised(ENDED, None, events.ProducerRegistered("p", 8, False))),
+    Case(txn_events.PositionsMoved((("g", 1, NUMBER_MAX),))),
+    Case(txn_events.SnapshotPinned("g", PINNED)),
+    Case(txn_events.SinkRebound("app", "q", 3)),
+    Case(txn_events.SinkForgotten("app")),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
-    [(GOLDEN, CASES), (GOLDEN_EXTRAS, EXTRAS_CASES), (GOLDEN_CLAIMS, CLAIMS_CASES)],
-    ids=["first", "extras", "claims"],
+    [
+        (GOLDEN, CASES),
+        (GOLDEN_EXTRAS, EXTRAS_CASES),
+        (GOLDEN_CLAIMS, CLAIMS_CASES),
+        (GOLDEN_TXN, TXN_CASES),
+    ],
+    ids=["first", "extras", "claims", "transactions"],
 )
 
 
@@ -191,8 +236,8 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 
 
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
-    assert {type(case.record) for case in (*CASES, *CLAIMS_CASES)} == set(KINDS)
-    assert set(events.Event.__args__) < set(KINDS)
+    assert {type(case.record) for case in (*CASES, *CLAIMS_CASES, *TXN_CASES)} == set(KINDS)
+    assert set(get_args(events.Event)) < set(KINDS)
 
 
 # ---- round trips ---------------------------------------------------------------------------------
@@ -365,10 +410,11 @@ def test_a_newer_version_or_kind_is_told_from_damage() -> None:
         decode(forged(99, meta))
 
 
-def test_unknown_section_flags_are_told_from_damage() -> None:
-    section = struct.pack("<QQIIII", 1, 0, 1, 1, 0, 4) + b"x"
+@pytest.mark.parametrize("flags", [16, events.CONTROL | events.STAGED])
+def test_unknown_section_flags_are_told_from_damage(flags: int) -> None:
+    section = struct.pack("<QQIIII", 1, 0, 1, 1, 0, flags) + b"x"
     meta = codec.encode_meta(events.StreamAppended(1))
-    with pytest.raises(UnknownVersion, match="flags 4"):
+    with pytest.raises(UnknownVersion, match=f"flags {flags}"):
         decode(forged(KINDS[events.StreamAppended], meta, section, sections=1))
 
 
