@@ -1,0 +1,228 @@
+"""Short words for transactions, and a machine that keeps what they leave behind."""
+
+from msgspec.structs import replace
+
+from semel.machine import MachineLimits, apply
+from semel.machine.txn_rows import AbortedRow, OutcomeRow, PlacedRow
+from semel.model.commands import Append, Batch, ProducerTag, TxnTag
+from semel.model.outcomes import Outcome, Refusal
+from semel.model.remembered import Remembered
+from semel.model.transactions import (
+    INLINE,
+    STAGED,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Begin,
+    Commit,
+    CommitAppend,
+    CommitTxn,
+    EngineCommand,
+    FenceTxn,
+    Listed,
+    Owner,
+    Position,
+    Prepare,
+    ProducerOwner,
+    SinkOwner,
+    SinkTag,
+    TxnCall,
+)
+from semel.model.txn_outcomes import Begun
+from tests.unit.machine.builders import TEXT, Machine, Written, create, dense
+
+FRAME_BYTES = 64  # as far as these tests are concerned
+
+
+class TxnMachine(Machine):
+    """A machine that files outcomes and aborted ranges, and hands them in as facts."""
+
+    def __init__(self, limits: MachineLimits | None = None) -> None:
+        super().__init__(limits)
+        self.outcomes: dict[tuple[str, int], OutcomeRow] = {}
+        self.aborted: list[AbortedRow] = []
+        self.placed: list[PlacedRow] = []
+
+    def execute(self, command: EngineCommand) -> Outcome:
+        return super().execute(self.with_facts(command))
+
+    def replay(self, written: Written) -> None:
+        self.journal.append(written)
+        apply(self.state, *written, len(self.journal) * FRAME_BYTES)
+        self.state.touched.clear()
+        for row in self.state.news:
+            if isinstance(row, OutcomeRow):
+                self.outcomes[row.outcome.id, row.outcome.epoch] = row
+            elif isinstance(row, AbortedRow):
+                self.aborted.append(row)
+            else:
+                self.placed.append(row)
+        self.state.news.clear()
+
+    def facts(self, txn_id: str, epoch: int) -> tuple[Remembered | None, int]:
+        row = self.outcomes.get((txn_id, epoch))
+        epochs = [known for name, known in self.outcomes if name == txn_id]
+        return None if row is None else row.outcome, max(epochs, default=0)
+
+    def with_facts(self, command: EngineCommand) -> EngineCommand:
+        if isinstance(command, Begin):
+            return replace(command, last_epoch=self.facts(command.id, 0)[1])
+        if isinstance(command, TxnCall):
+            remembered, last = self.facts(command.id, command.epoch)
+            return replace(command, remembered=remembered, last_epoch=last)
+        if isinstance(command, Append) and command.transaction is not None:
+            tag = command.transaction
+            remembered, last = self.facts(tag.id, tag.epoch)
+            tag = replace(tag, remembered=remembered, last_epoch=last)
+            return replace(command, transaction=tag)
+        if isinstance(command, Commit):
+            listed = tuple(self._listed(named) for named in command.transactions)
+            return replace(command, transactions=listed)
+        return command
+
+    def _listed(self, named: Listed) -> Listed:
+        remembered, last = self.facts(named.id, named.epoch)
+        return replace(named, remembered=remembered, last_epoch=last)
+
+    def stable(self, path: str = "s") -> int:
+        return self.stream(path).tail.stable
+
+
+def txn_machine(*commands: EngineCommand, limits: MachineLimits | None = None) -> TxnMachine:
+    """A machine with the streams s and r, and whatever follows."""
+    machine = TxnMachine(limits)
+    for command in (create(), create("r"), *commands):
+        outcome = machine.execute(command)
+        assert not isinstance(outcome, Refusal), (command, outcome)
+    return machine
+
+
+def by(name: str = "p", epoch: int = 0) -> ProducerOwner:
+    return ProducerOwner(name, epoch)
+
+
+def sunk(version: int = 1, partition: int = 0, app: str = "app") -> SinkOwner:
+    return SinkOwner(app, version, partition)
+
+
+def begin(
+    txn_id: str = "t",
+    owner: Owner | None = None,
+    *,
+    kind: str = INLINE,
+    streams: tuple[str, ...] = ("s", "r"),
+    implicit: bool = False,
+    timeout: int | None = None,
+    now: int = 0,
+) -> Begin:
+    return Begin(now, txn_id, owner or by(), kind, timeout, streams, implicit)
+
+
+def stage(txn_id: str = "t", owner: Owner | None = None, *, now: int = 0) -> Begin:
+    """Begin a staged one."""
+    return begin(txn_id, owner, kind=STAGED, now=now)
+
+
+def publish(
+    seq: int = 0,
+    body: bytes | Batch | None = b"x",
+    *,
+    txn: str = "t",
+    epoch: int = 1,
+    path: str = "s",
+    tag: ProducerTag | None = None,
+    now: int = 0,
+    kind: str | None = TEXT,
+    error: str | None = None,
+    if_match: int | None = None,
+    stream_seq: str | None = None,
+    key: str | None = None,
+    close: bool = False,
+) -> Append:
+    """Append to an inline transaction of p at epoch 0."""
+    batch = Batch(body) if isinstance(body, bytes) else body
+    return Append(
+        path,
+        now,
+        kind,
+        batch,
+        error,
+        close,
+        tag or dense(seq, epoch=0),
+        stream_seq,
+        if_match,
+        key,
+        TxnTag(txn, epoch),
+    )
+
+
+def chunk(
+    seq: int | None = 0,
+    body: bytes | Batch | None = b"x",
+    *,
+    txn: str = "t",
+    epoch: int = 1,
+    path: str = "s",
+    now: int = 0,
+    kind: str | None = TEXT,
+    error: str | None = None,
+    if_match: int | None = None,
+) -> Append:
+    batch = Batch(body) if isinstance(body, bytes) else body
+    tag = TxnTag(txn, epoch, seq)
+    return Append(path, now, kind, batch, error, if_match=if_match, transaction=tag)
+
+
+def commit(txn: str = "t", epoch: int = 1, *, now: int = 0, **more: object) -> CommitTxn:
+    return CommitTxn(now, txn, epoch, **more)  # type: ignore[arg-type]
+
+
+def abort(txn: str = "t", epoch: int = 1, *, now: int = 0, **more: object) -> AbortTxn:
+    return AbortTxn(now, txn, epoch, **more)  # type: ignore[arg-type]
+
+
+def fence(txn: str = "t", epoch: int = 1, *, now: int = 0) -> FenceTxn:
+    return FenceTxn(now, txn, epoch, by_operator=True)
+
+
+def prepare(txn: str = "t", epoch: int = 1, *, now: int = 0, **more: object) -> Prepare:
+    return Prepare(now, txn, epoch, **more)  # type: ignore[arg-type]
+
+
+def add_streams(*paths: str, txn: str = "t", epoch: int = 1) -> AddStreams:
+    return AddStreams(0, txn, epoch, streams=paths)
+
+
+def add_positions(*moves: tuple[str, int], txn: str = "t", group: str = "g") -> AddPositions:
+    positions = tuple(Position(group, path, to) for path, to in moves)
+    return AddPositions(0, txn, 1, positions=positions)
+
+
+def one_shot(
+    *bodies: tuple[str, bytes],
+    seq: int = 0,
+    epoch: int = 0,
+    producer: str | None = "p",
+    sink: SinkTag | None = None,
+    listed: tuple[tuple[str, int], ...] = (),
+    positions: tuple[Position, ...] = (),
+    expects: tuple[tuple[str, int], ...] = (),
+    now: int = 0,
+) -> Commit:
+    is_sunk = sink is not None
+    return Commit(
+        now,
+        None if is_sunk else producer,
+        None if is_sunk else epoch,
+        None if is_sunk else seq,
+        sink,
+        tuple(CommitAppend(path, TEXT, Batch(body)) for path, body in bodies),
+        tuple(Listed(txn_id, known) for txn_id, known in listed),
+        positions,
+        expects,
+    )
+
+
+def epoch_of(outcome: Outcome) -> int:
+    assert isinstance(outcome, Begun), outcome
+    return outcome.epoch
