@@ -145,7 +145,7 @@ def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | No
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:
-        oldest = state.by_txn[next(iter(stream.open))]
+        oldest = state.by_txn[min(stream.open)]
         return StreamInTransaction(oldest.row.id)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None

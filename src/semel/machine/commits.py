@@ -19,6 +19,7 @@ from semel.model.media import same_media_type
 from semel.model.outcomes import (
     ContentTypeConflict,
     EpochMustStartAtZero,
+    InvalidRequest,
     Outcome,
     PreconditionFailed,
     Refusal,
@@ -93,7 +94,11 @@ def _judge_producer(state: State, command: Commit) -> Outcome | None:
 
 def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
     listed: list[Txn] = []
+    names: set[str] = set()
     for named in command.transactions:
+        if named.id in names:
+            return InvalidRequest("transactions")  # 5
+        names.add(named.id)
         txn = _find_listed(state, command, named)
         if not isinstance(txn, Txn):
             return txn  # 5, s6
@@ -116,18 +121,15 @@ def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
         return aborted_before(found) if found.decision == ABORTED else over(found)
     if not isinstance(found, Txn):
         return found
-    refusal = refuse_owner(found, command.producer_id, command.producer_epoch)
-    if refusal is None and found.row.kind != STAGED:
-        refusal = InvalidTxnState(found.row.kind)
-    return refusal or found
+    if found.row.kind != STAGED:
+        return InvalidTxnState(found.row.kind)
+    return refuse_owner(found, command.producer_id, command.producer_epoch) or found
 
 
 def _refuse_branch(
     found: Txn | Remembered | Outcome, sink: SinkTag, named: Listed
 ) -> Txn | Outcome:
     """Refuse a transaction that is none of the sink's, or not ready."""
-    if isinstance(found, Remembered) and found.decision != ABORTED:
-        return over(found)
     if not isinstance(found, Txn):
         return BranchMissing(named.id)  # s6
     owner = found.row.owner

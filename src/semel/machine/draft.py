@@ -7,7 +7,7 @@ from semel.machine.sections import section_of
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_events import Ended
 from semel.model.commands import Batch
-from semel.model.remembered import BY_FENCE
+from semel.model.remembered import BY_FENCE, BY_OPERATOR
 from semel.model.transactions import INLINE, ProducerOwner
 
 
@@ -67,14 +67,15 @@ class Draft:
                     markers.append((number, base))
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
-    def fence(self, producer_id: str, epoch: int, *, but: int = 0) -> None:
-        """Abort what a producer's older instances left open."""
+    def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
+        """Abort what a producer's older instances left open; one is `named` by an operator."""
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]
             owner = txn.row.owner
             assert isinstance(owner, ProducerOwner)
-            if owner.epoch < epoch and number != but:
-                self.end(txn, is_committed=False, reason=BY_FENCE)
+            if owner.epoch < epoch:
+                reason = BY_OPERATOR if number == named else BY_FENCE
+                self.end(txn, is_committed=False, reason=reason)
 
 
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:

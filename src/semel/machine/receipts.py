@@ -48,12 +48,18 @@ def push(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Find a dense producer's receipt: sequences are consecutive, so its place is known."""
+    """Find a dense producer's receipt: sequences are consecutive, so its place is known.
+
+    Unless transactions used some in between: then it has to be looked for.
+    """
     if seq > last_seq:
         return None
     index = held(ring) - 1 - (last_seq - seq)
-    if index >= 0:
-        return unpack(ring, index)
+    receipt = unpack(ring, index) if index >= 0 else None
+    if receipt is None or receipt.last_seq != seq:
+        receipt = find_sparse(ring, first_seq=seq, last_seq=seq)
+    if receipt is not None:
+        return receipt
     return unpack(zero, 0) if seq == 0 and zero else None
 
 

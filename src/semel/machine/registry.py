@@ -77,7 +77,7 @@ def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
     stream, row = found
     if row.is_expired:
         return Decision(UnknownProducer())
-    is_busy = row.txn in state.by_txn
+    is_busy = not state.owned.get((True, command.producer_id), set()).isdisjoint(stream.open or ())
     if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))

@@ -67,7 +67,7 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
         know_stream(state.by_number[number], txn.row.number)
 
 
-def apply_extended(state: State, event: TxnExtended, _sections: Sections, _time_ms: int) -> None:
+def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
     """Add streams and positions to a transaction."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
@@ -76,7 +76,7 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, _time_
         moves[group, number] = offset
         know_stream(state.by_number[number], event.txn)
     positions = tuple((group, number, offset) for (group, number), offset in moves.items())
-    _set_row(state, txn, replace(txn.row, positions=positions))
+    _set_row(state, txn, replace(txn.row, positions=positions, touched_ms=time_ms))
 
 
 def apply_staged(
@@ -116,8 +116,7 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     append = event.append
     stream, txn = state.by_number[append.stream], state.by_txn[event.txn]
     (section,) = sections
-    old, mark = stream.tail, append.mark
-    assert mark is not None
+    old = stream.tail
     invariant(section.base == old.tail and not old.is_closed, "offsets do not join")
     number, first = append.stream, old.tail
     known = txn.streams.get(number, TxnStreamRow())
@@ -132,7 +131,8 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     if append.stream_seq is not None:
         stream.tail = replace(stream.tail, stream_seq=append.stream_seq)
         state.dirty.tails[number] = stream.tail
-    _remember_publish(state, stream, mark, event.txn, first)
+    if append.mark is not None:
+        _remember_publish(state, stream, append.mark, event.txn, first)
 
 
 def _remember_publish(
@@ -141,6 +141,8 @@ def _remember_publish(
     if stream.producers is None:
         stream.producers = {}
     old = stream.producers.get(mark.id)
+    if old is None or old.is_expired:
+        state.live_producers += 1
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
     receipt = receipts.pack(mark.first_seq, mark.last_seq, first, tail, mark.digest)
     row = ProducerRow(DENSE, mark.epoch, None, (), -1, b"", b"", None, time_ms)
@@ -181,9 +183,10 @@ def leave_everything(state: State, stream: Stream) -> None:
     number = stream.row.number
     for txn_number in sorted(stream.txns or ()):
         txn = state.by_txn[txn_number]
+        deleted = txn.row.deleted
         if txn.streams.pop(number, None) is not None:
             state.dirty.txn_streams[txn_number, number] = None
-        deleted = tuple(sorted({*txn.row.deleted, stream.row.path}))
+            deleted = tuple(sorted({*deleted, stream.row.path}))
         positions = tuple(move for move in txn.row.positions if move[1] != number)
         _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions))
     for group in stream.positions or ():

@@ -3,7 +3,7 @@
 from semel.machine.draft import Draft
 from semel.machine.events import Decision
 from semel.machine.named import refused
-from semel.machine.parts import extents_of
+from semel.machine.parts import extents_of, parts_of
 from semel.machine.state import State, Txn
 from semel.machine.txn_events import CommitMark, Decided, TxnPrepared
 from semel.machine.txn_find import find, find_called, over
@@ -99,12 +99,14 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
 
 
 def refuse_closed(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to put chunks into a stream that was closed."""
-    for number, row in txn.streams.items():
-        stream = state.by_number[number]
-        if row.chunks and stream.tail.is_closed:
-            return refused(stream.row.path, StreamClosed(stream.tail.tail))
-    return None
+    """Refuse to put chunks into a stream that was closed: the first one in their order."""
+    by_number = state.by_number
+    closed = {n for n, row in txn.streams.items() if row.chunks and by_number[n].tail.is_closed}
+    if not closed:
+        return None
+    number = next(number for _, number, _ in parts_of(txn.pages) if number in closed)
+    stream = by_number[number]
+    return refused(stream.row.path, StreamClosed(stream.tail.tail))
 
 
 def _committed_before(found: Remembered) -> Outcome:
@@ -130,14 +132,15 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
     is_fence = isinstance(command, FenceTxn)
     reason = BY_OPERATOR if is_fence or command.by_operator else BY_REQUEST
     draft, mark = Draft(state), None
-    draft.end(txn, is_committed=False, reason=reason)
     owner = txn.row.owner
     if is_fence and isinstance(owner, ProducerOwner):
         epoch = state.registry[owner.id].epoch
         if epoch >= NUMBER_MAX:
             return Decision(EpochExhausted(epoch))
         mark = CommitMark(owner.id, epoch + 1, None)
-        draft.fence(owner.id, epoch + 1, but=txn.row.number)
+        draft.fence(owner.id, epoch + 1, named=txn.row.number)
+    else:
+        draft.end(txn, is_committed=False, reason=reason)
     event = Decided(tuple(draft.ended), producer=mark, by_operator=reason == BY_OPERATOR)
     outcome = Aborted(txn.row.id, txn.row.epoch, reason)
     return Decision(outcome, event, tuple(draft.sections))

@@ -70,11 +70,13 @@ def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
         return InvalidRequest("batch")  # 6c
     if stream.row.number in txn.streams:
         return None
-    if not txn.row.is_implicit:
-        return PartitionNotInTxn()  # 6d
-    if len(txn.streams) >= TXN_STREAMS_MAX:
-        return LimitReached("transaction_streams", TXN_STREAMS_MAX)
-    return None
+    return None if txn.row.is_implicit else PartitionNotInTxn()  # 6d
+
+
+def _refuse_more_streams(txn: Txn, stream: Stream) -> Outcome | None:
+    if stream.row.number in txn.streams or len(txn.streams) < TXN_STREAMS_MAX:
+        return None
+    return LimitReached("transaction_streams", TXN_STREAMS_MAX)  # 15
 
 
 # ---- inline --------------------------------------------------------------------------------------
@@ -84,35 +86,54 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     tag = command.producer
     if tag is None or tag.mode != DENSE or tag.epoch is None:
         return Decision(InvalidRequest("producer"))
+    if stream.tail.dedup_from is None:
+        return _decide_unguarded(state, txn, stream, command)
     row = stream.producers.get(tag.id) if stream.producers else None
-    registered = state.registry[tag.id]
-    refusal = identity(tag, row, registered.epoch)
+    refusal = identity(tag, row, state.registry[tag.id].epoch)
     if refusal is not None:
         return Decision(refusal)  # 7
     digest = digest_of_append(stream, command)
     known = row if row is not None and row.epoch == tag.epoch and not row.is_expired else None
-    repeat = None
     if known is not None and known.txn == txn.row.number:
         repeat = _repeat(stream, tag, known, digest, state.limits.receipts)
-    if repeat is not None:
-        return Decision(repeat)  # 8
+        if repeat is not None:
+            return Decision(repeat)  # 8
     refusal = (
         refuse_stream(state, stream, command)
         or _refuse_sequence(txn, tag, known)  # 11
         or refuse_content(stream, command)
         or refuse_room(state, stream, tag)
+        or _refuse_more_streams(txn, stream)
     )
     if refusal is not None:
         return Decision(refusal)
     mark = Mark(
         tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, tag.cursor
     )
-    number, base, batch = stream.row.number, stream.tail.tail, command.batch
+    return _accept_inline(txn, stream, command, mark)
+
+
+def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+    """Decide a publish to a stream that does not look for duplicates."""
+    refusal = (
+        refuse_stream(state, stream, command)
+        or refuse_content(stream, command)
+        or _refuse_more_streams(txn, stream)
+    )
+    return _accept_inline(txn, stream, command, None) if refusal is None else Decision(refusal)
+
+
+def _accept_inline(txn: Txn, stream: Stream, command: Append, mark: Mark | None) -> Decision:
+    number, base = stream.row.number, stream.tail.tail
+    tag, batch = command.producer, command.batch
+    assert tag is not None
     assert batch is not None
     append = StreamAppended(number, stream_seq=command.stream_seq, mark=mark)
-    event = TxnPublished(txn.row.number, append)
-    outcome = Appended(base, base + batch.count, False, tag.epoch, tag.last_seq)
+    outcome = Appended(
+        base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=mark is None
+    )
     section = section_of(number, base, batch, stream.row.content_type)
+    event = TxnPublished(txn.row.number, append)
     return Decision(outcome, event, (section,), grows=True)
 
 
@@ -145,8 +166,10 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     assert tag is not None
     if command.producer is not None:
         return Decision(InvalidRequest("producer"))
-    if command.stream_seq is not None or command.if_match is not None:
-        return Decision(InvalidRequest("precondition"))
+    if command.stream_seq is not None:
+        return Decision(InvalidRequest("stream_seq"))
+    if command.if_match is not None:
+        return Decision(InvalidRequest("if_match"))
     if tag.seq is None:
         return Decision(InvalidRequest("transaction_seq"))
     expected = txn.row.next_seq
@@ -155,7 +178,7 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     refusal = refuse_stream(state, stream, command)
     if refusal is None and tag.seq > expected:
         refusal = SequenceGap(expected, tag.seq)  # 11
-    refusal = refusal or refuse_content(stream, command)
+    refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(txn, stream)
     if refusal is not None:
         return Decision(refusal)
     if expected >= TXN_CHUNKS_MAX:

@@ -21,7 +21,7 @@ def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
     for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
         spans[number], counts[number] = (first, end), end - first
     return Result(
-        tuple(
+        _sorted(
             StreamResult(state.by_number[number].row.path, *span, counts[number])
             for number, span in spans.items()
         ),
@@ -37,7 +37,7 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
     moves = [move for row in listed for move in row.positions]
     return Result(
-        tuple(
+        _sorted(
             StreamResult(state.by_number[number].row.path, first, end, end - first)
             for number, first, end in _joined(pieces)
         ),
@@ -56,8 +56,10 @@ def _joined(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]
 
 
 def _positions(state: State, moves: Moves) -> tuple[PositionResult, ...]:
-    last = {(group, number): offset for group, number, offset in moves}
-    return tuple(
-        PositionResult(group, state.by_number[number].row.path, offset)
-        for (group, number), offset in last.items()
-    )
+    by_number = state.by_number
+    last = {(group, by_number[number].row.path): offset for group, number, offset in moves}
+    return tuple(PositionResult(*name, offset) for name, offset in sorted(last.items()))
+
+
+def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
+    return tuple(sorted(results, key=lambda result: result.path))

@@ -163,8 +163,7 @@ def _in_commit_append(append: CommitAppend) -> str | None:
 
 
 def _in_listed(command: Commit) -> str | None:
-    names = {listed.id for listed in command.transactions}
-    is_sound = len(names) == len(command.transactions) and all(
+    is_sound = all(
         is_name(listed.id, TXN_ID_BYTES_MAX) and is_number(listed.epoch)
         for listed in command.transactions
     )

@@ -1,0 +1,614 @@
+"""Transactions on a broker: across restarts and checkpoints, for readers, and as time passes."""
+
+import struct
+
+import pytest
+
+from semel.broker.broker import TAIL, ReadDone
+from semel.journal.verify import verify
+from semel.machine import txn_views as views
+from semel.model.commands import (
+    Append,
+    Batch,
+    Create,
+    Delete,
+    ForkRequest,
+    ProducerTag,
+    Trim,
+    TxnTag,
+)
+from semel.model.limits import OUTCOME_WINDOW_MS, SINK_IDLE_MS
+from semel.model.outcomes import (
+    Appended,
+    BatchTooLarge,
+    Created,
+    OffsetBeyondTail,
+    Outcome,
+    SubOffsetInvalid,
+)
+from semel.model.remembered import ABORTED, BY_TIMEOUT, COMMITTED, Remembered, Result
+from semel.model.transactions import (
+    INLINE,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    STAGED,
+    AbortTxn,
+    AddStreams,
+    Begin,
+    Commit,
+    CommitAppend,
+    CommitTxn,
+    Listed,
+    PinSnapshot,
+    Position,
+    Prepare,
+    ProducerOwner,
+    SetPositions,
+    SinkOwner,
+    SinkTag,
+    SnapshotRange,
+)
+from semel.model.txn_outcomes import (
+    Aborted,
+    Begun,
+    Committed,
+    InvalidTxnState,
+    Staged,
+    StaleTransaction,
+    StreamRefused,
+    TxnAborted,
+    TxnTimedOut,
+    UnknownTransaction,
+)
+from tests.unit.broker.bed import Bed
+
+TEXT = "text/plain"
+
+
+class TxnBed(Bed):
+    """A bed with short words for transactions; the streams s and r are there."""
+
+    def __init__(self, *, segment_bytes: int = 4096) -> None:
+        super().__init__(segment_bytes=segment_bytes)
+        for path in ("s", "r"):
+            self.execute(self.create(path))
+
+    def begin(self, txn: str = "t", *, kind: str = INLINE, producer: str = "p") -> Outcome:
+        owner = ProducerOwner(producer, 0)
+        return self.execute(Begin(self.now_ms, txn, owner, kind, 1_000, (), True))
+
+    def publish(
+        self, seq: int, body: bytes = b"x", *, txn: str = "t", epoch: int = 1, path: str = "s"
+    ) -> Outcome:
+        tag = ProducerTag("p", seq, seq, 0)
+        return self.execute(
+            Append(
+                path,
+                self.now_ms,
+                TEXT,
+                Batch(body),
+                producer=tag,
+                transaction=TxnTag(txn, epoch),
+            )
+        )
+
+    def chunk(self, seq: int, body: bytes, *, txn: str = "t", path: str = "s") -> Outcome:
+        tag = TxnTag(txn, 1, seq)
+        return self.execute(Append(path, self.now_ms, TEXT, Batch(body), transaction=tag))
+
+    def commit(self, txn: str = "t", epoch: int = 1) -> Outcome:
+        return self.execute(CommitTxn(self.now_ms, txn, epoch))
+
+    def abort(self, txn: str = "t", epoch: int = 1) -> Outcome:
+        return self.execute(AbortTxn(self.now_ms, txn, epoch))
+
+    def read(
+        self,
+        path: str = "s",
+        *,
+        offset: int | None = None,
+        committed: bool = True,
+        bytes_max: int = 1 << 20,
+    ) -> ReadDone:
+        isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
+        got: list[Outcome] = []
+        self.broker.read(
+            path,
+            offset,
+            now_ms=self.now_ms,
+            reply=got.append,
+            bytes_max=bytes_max,
+            isolation=isolation,
+        )
+        assert isinstance(got[0], ReadDone), got
+        return got[0]
+
+    def messages(self, path: str = "s", *, committed: bool = True) -> list[tuple[int, bytes]]:
+        slices = self.read(path, committed=committed).slices
+        return [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
+
+    def fill(self, count: int = 12) -> None:
+        """Write enough to begin another segment, or several."""
+        for _ in range(count):
+            self.execute(self.append(bytes(700), "r"))
+
+    def outcome(self, txn: str = "t", epoch: int | None = 1) -> Remembered | Outcome | None:
+        got: list[Remembered | Outcome | None] = []
+        self.broker.outcome(txn, epoch, now_ms=self.now_ms, reply=got.append)
+        return got[0]
+
+    def is_sound(self) -> bool:
+        report = verify(self.disk, self.store)
+        assert not report.findings, report.findings
+        return report.is_sound
+
+
+def slow_restart(bed: TxnBed) -> None:
+    bed.restart()
+
+
+def quick_restart(bed: TxnBed) -> None:
+    bed.checkpoint()
+    bed.restart()
+
+
+RESTARTS = pytest.mark.parametrize("again", [slow_restart, quick_restart])
+
+
+# ---- what readers see ----------------------------------------------------------------------------
+
+
+def test_the_log_of_the_seed_reads_as_it_says() -> None:
+    """0 plain, 1 of a transaction, 2 plain, 3 its abort, then 4 and 5 the same with a commit."""
+    bed = TxnBed()
+    bed.execute(bed.append(b"0"))
+    bed.begin()
+    bed.publish(0, b"1")
+    bed.execute(bed.append(b"2"))
+    bed.abort()
+    bed.begin("u")
+    bed.commit("u")
+    bed.execute(bed.append(b"4"))
+    assert [offset for offset, _ in bed.messages(committed=False)] == [0, 1, 2, 4]
+    assert [offset for offset, _ in bed.messages()] == [0, 2, 4]
+
+
+@RESTARTS
+def test_an_open_transaction_is_not_read_before_its_decision(again: object) -> None:
+    bed = TxnBed()
+    bed.execute(bed.append(b"a"))
+    bed.begin()
+    bed.publish(0, b"b")
+    bed.execute(bed.append(b"c"))
+    again(bed)  # type: ignore[operator]
+    assert bed.messages() == [(0, b"a")]
+    done = bed.read()
+    assert (done.next_offset, done.tail.stable, done.tail.tail) == (1, 1, 3)
+    assert bed.messages(committed=False) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert bed.publish(1, b"d") == Appended(3, 4, False, 0, 1)
+    assert isinstance(bed.commit(), Committed)
+    again(bed)  # type: ignore[operator]
+    assert bed.messages() == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+    assert bed.read().next_offset == 5
+    assert bed.is_sound()
+
+
+@RESTARTS
+def test_what_was_aborted_is_never_read_at_read_committed(again: object) -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0, b"a")
+    bed.execute(bed.append(b"b"))
+    bed.publish(1, b"c")
+    bed.abort()
+    bed.execute(bed.append(b"d"))
+    again(bed)  # type: ignore[operator]
+    assert bed.messages() == [(1, b"b"), (4, b"d")]
+    assert bed.messages(committed=False) == [(0, b"a"), (1, b"b"), (2, b"c"), (4, b"d")]
+    bed.begin("u")
+    bed.publish(0, b"e", txn="u")
+    bed.abort("u")
+    again(bed)  # type: ignore[operator]
+    assert bed.read(offset=5).next_offset == 7
+    assert bed.read(offset=TAIL).next_offset == 7
+    assert bed.is_sound()
+
+
+def test_a_reader_behind_what_is_stable_stays_where_it_is() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0)
+    bed.execute(bed.append())
+    assert bed.read(offset=2).next_offset == 2
+    assert bed.read(offset=TAIL).next_offset == 0
+    assert bed.read(offset=TAIL, committed=False).next_offset == 2
+
+
+def test_small_reads_pass_what_is_skipped() -> None:
+    bed = TxnBed()
+    for number in range(5):
+        txn = f"t{number}"
+        bed.begin(txn)
+        bed.publish(number, b"n", txn=txn)
+        bed.execute(bed.append(b"%d" % number))
+        bed.abort(txn)
+    found, offset = [], 0
+    while offset < 15:
+        done = bed.read(offset=offset, bytes_max=1)
+        found += [piece.payload for piece in done.slices]
+        assert done.next_offset > offset
+        offset = done.next_offset
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_fork_sees_what_its_source_aborted_as_its_source_does() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0, b"a")
+    bed.execute(bed.append(b"b"))
+    bed.abort()
+    bed.execute(Create("f", bed.now_ms, "if", None, fork=ForkRequest("s")))
+    bed.execute(bed.append(b"own", "f"))
+    assert bed.messages("f") == [(1, b"b"), (3, b"own")]
+    bed.execute(Delete("s", bed.now_ms))
+    bed.checkpoint()
+    assert bed.messages("f") == [(1, b"b"), (3, b"own")]
+
+
+def test_an_aborted_message_does_not_come_back_to_life_in_a_fork() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0, b"abc")
+    bed.abort()
+    bed.execute(bed.append(b"def"))
+    for offset in (0, 1):
+        fork = ForkRequest("s", offset, 1)
+        created = bed.execute(Create("f", bed.now_ms, "if", None, fork=fork))
+        assert created == SubOffsetInvalid()
+    fork = ForkRequest("s", 2, 1)
+    created = bed.execute(Create("f", bed.now_ms, "if", None, fork=fork))
+    assert isinstance(created, Created)
+    assert bed.messages("f") == [(2, b"d")]
+
+
+def test_a_fork_that_divides_an_append_waits_for_its_decision_to_be_durable() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0, b"abc")
+    decided = bed.submit(CommitTxn(bed.now_ms, "t", 1))
+    fork = ForkRequest("s", 0, 1)
+    created = bed.submit(Create("f", bed.now_ms, "if", None, fork=fork))
+    assert not created
+    bed.flush()
+    assert isinstance(decided[0], Committed)
+    assert isinstance(created[0], Created)
+
+
+# ---- waiting -------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_woken_by_what_it_may_read() -> None:
+    bed = TxnBed()
+    woken: list[str] = []
+    assert bed.broker.wait("s", 0, lambda: woken.append("all"), READ_UNCOMMITTED)
+    assert bed.broker.wait("s", 0, lambda: woken.append("committed"), READ_COMMITTED)
+    bed.begin()
+    bed.publish(0)
+    assert woken == ["all"]
+    assert bed.broker.wait("s", 0, lambda: None, READ_COMMITTED)
+    bed.commit()
+    assert woken == ["all", "committed"]
+    assert bed.broker.wait("s", 1, lambda: None, READ_COMMITTED) is None
+    assert bed.broker.wait("s", 2, lambda: None, READ_COMMITTED)
+
+
+# ---- staged --------------------------------------------------------------------------------------
+
+
+@RESTARTS
+def test_chunks_get_their_offsets_from_the_decision_and_keep_their_segments(again: object) -> None:
+    bed = TxnBed()
+    bed.begin(kind=STAGED)
+    bed.chunk(0, b"one")
+    bed.fill()
+    again(bed)  # type: ignore[operator]
+    bed.now_ms += 500
+    bed.chunk(1, b"two" * 100)
+    bed.execute(bed.append(b"before"))
+    bed.execute(Trim("r", bed.now_ms, 12))
+    bed.fill()
+    again(bed)  # type: ignore[operator]
+    assert bed.chunk(2, b"three", path="r") == Staged(3)
+    committed = bed.commit()
+    assert isinstance(committed, Committed)
+    again(bed)  # type: ignore[operator]
+    assert bed.messages() == [(0, b"before"), (1, b"one"), (2, b"two" * 100)]
+    assert bed.messages("r")[-1] == (24, b"three")
+    bed.execute(bed.append(b"after"))
+    assert bed.read(offset=2, bytes_max=1).slices[0].payload == b"two" * 100
+    assert bed.is_sound()
+
+
+def test_a_segment_with_undecided_chunks_outlives_everything_else_in_it() -> None:
+    bed = TxnBed()
+    bed.begin(kind=STAGED)
+    bed.chunk(0, b"kept")
+    bed.fill()
+    bed.execute(Trim("r", bed.now_ms, 12))
+    first = bed.broker._segments.firsts[0]
+    dead = bed.checkpoint()
+    assert first not in dead
+    assert dead, "the segments without chunks are given up"
+    bed.restart()
+    bed.abort()
+    bed.fill(1)
+    assert first in bed.checkpoint()
+    assert bed.is_sound()
+
+
+def test_a_committed_chunk_keeps_its_segment_until_it_is_trimmed() -> None:
+    bed = TxnBed()
+    bed.begin(kind=STAGED)
+    bed.chunk(0, b"kept")
+    bed.fill()
+    bed.execute(Trim("r", bed.now_ms, 12))
+    first = bed.broker._segments.firsts[0]
+    bed.checkpoint()
+    bed.commit()
+    assert first not in bed.checkpoint()
+    bed.restart()
+    assert bed.messages() == [(0, b"kept")]
+    bed.execute(Trim("s", bed.now_ms, 1))
+    assert first in bed.checkpoint()
+
+
+def test_a_checkpoint_that_found_no_room_takes_everything_back() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0, b"a")
+    bed.abort()
+    cut = bed.broker.cut()
+    assert cut is not None
+    bed.begin("u")
+    bed.publish(0, b"b", txn="u")
+    bed.abort("u")
+    bed.begin("v")
+    bed.commit("v")
+    assert bed.outcome() is not None
+    assert bed.read().next_offset == 4
+    bed.broker.cut_failed(cut)
+    bed.checkpoint()
+    bed.restart()
+    assert [bed.outcome(txn) is not None for txn in "tuv"] == [True] * 3
+    assert bed.messages() == []
+    assert bed.is_sound()
+
+
+# ---- outcomes ------------------------------------------------------------------------------------
+
+
+@RESTARTS
+def test_an_outcome_is_remembered_across_restarts(again: object) -> None:
+    bed = TxnBed()
+    bed.begin()
+    first = bed.commit()
+    bed.begin()
+    bed.abort(epoch=2)
+    again(bed)  # type: ignore[operator]
+    assert isinstance(first, Committed)
+    assert bed.commit() == Committed("t", 1, first.result, is_duplicate=True)
+    assert bed.commit(epoch=2) == TxnAborted("abort")
+    assert bed.commit(epoch=3) == UnknownTransaction()
+    assert bed.commit("t2") == UnknownTransaction()
+    assert bed.begin() == Begun("t", 3, bed.now_ms + 1_000, is_new=True)
+    assert bed.publish(0, epoch=1) == InvalidTxnState(COMMITTED)
+    assert bed.commit(epoch=4) == UnknownTransaction()
+    found = bed.outcome(epoch=None)
+    assert isinstance(found, Remembered)
+    assert (found.epoch, found.decision) == (2, ABORTED)
+    assert bed.outcome("nope", None) is None
+
+
+@RESTARTS
+def test_an_outcome_is_forgotten_after_a_week(again: object) -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.commit()
+    again(bed)  # type: ignore[operator]
+    bed.now_ms += OUTCOME_WINDOW_MS
+    assert bed.commit() == UnknownTransaction()
+    assert bed.begin() == Begun("t", 1, bed.now_ms + 1_000, is_new=True)
+    bed.abort()
+    again(bed)  # type: ignore[operator]
+    assert bed.commit() == TxnAborted("abort")
+    bed.checkpoint()
+    with bed.store.read() as view:
+        for table in ("outcomes", "outcome_order", "outcome_owners"):
+            assert len(list(view.scan(table))) == 1
+    assert bed.is_sound()
+
+
+def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.journal.memory_rows.OUTCOMES_PER_PRODUCER_MAX", 3)
+    bed = TxnBed()
+    for number in range(5):
+        bed.begin(f"t{number}")
+        bed.commit(f"t{number}")
+        bed.checkpoint()
+    with bed.store.read() as view:
+        assert len(list(view.scan("outcomes"))) == 3
+    bed.now_ms += OUTCOME_WINDOW_MS
+    bed.execute(bed.append())
+    bed.checkpoint()
+    with bed.store.read() as view:
+        assert not list(view.scan("outcomes"))
+    assert bed.is_sound()
+
+
+def sink_round(bed: TxnBed, version: int) -> Outcome:
+    name = f"b{version}"
+    owner = SinkOwner("app", version, 0)
+    bed.execute(Begin(bed.now_ms, name, owner, STAGED, None, (), True))
+    bed.chunk(0, b"v%d" % version, txn=name)
+    bed.execute(Prepare(bed.now_ms, name, 1, chunks=1))
+    sink = SinkTag("app", "q", version, f"i{version}")
+    return bed.execute(Commit(bed.now_ms, sink=sink, transactions=(Listed(name, 1),)))
+
+
+@RESTARTS
+def test_a_sinks_outcomes_last_until_its_next_commit(again: object) -> None:
+    bed = TxnBed()
+    for version in (1, 2, 3):
+        assert isinstance(sink_round(bed, version), Committed)
+        again(bed)  # type: ignore[operator]
+    assert bed.messages() == [(0, b"v1"), (1, b"v2"), (2, b"v3")]
+    assert bed.outcome("b2") is None
+    assert bed.outcome("b3") is not None
+    again_told = sink_round(bed, 2)
+    assert isinstance(again_told, Committed)
+    assert again_told.is_duplicate
+    bed.checkpoint()
+    with bed.store.read() as view:
+        assert len(list(view.scan("outcomes"))) == 1
+    assert bed.is_sound()
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def test_a_call_that_meets_a_transaction_after_its_time_finds_it_aborted() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0)
+    bed.now_ms += 1_000
+    assert bed.publish(1) == TxnTimedOut()
+    assert bed.commit() == TxnTimedOut()
+    assert bed.abort() == Aborted("t", 1, BY_TIMEOUT)
+    assert bed.messages() == []
+
+
+def test_a_begin_meets_what_its_producer_left_open() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.now_ms += 1_000
+    assert bed.begin("u") == Begun("u", 1, bed.now_ms + 1_000, is_new=True)
+    bed.now_ms += 1_000
+    assert bed.begin("u") == Begun("u", 2, bed.now_ms + 1_000, is_new=True)
+
+
+@RESTARTS
+def test_the_sweeper_ends_what_nobody_calls(again: object) -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0)
+    bed.begin("k", kind=STAGED, producer="q")
+    bed.now_ms += 900
+    bed.chunk(0, b"renewed", txn="k")
+    again(bed)  # type: ignore[operator]
+    bed.now_ms += 100
+    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    bed.flush()
+    assert bed.read().next_offset == 2
+    assert bed.broker.sweep(bed.now_ms, 10) == 0
+    bed.now_ms += 900
+    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    bed.flush()
+    assert not bed.broker.state.transactions
+
+
+def test_prepared_ones_wait_and_a_sinks_are_reaped() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.execute(Prepare(bed.now_ms, "t", 1))
+    owner = SinkOwner("app", 1, 0)
+    bed.execute(Begin(bed.now_ms, "k", owner, STAGED))
+    bed.now_ms += SINK_IDLE_MS
+    assert bed.broker.sweep(bed.now_ms, 10) == 1
+    bed.flush()
+    assert list(bed.broker.state.transactions) == ["t"]
+    assert isinstance(bed.commit(), Committed)
+
+
+# ---- the rest ------------------------------------------------------------------------------------
+
+
+@RESTARTS
+def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
+    bed = TxnBed()
+    bed.execute(bed.append())
+    bed.execute(SetPositions(bed.now_ms, (Position("g", "s", 1),)))
+    pinned = SnapshotRange("s", "is", 0, 1)
+    bed.execute(PinSnapshot(bed.now_ms, "g", 0, (pinned,), "h"))
+    appends = (CommitAppend("s", TEXT, Batch(b"a")), CommitAppend("r", TEXT, Batch(b"b")))
+    move = (Position("g", "s", 2, 1),)
+    one_shot = Commit(bed.now_ms, "p", 0, 0, appends=appends, positions=move)
+    first = bed.execute(one_shot)
+    assert isinstance(first, Committed)
+    again(bed)  # type: ignore[operator]
+    assert bed.execute(one_shot) == Committed(None, None, first.result, is_duplicate=True)
+    assert bed.messages() == [(0, b"x"), (1, b"a")]
+    assert bed.messages("r") == [(0, b"b")]
+    got: list[object] = []
+    bed.broker.ask(lambda state: views.positions(state, "g"), got.append)
+    assert [view.offset for view in got[0]] == [2]  # type: ignore[attr-defined]
+    assert bed.is_sound()
+
+
+def test_a_commit_too_large_for_a_frame_is_refused_and_stays_open() -> None:
+    bed = TxnBed()
+    bed.begin(kind=STAGED)
+    for seq in range(70):
+        bed.chunk(seq, b"c")
+    assert isinstance(bed.commit(), BatchTooLarge)
+    assert isinstance(bed.abort(), Aborted)
+
+
+def test_streams_whose_time_is_over_end_before_a_transaction_meets_them() -> None:
+    bed = TxnBed()
+    bed.execute(bed.create("m", ttl_ms=10))
+    bed.begin()
+    bed.now_ms += 10
+    added = bed.execute(AddStreams(bed.now_ms, "t", 1, streams=("m",)))
+    assert isinstance(added, StreamRefused)
+    appends = (CommitAppend("m", TEXT, Batch(b"a")),)
+    refused = bed.execute(Commit(bed.now_ms, "q", 0, 0, appends=appends))
+    assert isinstance(refused, StreamRefused)
+
+
+def test_a_late_call_of_an_earlier_transaction_touches_nothing() -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.commit()
+    bed.begin()
+    bed.publish(0, epoch=2)
+    assert isinstance(bed.commit(epoch=1), Committed)
+    assert bed.read().tail.stable == 0
+    bed.now_ms += OUTCOME_WINDOW_MS
+    assert isinstance(bed.commit(epoch=1), StaleTransaction | UnknownTransaction)
+
+
+def test_a_read_beyond_the_tail_is_refused_at_any_isolation() -> None:
+    bed = TxnBed()
+    got: list[Outcome] = []
+    bed.broker.read("s", 1, now_ms=0, reply=got.append, isolation=READ_COMMITTED)
+    assert got == [OffsetBeyondTail(0)]
+
+
+def test_a_message_of_several_in_a_chunk_is_found_by_its_offset() -> None:
+    bed = TxnBed()
+    bed.begin(kind=STAGED)
+    batch = Batch(b"abc", 3, struct.pack("<3I", 1, 1, 1))
+    tag = TxnTag("t", 1, 0)
+    bed.execute(Append("s", bed.now_ms, TEXT, batch, transaction=tag))
+    bed.execute(bed.append(b"0"))
+    bed.commit()
+    done = bed.read(offset=2)
+    assert [list(piece.messages()) for piece in done.slices] == [[b"b", b"c"]]
+    assert done.slices[0].offset == 2
+
+
+def test_a_result_holds_what_a_transaction_did() -> None:
+    bed = TxnBed()
+    bed.begin()
+    committed = bed.commit()
+    assert committed == Committed("t", 1, Result())

@@ -1,0 +1,75 @@
+"""Groups: where they stand, and what their next step reads."""
+
+from msgspec.structs import replace
+
+from semel.model.commands import Delete
+from semel.model.limits import SNAPSHOTS_MAX
+from semel.model.outcomes import LimitReached, NotFound, OffsetBeyondTail
+from semel.model.transactions import PinSnapshot, Position, SetPositions, SnapshotRange
+from semel.model.txn_outcomes import (
+    IncarnationConflict,
+    Pinned,
+    PositionConflict,
+    PositionsSet,
+    SnapshotConflict,
+    StreamRefused,
+)
+from tests.unit.machine.builders import append, fork, unchanged
+from tests.unit.machine.txn_builders import txn_machine
+
+
+def moves(*positions: Position) -> SetPositions:
+    return SetPositions(0, positions)
+
+
+def test_positions_move_all_or_none() -> None:
+    machine = txn_machine(append())
+    assert machine.execute(moves(Position("g", "s", 1), Position("g", "r", 0))) == PositionsSet(2)
+    refusal = unchanged(machine, moves(Position("g", "r", 0), Position("g", "s", 0, 0)))
+    assert refusal == PositionConflict("g", "s", 1)
+    beyond = StreamRefused("s", OffsetBeyondTail(1))
+    assert unchanged(machine, moves(Position("g", "s", 2))) == beyond
+    assert unchanged(machine, moves(Position("g", "x", 0))) == StreamRefused("x", NotFound())
+    assert machine.execute(moves(Position("g", "s", 0, 1))) == PositionsSet(1)
+
+
+def test_a_position_goes_with_its_stream() -> None:
+    machine = txn_machine(append(), moves(Position("g", "s", 1), Position("g", "r", 0)))
+    machine.execute(fork("f"))
+    machine.execute(Delete("s", 0))
+    assert machine.state.groups == {"g": {2}}
+    assert machine.stream().positions is None
+    machine.execute(Delete("r", 0))
+    assert not machine.state.groups
+
+
+RANGE = SnapshotRange("s", "i-s-0", 0, 5)
+
+
+def pin(number: int, *ranges: SnapshotRange, digest: str = "h") -> PinSnapshot:
+    return PinSnapshot(0, "g", number, ranges, digest)
+
+
+def test_the_first_pin_of_a_step_wins() -> None:
+    machine = txn_machine()
+    assert machine.execute(pin(4, RANGE)) == Pinned(4, (RANGE,), "h", is_new=True)
+    first = Pinned(4, (RANGE,), "h", is_new=False)
+    assert unchanged(machine, pin(4, digest="other")) == first
+    assert unchanged(machine, pin(6)) == SnapshotConflict(4)
+    assert unchanged(machine, pin(3)) == SnapshotConflict(4)
+    assert machine.execute(pin(5)) == Pinned(5, (), "h", is_new=True)
+
+
+def test_a_step_reads_streams_that_are_there() -> None:
+    machine = txn_machine()
+    other = replace(RANGE, incarnation="other")
+    assert unchanged(machine, pin(0, other)) == IncarnationConflict("s", "i-s-0")
+    missing = replace(RANGE, path="x")
+    assert unchanged(machine, pin(0, RANGE, missing)) == StreamRefused("x", NotFound())
+
+
+def test_there_is_an_end_to_groups_that_pin() -> None:
+    machine = txn_machine()
+    known = dict.fromkeys(map(str, range(SNAPSHOTS_MAX)))
+    machine.state.snapshots.update(known)  # type: ignore[arg-type]
+    assert unchanged(machine, pin(0)) == LimitReached("snapshots", SNAPSHOTS_MAX)

@@ -1,0 +1,133 @@
+"""Sinks: which version is new, which a repeat, which of another history."""
+
+from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
+from semel.model.outcomes import LimitReached
+from semel.model.remembered import BY_COMMIT, Result, StreamResult
+from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
+from semel.model.txn_outcomes import (
+    AppBound,
+    BranchIncomplete,
+    BranchMissing,
+    CheckpointDiverged,
+    Committed,
+    NotOwner,
+    SinkChanged,
+    UnknownSink,
+    VersionForgotten,
+)
+from tests.unit.machine.builders import unchanged
+from tests.unit.machine.txn_builders import (
+    TxnMachine,
+    abort,
+    chunk,
+    one_shot,
+    prepare,
+    stage,
+    sunk,
+    txn_machine,
+)
+
+
+def tag(
+    version: int, given: str | None = None, previous: str | None = None, query: str = "q"
+) -> SinkTag:
+    return SinkTag("app", query, version, given, previous)
+
+
+def sink_machine() -> TxnMachine:
+    """A machine whose app has committed version 1 with input i1, and 2 with i2."""
+    machine = txn_machine(stage("a", sunk(1)), chunk(0, txn="a"), prepare("a"))
+    machine.execute(one_shot(sink=tag(1, "i1"), listed=(("a", 1),)))
+    machine.execute(one_shot(sink=tag(2, "i2", "i1")))
+    return machine
+
+
+def test_a_version_is_committed_once() -> None:
+    machine = sink_machine()
+    first = Result((StreamResult("s", 0, 1, 1),))
+    again = Committed(None, None, first, is_duplicate=True)
+    assert unchanged(machine, one_shot(sink=tag(1, "i1"))) == again
+    assert machine.stream().tail.tail == 1
+
+
+def test_another_input_is_another_history() -> None:
+    machine = sink_machine()
+    assert unchanged(machine, one_shot(sink=tag(1, "other"))) == CheckpointDiverged(2)
+    assert unchanged(machine, one_shot(sink=tag(3, "i3", "other"))) == CheckpointDiverged(2)
+    assert machine.execute(one_shot(sink=tag(3, "i3", "i2"))).code == "ok"
+
+
+def test_without_digests_only_the_last_version_is_answered_and_unchecked() -> None:
+    machine = sink_machine()
+    unchecked = Committed(None, None, Result(), is_duplicate=True, is_unchecked=True)
+    assert unchanged(machine, one_shot(sink=tag(2))) == unchecked
+    assert unchanged(machine, one_shot(sink=tag(1))) == CheckpointDiverged(2)
+    assert machine.execute(one_shot(sink=tag(3))).code == "ok"
+    assert unchanged(machine, one_shot(sink=tag(3, "i3"))) == unchecked
+    assert machine.execute(one_shot(sink=tag(4, "i4", "i3"))).code == "ok"
+
+
+def test_a_version_too_old_to_be_told_is_refused() -> None:
+    machine = txn_machine()
+    for version in range(SINK_VERSIONS_KEPT + 1):
+        machine.execute(one_shot(sink=tag(version, f"i{version}")))
+    assert unchanged(machine, one_shot(sink=tag(0, "i0"))) == VersionForgotten(SINK_VERSIONS_KEPT)
+    assert unchanged(machine, one_shot(sink=tag(1, "i1"))).code == "ok"
+
+
+def test_a_sink_belongs_to_one_query_until_it_is_rebound() -> None:
+    machine = sink_machine()
+    assert unchanged(machine, one_shot(sink=tag(3, query="other"))) == AppBound("q")
+    assert machine.execute(RebindSink(0, "app", "other", 1)) == SinkChanged()
+    repeat = unchanged(machine, one_shot(sink=tag(1, "i1", query="other")))
+    assert isinstance(repeat, Committed)
+    assert repeat.is_duplicate
+    assert machine.execute(one_shot(sink=tag(2, "new", "i1", query="other"))).code == "ok"
+    assert machine.execute(RebindSink(0, "app", "third", 9)) == SinkChanged()
+    assert unchanged(machine, one_shot(sink=tag(9, query="third"))) == VersionForgotten(9)
+    assert machine.execute(one_shot(sink=tag(10, "x", "y", query="third"))).code == "ok"
+
+
+def test_a_forgotten_sink_begins_anew() -> None:
+    machine = sink_machine()
+    assert machine.execute(ForgetSink(0, "app")) == SinkChanged()
+    assert unchanged(machine, ForgetSink(0, "app")) == UnknownSink()
+    assert unchanged(machine, RebindSink(0, "app", "q", 0)) == UnknownSink()
+    assert machine.execute(one_shot(sink=tag(0, query="other"))).code == "ok"
+
+
+def test_there_is_an_end_to_sinks() -> None:
+    machine = txn_machine()
+    machine.state.sinks.update(dict.fromkeys(map(str, range(SINKS_MAX))))  # type: ignore[arg-type]
+    assert unchanged(machine, one_shot(sink=tag(0))) == LimitReached("sinks", SINKS_MAX)
+
+
+def test_a_commit_names_branches_that_are_there_sealed_and_its_own() -> None:
+    machine = txn_machine(stage("a", sunk(1)), chunk(0, txn="a"), stage("p"), prepare("p"))
+    machine.execute(stage("b", sunk(3)))
+    machine.execute(stage("c", sunk(1, app="other")))
+    machine.execute(stage("d", sunk(1)))
+    machine.execute(abort("d"))
+    listed = {name: one_shot(sink=tag(2), listed=((name, 1),)) for name in "abcdpx"}
+    assert machine.execute(listed["a"]) == BranchIncomplete("a", 1, 1)
+    for name in "bcp":
+        assert machine.execute(listed[name]) == NotOwner()
+    for name in "dx":
+        assert machine.execute(listed[name]) == BranchMissing(name)
+    machine.execute(ExpireTxn(10**9, "a", 1))
+    assert machine.execute(listed["a"]) == BranchMissing("a")
+
+
+def test_a_commit_drops_what_else_was_staged_for_this_version_and_older_ones() -> None:
+    machine = txn_machine(stage("old", sunk(1)), stage("twin", sunk(2, 1)), stage("new", sunk(3)))
+    machine.execute(stage("a", sunk(2)))
+    machine.execute(prepare("a"))
+    machine.execute(one_shot(sink=tag(2), listed=(("a", 1),)))
+    assert list(machine.state.transactions) == ["new"]
+    ends = {name: row.outcome.reason for (name, _), row in machine.outcomes.items()}
+    assert ends == {"a": "", "old": BY_COMMIT, "twin": BY_COMMIT}
+
+
+def test_a_committed_branch_is_missing_for_the_next_version() -> None:
+    machine = sink_machine()
+    assert machine.execute(one_shot(sink=tag(3, "i3"), listed=(("a", 1),))) == BranchMissing("a")

@@ -1,0 +1,235 @@
+"""The state of transactions: folded again, carried through a checkpoint's rows, and shown."""
+
+import pytest
+
+from semel.machine import State, apply, decide
+from semel.machine import txn_views as views
+from semel.machine.events import CONTROL, Section, StreamAppended, TxnPublished
+from semel.machine.rows import TailRow
+from semel.machine.state import Dirty
+from semel.machine.txn_events import ChunkStaged, Decided, Ended, TxnBegun
+from semel.machine.txn_rows import PartsRow
+from semel.model.commands import Delete, Trim
+from semel.model.errors import InvariantBroken
+from semel.model.remembered import Result
+from semel.model.transactions import (
+    PinSnapshot,
+    Position,
+    SetPositions,
+    SinkTag,
+    SnapshotRange,
+)
+from tests.unit.machine.builders import append, create, dense, snapshot
+from tests.unit.machine.txn_builders import (
+    FRAME_BYTES,
+    TxnMachine,
+    abort,
+    add_positions,
+    begin,
+    by,
+    chunk,
+    commit,
+    one_shot,
+    prepare,
+    publish,
+    stage,
+    sunk,
+    txn_machine,
+)
+
+
+def busy_machine() -> TxnMachine:
+    """A machine with something in every table."""
+    machine = txn_machine(append(by=dense(0, epoch=0)), create("d"))
+    machine.execute(begin("done"))
+    machine.execute(publish(0, txn="done"))
+    machine.execute(commit("done"))
+    machine.execute(begin("q", by("q")))
+    machine.execute(publish(txn="q", tag=dense(0, epoch=0, name="q"), path="r"))
+    machine.execute(begin("open", streams=("s", "r", "d")))
+    machine.execute(publish(0, txn="open", path="r"))
+    machine.execute(publish(1, txn="open"))
+    machine.execute(add_positions(("s", 1), ("d", 0), txn="open"))
+    machine.execute(Delete("d", 0))
+    machine.execute(stage("chunks", sunk(2)))
+    for seq in range(300):
+        machine.execute(chunk(seq, txn="chunks"))
+    machine.execute(prepare("chunks"))
+    machine.execute(SetPositions(0, (Position("g", "s", 1), Position("g", "r", 0))))
+    pinned = SnapshotRange("s", "i-s-0", 0, 1)
+    machine.execute(PinSnapshot(0, "g", 0, (pinned,), "h"))
+    machine.execute(one_shot(("s", b"a"), producer="p", seq=0))
+    machine.execute(one_shot(sink=SinkTag("app", "query", 1, "i1")))
+    machine.execute(Trim("s", 0, 1))
+    return machine
+
+
+def carried(state: State) -> State:
+    """Carry a state through the rows a checkpoint stores."""
+    twin = State(state.limits)
+    twin.load_meta(state.meta_row())
+    for number, stream in reversed(state.by_number.items()):
+        twin.load_stream(stream.row, stream.tail)
+        for name, row in (stream.producers or {}).items():
+            twin.load_producer(number, name, row)
+    for txn in reversed(state.by_txn.values()):
+        twin.load_transaction(txn.row)
+    for number, txn in state.by_txn.items():
+        for stream_number, known in txn.streams.items():
+            twin.load_txn_stream(number, stream_number, known)
+        for page, packed in enumerate(txn.pages):
+            twin.load_parts(number, page, PartsRow(packed))
+    for number, stream in state.by_number.items():
+        for group, position in (stream.positions or {}).items():
+            twin.load_position(number, group, position)
+    twin.registry, twin.sinks = dict(state.registry), dict(state.sinks)
+    twin.snapshots = dict(state.snapshots)
+    twin.load_links()
+    return twin
+
+
+def comparable(state: State) -> dict[str, object]:
+    return {
+        "streams": {
+            path: [getattr(stream, name) or None for name in stream.__struct_fields__]
+            for path, stream in sorted(state.by_path.items())
+        },
+        "open": {path: list(stream.open or ()) for path, stream in state.by_path.items()},
+        "txns": {n: (txn.row, txn.streams, txn.pages) for n, txn in state.by_txn.items()},
+        "ids": {txn_id: txn.row.number for txn_id, txn in state.transactions.items()},
+        "counters": (state.meta_row(), state.sink_txn_count, state.live_producers),
+        "tables": (state.owned, state.sinks, state.snapshots, state.groups, state.registry),
+    }
+
+
+def test_a_state_with_transactions_goes_through_a_checkpoint() -> None:
+    state = busy_machine().state
+    assert comparable(carried(state)) == comparable(state)
+
+
+def test_a_carried_state_decides_as_the_first_one_would() -> None:
+    machine, twin = busy_machine(), busy_machine()
+    twin.state = carried(twin.state)
+    for command in (commit("open"), abort("q"), one_shot(("r", b"b"), seq=1)):
+        assert machine.execute(command) == twin.execute(command)
+    assert comparable(machine.state) == comparable(twin.state)
+    assert machine.aborted == twin.aborted
+
+
+def test_the_same_frames_fold_into_the_same_state() -> None:
+    machine = busy_machine()
+    twin = State()
+    for number, written in enumerate(machine.journal, 1):
+        apply(twin, *written, number * FRAME_BYTES)
+    twin.touched.clear()
+    twin.news.clear()
+    assert snapshot(comparable(twin)) == snapshot(comparable(machine.state))
+
+
+def test_deciding_changes_nothing() -> None:
+    machine = busy_machine()
+    before = snapshot(comparable(machine.state))
+    for command in (commit("open"), abort("chunks"), begin("new", by("z", 3)), chunk(300)):
+        decide(machine.state, command)
+    assert snapshot(comparable(machine.state)) == before
+
+
+def test_pages_that_do_not_join_are_refused() -> None:
+    state = carried(busy_machine().state)
+    number = next(iter(state.by_txn))
+    with pytest.raises(KeyError):
+        state.load_parts(number, 99, PartsRow(b""))
+
+
+def test_a_tail_from_before_transactions_is_stable() -> None:
+    state = txn_machine(append()).state
+    old = state.by_path["s"]
+    tail = old.tail
+    twin = State()
+    twin.load_stream(old.row, TailRow(tail.head, tail.tail, False, False, None, tail.written_ms))
+    assert twin.by_path["s"].tail.stable == 1
+
+
+def test_what_an_abandoned_checkpoint_held_is_taken_back() -> None:
+    machine = txn_machine(begin(), publish(0))
+    older = machine.state.take_dirty()
+    machine.execute(stage("u", by("q")))
+    machine.execute(abort())
+    newer: Dirty = machine.state.dirty
+    newer.absorb(older)
+    assert set(newer.transactions) == {1, 2}
+    assert (1, 1) in newer.txn_streams
+    assert (1, 0) in newer.parts
+    assert newer.decided == {1}
+
+
+# ---- what only a bug or a damaged journal can bring ----------------------------------------------
+
+
+def broken(machine: TxnMachine, event: object, *sections: Section) -> None:
+    with pytest.raises(InvariantBroken):
+        apply(machine.state, event, sections, 0)  # type: ignore[arg-type]
+
+
+def test_a_frame_that_does_not_join_is_refused() -> None:
+    machine = txn_machine(begin(), stage("u"))
+    mark = StreamAppended(1)
+    broken(machine, TxnBegun(9, "x", 1, "inline", by(), False, None))
+    broken(machine, TxnBegun(3, "t", 1, "inline", by(), False, None))
+    broken(machine, ChunkStaged(2, 1), Section(1, 0, 1, b"", kind=8))
+    broken(machine, TxnPublished(1, mark), Section(1, 7, 1, b""))
+    broken(machine, Decided(), Section(1, 7, 1, b""))
+    ended = (Ended(1, False, "abort"),)
+    broken(machine, Decided(ended), Section(1, 7, 1, b"", kind=CONTROL))
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+def test_open_transactions_are_listed_by_state_and_stream() -> None:
+    state = busy_machine().state
+    assert [view.id for view in views.transactions(state)] == ["q", "open", "chunks"]
+    assert [view.id for view in views.transactions(state, views.PREPARED)] == ["chunks"]
+    assert [view.id for view in views.transactions(state, views.OPEN, "s")] == ["q", "open"]
+    assert [view.id for view in views.transactions(state, stream="nope")] == []
+
+
+def test_a_transaction_is_shown_with_its_streams_and_positions() -> None:
+    state = busy_machine().state
+    view = views.transaction(state, "open")
+    assert view is not None
+    assert (view.state, view.deleted, view.due_ms) == ("open", ("d",), 60_000)
+    assert [(stream.path, stream.first_offset) for stream in view.streams] == [("s", 3), ("r", 1)]
+    assert [(move.group, move.path, move.offset) for move in view.positions] == [("g", "s", 1)]
+    staged = views.transaction(state, "chunks")
+    assert staged is not None
+    assert (staged.state, staged.chunks, staged.next_seq) == ("prepared", 300, 300)
+    assert {stream.first_offset for stream in staged.streams} == {None}
+    assert views.transaction(state, "done") is None
+
+
+def test_who_holds_a_stream_is_told() -> None:
+    state = busy_machine().state
+    found = views.holder(state, "r")
+    assert found is not None
+    assert found.id == "q"
+    assert views.holder(state, "nope") is None
+    assert views.holder(txn_machine().state, "s") is None
+
+
+def test_groups_and_sinks_are_shown() -> None:
+    state = busy_machine().state
+    assert [(view.path, view.offset) for view in views.positions(state, "g")] == [
+        ("r", 0),
+        ("s", 1),
+    ]
+    assert views.positions(state, "nope") == []
+    step = views.snapshot(state, "g")
+    assert step is not None
+    assert (step.number, step.hash) == (0, "h")
+    assert views.snapshot(state, "nope") is None
+    (sink,) = views.sinks(state)
+    assert views.sink(state, "app") == sink
+    assert (sink.query_id, sink.last_version, sink.open_transactions) == ("query", 1, 1)
+    assert sink.versions == (views.SinkVersionView(1, "i1", Result()),)
+    assert views.sink(state, "nope") is None
