@@ -25,12 +25,13 @@ from semel.broker import broker
 from semel.cli import exits
 from semel.journal import checkpoint, frame
 from semel.journal.frame import KINDS, SegmentStarted
-from semel.machine import rows
+from semel.machine import rows, txn_events
 from semel.machine.events import Mark, Section, StreamAppended, StreamCreated
 from semel.machine.rows import StreamRow
-from semel.model import errors, limits, outcomes
+from semel.model import errors, limits, outcomes, remembered
 from semel.model.checksum import digest_of
 from semel.model.outcomes import Outcome
+from semel.model.transactions import SnapshotRange
 from semel.server.limits_http import HttpLimits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -474,6 +475,9 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
         if len(row) == 2 and code_of(row[1]).startswith("[")
     }
     kinds: list[type] = [*rows.Row.__subclasses__(), Mark, checkpoint.Position]
+    kinds += [txn_events.Ended, txn_events.CommitMark, txn_events.SinkMark, SnapshotRange]
+    kinds += [remembered.Remembered, remembered.Result]
+    kinds += [remembered.StreamResult, remembered.PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real
 

@@ -467,7 +467,7 @@ class Engine:
         if self._is_closed:
             return
         while self._reads:
-            self._reads.popleft()()
+            self._read_now(self._reads.popleft())
         self._is_draining = True
         if not self._is_stopped:
             await self.settle()

@@ -1,5 +1,7 @@
 """The rows of transactions, groups and sinks."""
 
+from msgspec import Struct
+
 from semel.machine.rows import Row
 from semel.model.remembered import Remembered
 from semel.model.transactions import Owner, SnapshotRange
@@ -83,7 +85,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     outcome: Remembered
 
 
-class AbortedRow(Row, frozen=True, gc=False, array_like=True):
+class AbortedRow(Struct, frozen=True, gc=False):
     """Offsets of a stream that an aborted transaction wrote, from `first` up to `next`."""
 
     stream: int
@@ -91,7 +93,7 @@ class AbortedRow(Row, frozen=True, gc=False, array_like=True):
     next: int
 
 
-class PlacedRow(Row, frozen=True, gc=False, array_like=True):
+class PlacedRow(Struct, frozen=True, gc=False):
     """A staged chunk that a decision gave its offsets."""
 
     lsn: int

@@ -227,7 +227,8 @@ class IncarnationConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamRefused(Refusal, frozen=True):
-    """One stream of a one-shot commit refuses; nothing of it is applied."""
+    """One stream of several refuses, for `cause`; nothing of the command is applied."""
 
+    code = "stream_refused"
     path: str
     cause: Refusal

@@ -5,8 +5,9 @@ from semel.journal.checkpoint import commit_cut
 from semel.journal.recovery import recover
 from semel.journal.segments import unlink_segments
 from semel.journal.writer import Writer
-from semel.model.commands import Append, Batch, Command, Create
+from semel.model.commands import Append, Batch, Create
 from semel.model.outcomes import Outcome
+from semel.model.transactions import EngineCommand
 from semel.testing import VirtualDisk, VirtualStore
 
 SEGMENT_BYTES = 4096
@@ -56,7 +57,7 @@ class Bed:
         self.store.kill()
         self.start()
 
-    def submit(self, command: Command) -> list[Outcome]:
+    def submit(self, command: EngineCommand) -> list[Outcome]:
         """Submit without flushing; the list fills when the answer leaves."""
         answers: list[Outcome] = []
         self.broker.submit(command, answers.append)
@@ -70,7 +71,7 @@ class Bed:
             if self.broker.needs_room:
                 self.broker.set_room(self.writer.make_room())
 
-    def execute(self, command: Command) -> Outcome:
+    def execute(self, command: EngineCommand) -> Outcome:
         """Submit, flush, and take the answer."""
         answers = self.submit(command)
         self.flush()

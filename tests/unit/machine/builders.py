@@ -13,7 +13,6 @@ from semel.model.commands import (
     Append,
     Batch,
     ClaimProducer,
-    Command,
     Create,
     ExpireProducer,
     ForkRequest,
@@ -21,6 +20,7 @@ from semel.model.commands import (
     StoredAppend,
 )
 from semel.model.outcomes import Outcome, Refusal
+from semel.model.transactions import EngineCommand
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -139,7 +139,7 @@ class Machine:
         self.state = State(limits)
         self.journal: list[Written] = []
 
-    def execute(self, command: Command) -> Outcome:
+    def execute(self, command: EngineCommand) -> Outcome:
         decision = decide(self.state, command)
         if decision.event is None:
             assert decision == Decision(decision.outcome), "nothing to write, but sections to write"
@@ -164,14 +164,14 @@ class Machine:
         return [section.payload for section in sections if section.stream == number]
 
 
-def machine_of(*commands: Command, limits: MachineLimits | None = None) -> Machine:
+def machine_of(*commands: EngineCommand, limits: MachineLimits | None = None) -> Machine:
     machine = Machine(limits)
     for command in commands:
         assert not isinstance(machine.execute(command), Refusal), command
     return machine
 
 
-def unchanged(machine: Machine, command: Command) -> Outcome:
+def unchanged(machine: Machine, command: EngineCommand) -> Outcome:
     """Decide a command that must write nothing, and return the answer."""
     decision = decide(machine.state, command)
     assert decision == Decision(decision.outcome)

@@ -3,7 +3,14 @@
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
-from semel.model.commands import Delete, ExpireProducer, ForgetProducer, SwitchDedup, Trim
+from semel.model.commands import (
+    Delete,
+    ExpireProducer,
+    ForgetProducer,
+    SwitchDedup,
+    Trim,
+    TxnTag,
+)
 from semel.model.limits import TXN_CHUNKS_MAX
 from semel.model.outcomes import (
     Appended,
@@ -82,10 +89,9 @@ def test_an_outcome_is_believed_for_seven_days_and_only_of_that_transaction() ->
     week = 7 * 24 * 60 * 60 * 1000
     assert machine.execute(publish(0, now=week - 1)) == InvalidTxnState(ABORTED)
     assert machine.execute(publish(0, now=week)) == UnknownTransaction()
-    wrong = machine.with_facts(publish(0))
-    assert unchanged(machine, replace(wrong, transaction=replace(wrong.transaction, id="u"))) == (  # type: ignore[union-attr,arg-type]
-        UnknownTransaction()
-    )
+    fact, last = machine.facts("t", 1)
+    wrong = replace(publish(0), transaction=TxnTag("u", 1, None, fact, last))
+    assert unchanged(machine, wrong) == UnknownTransaction()
 
 
 def test_a_publish_comes_from_the_owner_at_its_epoch() -> None:
