@@ -3,7 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
 
-from semel.machine.append import refuse_body
+from semel.machine.checks import refuse_body
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
 from semel.machine.named import find_named, refuse_move, refused

@@ -25,7 +25,6 @@ from semel.machine.txn_decide import (
     decide_expire_txn,
     decide_prepare,
 )
-from semel.machine.txn_publish import decide_publish
 from semel.model.commands import (
     Append,
     ClaimProducer,
@@ -57,15 +56,8 @@ from semel.model.transactions import (
     SetPositions,
 )
 
-
-def _decide_append(state: State, command: Append) -> Decision:
-    if command.transaction is not None:
-        return decide_publish(state, command)
-    return decide_append(state, command)
-
-
 _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
-    Append: _decide_append,
+    Append: decide_append,
     Create: decide_create,
     Delete: decide_delete,
     Trim: decide_trim,

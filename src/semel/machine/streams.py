@@ -3,7 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.append import refuse_body
+from semel.machine.checks import refuse_body
 from semel.machine.events import (
     Decision,
     DedupSwitched,

@@ -1,7 +1,7 @@
 """The decision on an append inside a transaction: check 6, and what differs after it."""
 
 from semel.machine import receipts
-from semel.machine.append import digest_of_append, refuse_content, refuse_room, refuse_stream
+from semel.machine.checks import digest_of_append, refuse_content, refuse_room, refuse_stream
 from semel.machine.events import STAGED, Decision, Mark, StreamAppended, TxnPublished
 from semel.machine.producers import highest_seq, identity, latest_seq, repeat_of
 from semel.machine.rows import ProducerRow

@@ -62,11 +62,14 @@ def fault_in(command: EngineCommand) -> str | None:
 def _fault_in_append(command: Append) -> str | None:
     if command.batch is not None and not is_batch(command.batch):
         return "batch"
-    fault = None if command.producer is None else _fault_in_tag(command.producer)
-    if fault is None and command.transaction is not None:
+    if command.producer is not None:
+        fault = _fault_in_tag(command.producer)
+        if fault is not None:
+            return fault
+    if command.transaction is not None:
         fault = fault_in_txn_tag(command.transaction)
-    if fault is not None:
-        return fault
+        if fault is not None:
+            return fault
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:
@@ -83,7 +86,7 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
         return "producer_seq"
     if tag.mode != SPARSE and (tag.mode != DENSE or tag.first_seq != tag.last_seq):
         return "producer_mode"
-    if tag.epoch is not None and not is_number(tag.epoch):
+    if tag.epoch is not None and not 0 <= tag.epoch <= NUMBER_MAX:
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
         return "producer_session"

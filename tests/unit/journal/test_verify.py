@@ -27,7 +27,7 @@ from semel.journal.seal import seal, unseal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import Writer
-from semel.machine import append
+from semel.machine import checks
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore
@@ -364,7 +364,7 @@ def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
 
 
 def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:
-    with patch.object(append, "fault_in_extras", lambda *_: None):
+    with patch.object(checks, "fault_in_extras", lambda *_: None):
         directory.do(Append("a", 0, "text/plain", Batch(b"x", extras=bytes(4))))
     (finding,) = damage(directory.verify())
     assert "unknown columns" in finding.message

@@ -1,0 +1,95 @@
+"""The checks of an append that look at the stream and the body.
+
+The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+"""
+
+from typing import Final
+
+from semel.machine.state import State, Stream
+from semel.model.checksum import digest_of
+from semel.model.commands import Append, Batch, ProducerTag
+from semel.model.extras import fault_in_extras
+from semel.model.limits import SEQUENCE_SPAN_MAX
+from semel.model.media import is_json, same_media_type
+from semel.model.names import adds_up
+from semel.model.outcomes import (
+    BadBody,
+    ContentTypeConflict,
+    InvalidRequest,
+    LimitReached,
+    Outcome,
+    PreconditionFailed,
+    StreamClosed,
+    StreamSeqConflict,
+)
+from semel.model.txn_outcomes import StreamInTransaction
+
+_NO_BODY: Final = digest_of(b"")
+_BAD_BODY: Final = -1  # equals no digest
+
+
+def is_close_only(command: Append) -> bool:
+    """Tell whether the command brings no body."""
+    return command.batch is None and command.body_error is None
+
+
+def digest_of_append(stream: Stream, command: Append) -> int:
+    """Digest what an append brings; a body that is wrong equals no other."""
+    batch = command.batch
+    if batch is None:
+        return _NO_BODY if command.body_error is None else _BAD_BODY
+    if batch.count > 1 and not is_json(stream.row.content_type):
+        return digest_of(batch.payload, batch.extras + batch.lengths)  # `ab`, `c` or `a`, `bc`
+    return digest_of(batch.payload, batch.extras)
+
+
+def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
+    """Refuse what the stream cannot take, whoever brings it."""
+    if stream.tail.is_closed:
+        return StreamClosed(stream.tail.tail)  # 9
+    if command.close and stream.open:
+        oldest = state.by_txn[min(stream.open)]
+        return StreamInTransaction(oldest.row.id)  # 9
+    if command.content_type == stream.row.content_type or is_close_only(command):
+        return None
+    given = command.content_type
+    if not given or not same_media_type(given, stream.row.content_type):
+        return ContentTypeConflict(stream.row.content_type)  # 10
+    return None
+
+
+def refuse_content(stream: Stream, command: Append) -> Outcome | None:
+    """Refuse what does not follow what is there, or is no sound body."""
+    tail = stream.tail
+    last = tail.stream_seq
+    # Byte-wise: str compares code points, and UTF-8 keeps their order.
+    if command.stream_seq is not None and last is not None and command.stream_seq <= last:
+        return StreamSeqConflict(last)  # 12
+    if command.if_match is not None and command.if_match != tail.tail:
+        return PreconditionFailed(tail.tail)  # 13
+    return refuse_body(command.batch, command.body_error, stream.row.content_type)
+
+
+def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
+    """Refuse a body that is not what the stream's media type wants."""
+    if error is not None:
+        return BadBody(error)  # 14
+    if batch is None:
+        return None
+    if batch.count > 1 and not adds_up(batch, is_joined=is_json(content_type)):
+        return InvalidRequest("batch")
+    if batch.extras:
+        fault = fault_in_extras(batch.extras, batch.count)
+        return None if fault is None else BadBody(fault)  # 14
+    return None
+
+
+def refuse_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+    """Refuse what there is no room to remember."""
+    if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
+        return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
+    known = stream.producers
+    maximum = state.limits.producers_per_stream
+    if known is None or tag.id in known or len(known) < maximum:
+        return None
+    return LimitReached("producers_per_stream", maximum)  # 15

@@ -1,0 +1,138 @@
+"""Verification of what transactions leave in a checkpoint: planted damage is found and named."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from semel.journal.checkpoint import number_key, pair_key
+from semel.journal.memory import outcome_key, pack_end, range_key
+from semel.journal.tables import Tables
+from semel.journal.verify import verify
+from semel.machine.parts import PART_BYTES, push_part
+from semel.machine.txn_rows import PartsRow, TxnRow, TxnStreamRow
+from semel.model.commands import Trim
+from semel.model.outcomes import Unreadable
+from semel.model.transactions import STAGED, ProducerOwner
+from tests.unit.broker.test_transactions import TxnBed
+
+Plant = Callable[[Tables], None]
+encode = msgspec.msgpack.encode
+TXN = TxnRow(9, "x", 1, STAGED, ProducerOwner("p", 0), False, 0, None, None, 0)
+
+
+def parts_at(place: int) -> bytes:
+    pages: list[bytes] = []
+    push_part(pages, place, 1, 1)
+    return encode(PartsRow(pages[0]))
+
+
+def rich_bed() -> TxnBed:
+    """An open staged transaction, a committed and two aborted ones, checkpointed."""
+    bed = TxnBed()
+    for txn in ("a", "b"):
+        bed.begin(txn)
+        bed.publish(0, txn=txn)
+        bed.execute(bed.append())
+        bed.abort(txn)
+    bed.begin("c")
+    bed.commit("c")
+    bed.begin(kind=STAGED)
+    bed.chunk(0, b"x")
+    bed.checkpoint()
+    return bed
+
+
+def planted(bed: TxnBed, plant: Plant) -> list[str]:
+    writer = bed.store.write()
+    tables = Tables(writer)
+    plant(tables)
+    tables.finish()
+    writer.commit()
+    return [finding.message for finding in verify(bed.disk, bed.store).findings]
+
+
+def open_txn(bed: TxnBed) -> int:
+    return bed.broker.state.transactions["t"].row.number
+
+
+CASES: list[tuple[str, Plant]] = [
+    ("once more", lambda tables: tables.put("transactions", number_key(8), encode(TXN))),
+    ("does not decode", lambda tables: tables.put("sinks", b"app", encode(1))),
+    (
+        "a transaction that is not there",
+        lambda tables: tables.put("txn_streams", pair_key((77, 1)), encode(TxnStreamRow())),
+    ),
+    (
+        "a stream that is not there",
+        lambda tables: tables.put("positions", number_key(77) + b"g", encode((1, 2))),
+    ),
+    (
+        "a transaction that is not there",
+        lambda tables: tables.put("parts", pair_key((77, 0)), parts_at(0)),
+    ),
+    ("is missing", lambda tables: tables.delete_all("outcome_order", b"")),
+    ("is missing", lambda tables: tables.delete_all("outcome_owners", b"")),
+    ("rows for", lambda tables: tables.delete("outcomes", outcome_key("a", 1))),
+    (
+        "a stream that is not there",
+        lambda tables: tables.put("aborted", range_key(77, 0), pack_end(1)),
+    ),
+    ("out of order", lambda tables: tables.put("aborted", range_key(1, 99), pack_end(100))),
+    ("does not decode", lambda tables: tables.put("aborted", b"short", pack_end(100))),
+]
+
+
+@pytest.mark.parametrize(("message", "plant"), CASES)
+def test_planted_damage_is_found(message: str, plant: Plant) -> None:
+    found = planted(rich_bed(), plant)
+    assert any(message in line for line in found), found
+
+
+def test_pages_that_do_not_join_and_chunks_that_are_nowhere_are_found() -> None:
+    bed = rich_bed()
+    key = pair_key((open_txn(bed), 7))
+    found = planted(bed, lambda tables: tables.put("parts", key, parts_at(1 << 40)))
+    assert any("does not follow" in line for line in found)
+    assert any("no segment holds" in line for line in found)
+    assert PART_BYTES == 24
+
+
+def test_an_outcome_under_another_key_is_found() -> None:
+    bed = rich_bed()
+    with bed.store.read() as view:
+        sealed = view.get("outcomes", outcome_key("a", 1))
+    assert sealed is not None
+    key = outcome_key("z", 1)
+    found = planted(bed, lambda tables: tables.put("outcomes", key, sealed[:-4]))
+    assert any("another transaction's" in line for line in found)
+
+
+def test_a_trim_lets_the_aborted_ranges_below_it_go() -> None:
+    bed = rich_bed()
+    with bed.store.read() as view:
+        assert len(list(view.scan("aborted"))) == 2
+    bed.execute(Trim("s", bed.now_ms, 1))
+    bed.checkpoint()
+    with bed.store.read() as view:
+        assert len(list(view.scan("aborted"))) == 1
+    bed.restart()
+    assert bed.messages() == [(1, b"x"), (4, b"x")]
+    assert bed.is_sound()
+
+
+@pytest.mark.parametrize("table", ["outcomes", "aborted"])
+def test_a_damaged_row_is_told_and_not_believed(table: str) -> None:
+    bed = rich_bed()
+    bed.restart()
+    writer = bed.store.write()
+    for key, sealed in list(writer.scan(table)):
+        writer.put(table, key, sealed[:-1] + bytes([sealed[-1] ^ 1]))
+    writer.commit()
+    if table == "outcomes":
+        assert isinstance(bed.commit("a"), Unreadable)
+        assert isinstance(bed.outcome("a"), Unreadable)
+        return
+    got: list[object] = []
+    bed.broker.read("s", 0, now_ms=0, reply=got.append, isolation="read_committed")
+    assert isinstance(got[0], Unreadable)
