@@ -8,14 +8,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from semel.broker.broker import Broker, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.journal.writer import Writer
 from semel.model import outcomes as out
-from semel.model.commands import Append, Batch, Create, Delete
+from semel.model import transactions as txns
+from semel.model.commands import Append, Batch, Create, Delete, ProducerTag, TxnTag
 from semel.model.errors import DirectoryLocked, DiskFailed, EngineStopped, InvariantBroken
+from semel.model.remembered import Remembered
+from semel.model.txn_outcomes import Begun
 
 SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=16 * 1024)
 Story = Callable[[Engine, list[BaseException]], Awaitable[None]]
@@ -185,3 +189,38 @@ def test_reads_that_wait_for_their_turn_are_answered_before_the_end(
         assert [type(answer) for answer in found] == [ReadDone] * 5
 
     assert play(tmp_path, story) == []
+
+
+def test_transactions_live_on_in_a_real_directory(tmp_path: Path) -> None:
+    """Two lives: chunks staged in the first are committed in the second, beside an abort."""
+
+    async def first(engine: Engine, _fatal: list[BaseException]) -> None:
+        now_ms = engine.clock.now_ms()
+        owner = txns.ProducerOwner("p", 0)
+        for txn_id, kind in (("staged", txns.STAGED), ("inline", txns.INLINE)):
+            begun = await engine.execute(txns.Begin(now_ms, txn_id, owner, kind, 600_000, ("s",)))
+            assert isinstance(begun, Begun)
+        staged = TxnTag("staged", 1, 0)
+        await engine.execute(replace(append(engine, b"chunk"), transaction=staged))
+        tag = ProducerTag("p", 0, 0, 0)
+        inline = replace(append(engine, b"no"), producer=tag, transaction=TxnTag("inline", 1))
+        await engine.execute(inline)
+        await engine.execute(append(engine, b"plain"))
+
+    async def second(engine: Engine, _fatal: list[BaseException]) -> None:
+        now_ms = engine.clock.now_ms()
+        for command in (txns.CommitTxn(now_ms, "staged", 1), txns.AbortTxn(now_ms, "inline", 1)):
+            assert not isinstance(await engine.execute(command), out.Refusal)
+
+    async def third(engine: Engine, _fatal: list[BaseException]) -> None:
+        found = await engine.fetch("s", isolation=txns.READ_COMMITTED)
+        assert isinstance(found, ReadDone)
+        assert [piece.payload for piece in found.slices] == [b"plain", b"chunk"]
+        assert found.next_offset == found.tail.stable == 4
+        ends: list[Remembered] = []
+        engine.outcome("inline", None, ends.append)
+        await engine.settle()
+        assert (ends[0].decision, ends[0].epoch) == ("aborted", 1)
+
+    for story in (first, second, third):
+        assert play(tmp_path, story) == []

@@ -14,7 +14,7 @@ from semel.machine.state import State, Stream, Txn, remove_transaction, stable_o
 from semel.machine.txn_events import CommitMark, Decided, Ended, SinkMark
 from semel.machine.txn_result import result_of, result_of_commit
 from semel.machine.txn_rows import AbortedRow, OutcomeRow, PlacedRow, SinkRow, VersionRow
-from semel.model.errors import invariant
+from semel.model.errors import InvariantBroken, invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
 from semel.model.remembered import ABORTED, COMMITTED, Remembered, Result
 from semel.model.transactions import INLINE, ProducerOwner
@@ -114,12 +114,9 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
     )
     packed = pack_result(result_of_commit(state, event, sections)) if is_one_shot else b""
     outcomes_from = state.next_outcome
-    for section in sections:
-        if section.kind == DATA:
-            _take_messages(state, section.stream, section.base, section.count, time_ms)
-    for lsn, number, base, count in extents_of(event.extents):
-        _take_messages(state, number, base, count, time_ms)
-        state.news.append(PlacedRow(lsn, number, base, count))
+    ends = _place(state, event, sections)
+    for number, end in ends.items():
+        set_tail(state, state.by_number[number], end, time_ms)
     if event.producer is not None:
         _mark_producer(state, event.producer, packed)
     controls = (section for section in sections if section.kind == CONTROL)
@@ -129,10 +126,23 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
         _mark_sink(state, event.sink, packed, outcomes_from)
 
 
-def _take_messages(state: State, number: int, base: int, count: int, time_ms: int) -> None:
-    stream = state.by_number[number]
-    invariant(base == stream.tail.tail and not stream.tail.is_closed, "offsets do not join")
-    set_tail(state, stream, base + count, time_ms)
+def _place(state: State, event: Decided, sections: Sections) -> dict[int, int]:
+    """Check that messages and chunks join their streams, and tell where these end then.
+
+    The loop runs once per chunk, of which there may be a million.
+    """
+    by_number, news = state.by_number, state.news
+    ends: dict[int, int] = {}
+    # A direct append has no chunk of its own: 0.
+    pieces = [(0, part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    for lsn, number, base, count in (*pieces, *extents_of(event.extents)):
+        tail = by_number[number].tail
+        if base != ends.get(number, tail.tail) or tail.is_closed:
+            raise InvariantBroken("offsets do not join")
+        ends[number] = base + count
+        if lsn:
+            news.append(PlacedRow(lsn, number, base, count))
+    return ends
 
 
 # ---- who commits ---------------------------------------------------------------------------------
