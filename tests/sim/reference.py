@@ -11,18 +11,26 @@ from msgspec.structs import replace as replace_fields
 from semel.model import commands as ask
 from semel.model import limits
 from semel.model import outcomes as out
+from semel.model import transactions as txn_ask
+from semel.model import txn_outcomes as txn_out
 from semel.model.checksum import digest_of
-from semel.model.commands import DENSE, Append, Batch, Command, Create, ProducerTag
+from semel.model.commands import DENSE, Append, Batch, Create, ProducerTag
 from semel.model.outcomes import Outcome
+from semel.model.transactions import EngineCommand, TxnCommand
 from tests.sim import reference_producers as rules
+from tests.sim.reference_commit import Commits, bad_batch
 from tests.sim.reference_producers import Producer, Receipt
-from tests.sim.reference_streams import BAD_EXTRAS, KeyUse, Label, Origin, Stream, media_type
+from tests.sim.reference_publish import publish
+from tests.sim.reference_streams import KeyUse, Label, Message, Origin, Stream, media_type
+from tests.sim.reference_txn import Bounds, Transactions, Txn
 
-
-def digest_claimed(stream: Stream, append: Append) -> int | None:
-    if append.body_error is not None:
-        return None  # equals no other
-    return digest_stored(stream, append)
+CommitCommand = (
+    txn_ask.Commit
+    | txn_ask.SetPositions
+    | txn_ask.PinSnapshot
+    | txn_ask.RebindSink
+    | txn_ask.ForgetSink
+)
 
 
 def digest_stored(stream: Stream, append: Append) -> int:
@@ -31,14 +39,6 @@ def digest_stored(stream: Stream, append: Append) -> int:
         return digest_of(b"")
     has_bounds = batch.count > 1 and not stream.is_json
     return digest_of(batch.payload + batch.extras + (batch.lengths if has_bounds else b""))
-
-
-def bad_body(c: Append | Create) -> Outcome | None:
-    if c.body_error is not None:
-        return out.BadBody(c.body_error)
-    if c.batch is not None and c.batch.extras == BAD_EXTRAS:
-        return out.BadBody("the keys, timestamps or headers are malformed: unknown columns")
-    return None
 
 
 class Model:
@@ -52,6 +52,7 @@ class Model:
         keys_max: int = limits.IDEMPOTENCY_KEYS_MAX,
         key_window_ms: int = limits.IDEMPOTENCY_WINDOW_MS,
         registry_max: int = limits.REGISTRY_MAX,
+        bounds: Bounds | None = None,
     ) -> None:
         self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
         self.keys_max, self.key_window_ms = keys_max, key_window_ms
@@ -61,11 +62,14 @@ class Model:
         self.next_producer = 1
         self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they hold their path
         self.registry: dict[str, int] = {}
+        self.bounds = (bounds or Bounds())._replace(registry=registry_max)
+        self.txns = Transactions(self, self.bounds)
+        self.commits = Commits(self.txns)
 
     def copy(self) -> "Model":
         """Make a model that lives on by itself; what is never changed in place is shared."""
         bounds = (self.receipts, self.streams_max, self.producers_max)
-        twin = Model(*bounds, self.keys_max, self.key_window_ms, self.registry_max)
+        twin = Model(*bounds, self.keys_max, self.key_window_ms, self.registry_max, self.bounds)
         twin.time_ms = self.time_ms
         twin.next_stream, twin.next_producer = self.next_stream, self.next_producer
         twin.registry = dict(self.registry)
@@ -73,10 +77,14 @@ class Model:
             new = replace(old, messages=list(old.messages))
             new.producers, new.keys = dict(old.producers), dict(old.keys)
             twin.streams[path] = new
+        twin.txns = self.txns.copy(twin)
+        twin.commits = self.commits.copy(twin.txns)
         return twin
 
-    def execute(self, command: Command) -> Outcome:
+    def execute(self, command: EngineCommand) -> Outcome:
         """Answer a command and do what it asks, unless it is refused or a repeat."""
+        if isinstance(command, TxnCommand):
+            return self._execute_txn(command)
         if isinstance(command, Create):
             return self._create(command)
         if isinstance(command, ask.Register):
@@ -92,18 +100,60 @@ class Model:
             return self._delete(command)
         if isinstance(command, ask.Trim):
             return self._trim(stream, command)
+        return self._end_something(stream, command)
+
+    def _end_something(
+        self,
+        stream: Stream,
+        command: ask.Expire | ask.SwitchDedup | ask.ForgetProducer | ask.ExpireProducer,
+    ) -> Outcome:
         if isinstance(command, ask.Expire):
             return self._expire(stream, command)
         if isinstance(command, ask.SwitchDedup):
             return self._switch(stream, command)
         return self._change_producer(stream, command)
 
-    def _now(self, command: Command) -> int:
+    def _execute_txn(self, c: TxnCommand) -> Outcome:
+        txns = self.txns
+        match c:
+            case txn_ask.Begin():
+                return txns.begin(c)
+            case txn_ask.AddStreams():
+                return txns.add_streams(c)
+            case txn_ask.AddPositions():
+                return txns.add_positions(c)
+            case txn_ask.Prepare():
+                return txns.prepare(c)
+            case txn_ask.CommitTxn():
+                return txns.commit(c)
+            case txn_ask.AbortTxn() | txn_ask.FenceTxn():
+                return txns.abort(c)
+            case txn_ask.ExpireTxn():
+                return txns.expire(c)
+            case _:
+                return self._execute_commit(c)
+
+    def _execute_commit(self, c: CommitCommand) -> Outcome:
+        commits = self.commits
+        match c:
+            case txn_ask.Commit():
+                return commits.commit(c)
+            case txn_ask.SetPositions():
+                return commits.set_positions(c)
+            case txn_ask.PinSnapshot():
+                return commits.pin(c)
+            case txn_ask.RebindSink():
+                return commits.rebind(c)
+            case txn_ask.ForgetSink():
+                return commits.forget(c)
+
+    def now(self, command: EngineCommand) -> int:
+        """Tell the time of a frame written now."""
         return max(command.now_ms, self.time_ms)
 
-    def _write(self, command: Command) -> int:
+    def write(self, command: EngineCommand) -> int:
         """Let time pass, because something is written now."""
-        self.time_ms = self._now(command)
+        self.time_ms = self.now(command)
         return self.time_ms
 
     # ---- create ----------------------------------------------------------------------------------
@@ -114,11 +164,11 @@ class Model:
         refusal = None if c.fork is None else self._fork_refusal(c.fork, c.content_type)
         if refusal is not None:
             return refusal
-        if (bad := bad_body(c)) is not None:
+        if (bad := bad_batch(c.batch, c.body_error)) is not None:
             return bad
         if len(self.streams) >= self.streams_max:
             return out.LimitReached("streams", self.streams_max)
-        now = self._write(c)
+        now = self.write(c)
         kind = c.content_type or "application/octet-stream"
         stream = Stream(self.next_stream, c.incarnation, kind, c.ttl_ms, c.expires_at_ms, now)
         stream.dedup_from = 0 if c.dedup_default else None
@@ -169,12 +219,15 @@ class Model:
             return out.ForkSourceGone()
         if content_type and media_type(content_type) != media_type(source.content_type):
             return out.ContentTypeConflict(source.content_type)
-        offset = source.tail if fork.offset is None else fork.offset
+        stable = self.txns.stable(source)
+        offset = stable if fork.offset is None else fork.offset
         if offset > source.tail:
             return out.OffsetBeyondTail(source.tail)
+        if offset > stable or (offset == stable < source.tail and fork.sub_offset > 0):
+            return txn_out.OffsetUnstable(stable)
         if offset < source.head:
             return out.OffsetTrimmed(source.head)
-        if fork.sub_offset > self._units_left(source, offset):
+        if fork.sub_offset > self.units_left(source, offset):
             return out.SubOffsetInvalid()
         if 1 + self._sources_of(source) > limits.FORK_DEPTH_MAX:
             return out.LimitReached("fork_depth", limits.FORK_DEPTH_MAX)
@@ -183,10 +236,13 @@ class Model:
             return out.LimitReached("forks_per_stream", limits.FORKS_PER_STREAM_MAX)
         return None
 
-    def _units_left(self, stream: Stream, offset: int) -> int:
+    def units_left(self, stream: Stream, offset: int) -> int:
+        """Count what is left of the append at an offset: messages, or bytes outside JSON."""
         if offset == stream.tail:
             return 0
         message = stream.messages[offset - stream.head]
+        if not self._is_committed(message):
+            return 0
         return message.append_end - offset if stream.is_json else len(message.body)
 
     def _sources_of(self, stream: Stream) -> int:
@@ -194,7 +250,7 @@ class Model:
 
     def _inherit(self, stream: Stream, c: Create, fork: ask.ForkRequest) -> None:
         source = self.streams[fork.source]
-        offset = source.tail if fork.offset is None else fork.offset
+        offset = self.txns.stable(source) if fork.offset is None else fork.offset
         stream.fork = Origin(fork.source, source.number, offset, fork.sub_offset)
         stream.content_type = c.content_type or source.content_type
         stream.dedup_from = None if source.dedup_from is None else 0
@@ -215,22 +271,28 @@ class Model:
 
     def _append(self, stream: Stream, c: Append) -> Outcome:
         assert c.batch is not None or c.body_error is not None or c.close
+        if c.transaction is not None:
+            return publish(self, stream, c, c.transaction)
         assert c.producer is None or c.key is None
         if stream.dedup_from is None:
             return self._append_unguarded(stream, c)
-        tag, digest = c.producer, digest_claimed(stream, c)
+        tag, digest = c.producer, self.digest_claimed(stream, c)
         known = None if tag is None else stream.producers.get(tag.id)
         registered = None if tag is None else self.registry.get(tag.id)
         answer = (
             (tag and rules.identity(known, tag, registered))
             or (tag and rules.repeat(known, tag, digest, stream.is_closed))
             or self._key_seen(stream, c)
-            or self._closed_or_other_type(stream, c)
+            or self.closed_or_other_type(stream, c)
             or (tag and rules.sequence(known, tag, registered))
-            or self._precondition(stream, c)
-            or (tag and self._no_room(stream, tag))
+            or self.precondition(stream, c)
+            or (tag and self.no_room(stream, tag))
         )
-        return answer or self._accept(stream, c)
+        return answer or self.accept(stream, c)
+
+    def digest_claimed(self, stream: Stream, append: Append) -> int | None:
+        """Tell what an append's payload is compared by; None equals no other."""
+        return None if append.body_error is not None else digest_stored(stream, append)
 
     def _append_unguarded(self, stream: Stream, c: Append) -> Outcome:
         """Take an append as if it named neither producer nor key; only the answer speaks of it."""
@@ -243,46 +305,52 @@ class Model:
         return replace_fields(answer, is_unguarded=True, **named)
 
     def _append_anonymous(self, stream: Stream, c: Append) -> Outcome:
-        refusal = self._closed_or_other_type(stream, c) or self._precondition(stream, c)
-        return refusal or self._accept(stream, c)
+        refusal = self.closed_or_other_type(stream, c) or self.precondition(stream, c)
+        return refusal or self.accept(stream, c)
 
     def _key_seen(self, stream: Stream, c: Append) -> Outcome | None:
         use = None if c.key is None else stream.keys.get(c.key)
-        if use is None or self._now(c) >= use.time_ms + self.key_window_ms:
+        if use is None or self.now(c) >= use.time_ms + self.key_window_ms:
             return None
-        if use.digest != digest_claimed(stream, c):
+        if use.digest != self.digest_claimed(stream, c):
             return out.KeyReused()
         return out.Duplicate(use.first_offset, use.next_offset, stream.is_closed)
 
-    def _closed_or_other_type(self, stream: Stream, c: Append) -> Outcome | None:
+    def closed_or_other_type(self, stream: Stream, c: Append) -> Outcome | None:
+        """Checks 9 and 10."""
         is_close_only = c.batch is None and c.body_error is None
         if stream.is_closed:
             if is_close_only and c.producer is None and c.key is None:
                 return out.Appended(stream.tail, stream.tail, True)
             return out.StreamClosed(stream.tail)
+        if c.close and (holders := self.txns.open_in(stream)):
+            return txn_out.StreamInTransaction(holders[0].id)
         is_type_equal = media_type(c.content_type or "") == media_type(stream.content_type)
         if is_close_only or is_type_equal:
             return None
         return out.ContentTypeConflict(stream.content_type)
 
-    def _precondition(self, stream: Stream, c: Append) -> Outcome | None:
+    def precondition(self, stream: Stream, c: Append) -> Outcome | None:
+        """Checks 12 to 14."""
         last = stream.stream_seq
         if c.stream_seq is not None and last is not None and c.stream_seq.encode() <= last.encode():
             return out.StreamSeqConflict(last)
         if c.if_match is not None and c.if_match != stream.tail:
             return out.PreconditionFailed(stream.tail)
-        return bad_body(c)
+        return bad_batch(c.batch, c.body_error)
 
-    def _no_room(self, stream: Stream, tag: ProducerTag) -> Outcome | None:
+    def no_room(self, stream: Stream, tag: ProducerTag) -> Outcome | None:
+        """Check 15."""
         if tag.last_seq - tag.first_seq > limits.SEQUENCE_SPAN_MAX:
             return out.LimitReached("sequence_span", limits.SEQUENCE_SPAN_MAX)
         if tag.id in stream.producers or len(stream.producers) < self.producers_max:
             return None
         return out.LimitReached("producers_per_stream", self.producers_max)
 
-    def _accept(self, stream: Stream, c: Append) -> Outcome:
-        now, first = self._write(c), stream.tail
-        stream.store(c.batch)
+    def accept(self, stream: Stream, c: Append, txn: int = 0) -> Outcome:
+        """Store an append; `txn` is the number of the inline transaction it is part of."""
+        now, first = self.write(c), stream.tail
+        stream.store(c.batch, txn)
         stream.is_closed, stream.written_ms = c.close, now
         if c.stream_seq is not None:
             stream.stream_seq = c.stream_seq
@@ -294,12 +362,16 @@ class Model:
         tag, registered = c.producer, self.registry.get(c.producer.id)
         receipt = Receipt(tag.first_seq, tag.last_seq, first, stream.tail, digest)
         known = stream.producers.get(tag.id)
-        producer = rules.after(known, tag, registered, receipt, self.receipts, now)
+        if txn:
+            producer = rules.after_inline(known, tag, receipt, txn, now)
+        else:
+            producer = rules.after(known, tag, registered, receipt, self.receipts, now)
         stream.producers[tag.id] = producer
         stream.sign(first, (tag.id, producer.epoch, tag.first_seq, tag.last_seq))
+        done = out.Appended(first, stream.tail, stream.is_closed, producer.epoch, tag.last_seq)
         if registered is not None:
-            self.registry[tag.id] = max(registered, producer.epoch)
-        return out.Appended(first, stream.tail, stream.is_closed, producer.epoch, producer.last)
+            self.txns.raise_epoch(tag.id, producer.epoch, now)
+        return done
 
     def _remember_key(self, stream: Stream, key: str, use: KeyUse) -> None:
         stream.keys.pop(key, None)  # a forgotten one begins anew, as the newest
@@ -323,9 +395,8 @@ class Model:
             return out.UnknownProducer()
         elif self.registry.get(name, 0) >= limits.NUMBER_MAX:
             return out.EpochExhausted(self.registry[name])
-        self._write(c)
         known = self.registry.get(name)
-        self.registry[name] = c.first_epoch if known is None else known + 1
+        self.txns.raise_epoch(name, c.first_epoch if known is None else known + 1, self.write(c))
         return out.Registered(name, self.registry[name])
 
     def _change_producer(
@@ -364,17 +435,22 @@ class Model:
             del stream.producers[c.producer_id]
         elif known.is_tombstone:
             return out.UnknownProducer()
-        elif self._now(c) < known.updated_ms + c.idle_ms:
+        elif self.now(c) < known.updated_ms + c.idle_ms or self._is_writing(stream, c.producer_id):
             return out.StillAlive()
         else:
             stream.producers[c.producer_id] = rules.tombstone(known)
-        self._write(c)
+        self.write(c)
         return out.Forgotten()
+
+    def _is_writing(self, stream: Stream, producer_id: str) -> bool:
+        own = self.txns.pending_of(producer_id)
+        return any(txn in own for txn in self.txns.open_in(stream))
 
     # ---- the end of streams ----------------------------------------------------------------------
 
     def _delete(self, c: ask.Delete | ask.Expire) -> Outcome:
-        self._write(c)
+        self.write(c)
+        self.txns.drop_stream(c.path, self.streams[c.path].number)
         if self._has_forks(c.path):
             self.streams[c.path].is_deleted = True
             return out.Deleted(is_soft=True)
@@ -389,7 +465,7 @@ class Model:
 
     def _switch(self, stream: Stream, c: ask.SwitchDedup) -> Outcome:
         if c.dedup != (stream.dedup_from is not None):
-            self._write(c)
+            self.write(c)
             stream.dedup_from = stream.tail if c.dedup else None
             stream.producers, stream.keys = {}, {}
         return out.Switched(stream.dedup_from, stream.tail)
@@ -397,14 +473,16 @@ class Model:
     def _trim(self, stream: Stream, c: ask.Trim) -> Outcome:
         if c.before > stream.tail:
             return out.OffsetBeyondTail(stream.tail)
+        if c.before > (stable := self.txns.stable(stream)):
+            return txn_out.OffsetUnstable(stable)
         if c.before > stream.head:
-            self._write(c)
+            self.write(c)
             del stream.messages[: c.before - stream.head]
             stream.head = c.before
         return out.Trimmed(stream.head)
 
     def _expire(self, stream: Stream, c: ask.Expire) -> Outcome:
-        now, used = self._now(c), max(stream.written_ms, c.touched_ms)
+        now, used = self.now(c), max(stream.written_ms, c.touched_ms)
         is_dated = stream.expires_at_ms is not None and c.now_ms >= stream.expires_at_ms
         is_idle = stream.ttl_ms is not None and now >= used + stream.ttl_ms
         if not is_dated and not is_idle:
@@ -414,19 +492,26 @@ class Model:
 
     # ---- looking inside --------------------------------------------------------------------------
 
-    def messages(self, path: str) -> list[tuple[int, bytes]]:
+    def messages(self, path: str, *, committed: bool = False) -> list[tuple[int, bytes]]:
         """List what can be read now, with its offsets; nothing of a stream that is not there."""
-        stream = self.streams.get(path)
-        if stream is None or stream.is_deleted:
-            return []
-        return [(message.offset, message.body) for message in stream.messages]
+        return [(message.offset, message.body) for message in self._visible(path, committed)]
 
-    def labels(self, path: str) -> list[Label]:
+    def labels(self, path: str, *, committed: bool = False) -> list[Label]:
         """List what goes with each message that can be read now: its extras, its producer."""
+        return [Label(m.offset, *m.extra, m.producer) for m in self._visible(path, committed)]
+
+    def _visible(self, path: str, committed: bool) -> list[Message]:
         stream = self.streams.get(path)
         if stream is None or stream.is_deleted:
             return []
-        return [Label(m.offset, *m.extra, m.producer) for m in stream.messages]
+        data = [message for message in stream.messages if not message.is_control]
+        if not committed:
+            return data
+        stable = self.txns.stable(stream)
+        return [m for m in data if m.offset < stable and self._is_committed(m)]
+
+    def _is_committed(self, message: Message) -> bool:
+        return not message.is_control and message.txn not in self.txns.aborted
 
     def view(self) -> dict[str, object]:
         """Dump everything but the messages, as plain dicts, lists and tuples."""
@@ -436,7 +521,34 @@ class Model:
             "next_producer": self.next_producer,
             "registry": dict(self.registry),
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
+            "transactions": self._txn_views(),
         }
+
+    def _txn_views(self) -> dict[str, object]:
+        txns, commits = self.txns, self.commits
+        return {
+            "next": txns.next_number,
+            "open": {name: self._txn_view(txn) for name, txn in sorted(txns.open.items())},
+            "positions": dict(sorted(txns.positions.items())),
+            "seqs": dict(txns.commit_seqs),
+            "results": {name: tuple(held) for name, held in txns.results.items()},
+            "sinks": dict(commits.sinks),
+            "snapshots": dict(commits.snapshots),
+        }
+
+    def _txn_view(self, txn: Txn) -> dict[str, object]:
+        plain = {name: value for name, value in vars(txn).items() if name != "chunks"}
+        return plain | {
+            "streams": {number: self._share(txn, number) for number in txn.streams},
+            "deleted": tuple(sorted(set(txn.deleted))),
+        }
+
+    def _share(self, txn: Txn, number: int) -> tuple[int, int, int]:
+        """Tell what a transaction holds of a stream: its first offset, messages and chunks."""
+        data = self.txns.by_number(number)[1].data_of(txn.number)
+        staged = [chunk.batch.count for chunk in txn.chunks if chunk.stream == number]
+        first = data[0].offset if data else -1
+        return first, len(data) + sum(staged), len(staged)
 
     def _stream_view(self, stream: Stream) -> dict[str, object]:
         plain = {name: value for name, value in vars(stream).items() if name != "messages"}
@@ -444,14 +556,17 @@ class Model:
         alive = self.time_ms - self.key_window_ms
         return plain | {
             "tail": stream.tail,
+            "stable": self.txns.stable(stream),
             "fork": None if stream.fork is None else stream.fork._asdict(),
-            "producers": {name: _producer_view(p) for name, p in sorted(stream.producers.items())},
+            "producers": {
+                name: self._producer_view(p) for name, p in sorted(stream.producers.items())
+            },
             "keys": [(key, *use) for key, use in stream.keys.items() if use.time_ms > alive],
         }
 
-
-def _producer_view(producer: Producer) -> dict[str, object]:
-    plain = producer._asdict()
-    if producer.mode == DENSE:
-        del plain["forgotten"]  # a notion of the sparse rows
-    return plain
+    def _producer_view(self, producer: Producer) -> dict[str, object]:
+        plain = producer._asdict()
+        del plain["forgotten" if producer.mode == DENSE else "plain"]  # notions of one mode
+        is_open = any(txn.number == producer.txn for txn in self.txns.open.values())
+        held = rules.held_of_txn(producer.txn_receipts, self.receipts)
+        return plain | {"txn": producer.txn * is_open, "txn_receipts": held if is_open else ()}

@@ -26,6 +26,9 @@ class Producer(NamedTuple):
     A tombstone has no receipts but, dense, that of sequence 0. `forgotten` is the F of the sparse
     rows: the last sequence of the newest receipt let go. `past` is the last append before a dense
     claim (its sequence, and where it ended, if known), as long as nothing followed the claim.
+
+    `last` is the last sequence accepted, `plain` the last outside transactions at this epoch (the
+    rule book's P). `txn` is the latest inline transaction, `txn_receipts` all of its receipts.
     """
 
     mode: str
@@ -39,6 +42,13 @@ class Producer(NamedTuple):
     is_tombstone: bool = False
     forgotten: int = -1
     past: tuple[int, int | None] | None = None
+    plain: int = -1
+    txn: int = 0
+    txn_receipts: tuple[Receipt, ...] = ()
+
+    @property
+    def highest(self) -> int:
+        return max(self.last, self.plain)
 
 
 def is_bare(tag: ProducerTag) -> bool:
@@ -140,7 +150,7 @@ def _identity_without_epoch(
 def repeat(
     known: Producer | None, tag: ProducerTag, digest: int | None, is_closed: bool
 ) -> Outcome | None:
-    if known is None or tag.last_seq > known.last:
+    if known is None or tag.last_seq > (known.plain if tag.mode == DENSE else known.last):
         return None
     spans = {(r.first_seq, r.last_seq): r for r in known.receipts}
     receipt = spans.get((tag.first_seq, tag.last_seq))
@@ -149,11 +159,41 @@ def repeat(
         if not _is_dense_repeat(known, tag, is_equal):
             return None
         if is_bare(tag) and not is_equal:
-            return out.RestartAmbiguous(known.epoch, known.last)  # dense 7, 8
+            return out.RestartAmbiguous(known.epoch, known.highest)  # dense 7, 8
     elif receipt is None and tag.last_seq > known.forgotten:
         return None
     if receipt is None:
-        return out.Duplicate(None, None, is_closed, known.epoch, known.last)  # dense 8, sparse 5
+        return out.Duplicate(None, None, is_closed, known.epoch, known.highest)  # dense 8, sparse 5
+    return _repeated(known, tag, receipt, is_equal, is_closed)
+
+
+def held_of_txn(receipts: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
+    """Choose the receipts of a transaction that are held: the first and the newest."""
+    return (*receipts[:1], *receipts[1:][1 - receipts_max :])
+
+
+def repeat_inline(
+    known: Producer | None,
+    tag: ProducerTag,
+    txn: int,
+    digest: int | None,
+    receipts_max: int,
+) -> Outcome | None:
+    """Answer a repeat inside an inline transaction: only its own receipts count."""
+    if known is None or known.txn != txn:
+        return None
+    held = held_of_txn(known.txn_receipts, receipts_max)
+    for receipt in known.txn_receipts:
+        if receipt.first_seq == tag.first_seq:
+            if receipt not in held:
+                return out.Duplicate(None, None, False, known.epoch, known.highest)
+            return _repeated(known, tag, receipt, receipt.digest == digest, False)
+    return None
+
+
+def _repeated(
+    known: Producer, tag: ProducerTag, receipt: Receipt, is_equal: bool, is_closed: bool
+) -> Outcome:
     if tag.is_strict and not is_equal:
         return out.PayloadMismatch()  # dense 7, sparse 2
     return out.Duplicate(
@@ -161,7 +201,7 @@ def repeat(
         receipt.next_offset,
         is_closed,
         known.epoch,
-        known.last,
+        known.highest,
         is_mismatch=not is_equal,
     )
 
@@ -191,15 +231,23 @@ def sequence(known: Producer | None, tag: ProducerTag, registered: int | None) -
 
 
 def _dense_sequence(known: Producer, tag: ProducerTag, n: int) -> Outcome | None:
-    if n == 0:
-        return None  # repeats were answered: it is a raise, a restart, or over a tombstone
+    if n == 0 and (known.is_tombstone or is_restart(known, tag)):
+        return None  # repeats were answered
     if tag.epoch is not None and tag.epoch > known.epoch:
-        return out.EpochMustStartAtZero(n)  # 2
+        return out.EpochMustStartAtZero(n) if n > 0 else None  # 2
     if is_new_session(known, tag):
-        return out.SessionUnknown(known.epoch, known.last)  # 3
-    if n > known.last + 1:
-        return out.SequenceGap(known.last + 1, n)  # 9
-    return None
+        return out.SessionUnknown(known.epoch, known.highest)  # 3
+    expected = known.highest + 1
+    return None if n == expected else out.SequenceGap(expected, n)  # 9
+
+
+def sequence_inline(known: Producer | None, tag: ProducerTag, is_first: bool) -> Outcome | None:
+    """Judge a sequence inside an inline transaction; `is_first` of it on this stream."""
+    is_here = known is not None and known.epoch == tag.epoch
+    expected = known.last + 1 if is_here and known is not None else 0
+    if tag.first_seq == expected or (is_first and tag.first_seq == 0):
+        return None
+    return out.SequenceGap(expected, tag.first_seq)
 
 
 def _sparse_sequence(known: Producer, a: int, b: int) -> Outcome | None:
@@ -227,7 +275,7 @@ def after(
     """Say what is remembered of the producer once the append is stored."""
     epoch = next_epoch(known, tag, registered)
     if known is None:
-        known = Producer(tag.mode, epoch, tag.last_seq)
+        known = Producer(tag.mode, epoch, -1)
     is_raised = epoch > known.epoch
     session, older = known.session, known.older_sessions
     if tag.session is not None or is_raised:
@@ -238,22 +286,48 @@ def after(
     kept, forgotten = known.receipts, known.forgotten
     if is_raised and tag.mode == DENSE:
         kept = ()
+    if tag.mode == DENSE and known.last > known.plain:
+        # Transactions have used the numbers between: only sequence 0 is still found.
+        kept = tuple(r for r in kept if r.first_seq == 0)
     kept = (*kept, receipt)
     if tag.mode == DENSE:
-        kept = (kept[0], *kept[1:][-receipts_max:])  # an epoch's first is that of sequence 0
+        kept = _with_zero(kept, receipts_max)
     elif len(kept) > receipts_max:
         forgotten, kept = kept[-receipts_max - 1].last_seq, kept[-receipts_max:]
     cursor = known.cursor if tag.cursor is None else tag.cursor
     last = tag.last_seq
-    return Producer(
-        tag.mode, epoch, last, session, older, kept, cursor, now_ms, forgotten=forgotten
+    made = Producer(
+        tag.mode, epoch, last, session, older, kept, cursor, now_ms, False, forgotten, last
     )
+    return made if is_raised else made._replace(txn=known.txn, txn_receipts=known.txn_receipts)
+
+
+def after_inline(
+    known: Producer | None, tag: ProducerTag, receipt: Receipt, txn: int, now_ms: int
+) -> Producer:
+    """Say what is remembered of the producer once a message of a transaction is stored."""
+    # As if it were outside, but nothing outside transactions moves.
+    made = after(known, tag, None, receipt, 1, now_ms)
+    if known is None or made.epoch > known.epoch:
+        return made._replace(receipts=(), plain=-1, txn=txn, txn_receipts=(receipt,))
+    mine = known.txn_receipts if known.txn == txn else ()
+    return made._replace(
+        receipts=known.receipts, plain=known.plain, txn=txn, txn_receipts=(*mine, receipt)
+    )
+
+
+def _with_zero(kept: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
+    """Keep the newest and, whatever its age, that of sequence 0, the first of an epoch."""
+    rest = kept[1:] if kept[0].first_seq == 0 else kept
+    return (*kept[: len(kept) - len(rest)], *rest[-receipts_max:])
 
 
 def tombstone(known: Producer) -> Producer:
     receipts = tuple(r for r in known.receipts if known.mode == DENSE and r.first_seq == 0)
     forgotten = known.forgotten if known.mode == DENSE else known.last
-    return known._replace(receipts=receipts, forgotten=forgotten, is_tombstone=True)
+    kept = known._replace(receipts=receipts, forgotten=forgotten, is_tombstone=True)
+    last = known.plain if known.mode == DENSE else known.last
+    return kept._replace(last=last, txn=0, txn_receipts=())
 
 
 # ---- claims --------------------------------------------------------------------------------------

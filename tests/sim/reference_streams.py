@@ -36,6 +36,8 @@ class Message(NamedTuple):
     append_end: int  # the offset after the last message of the append that brought this one
     extra: Extra = Extra()
     producer: tuple[str, int, int, int] | None = None
+    txn: int = 0  # the number of the inline transaction that brought it
+    is_control: bool = False
 
 
 class KeyUse(NamedTuple):
@@ -81,13 +83,22 @@ class Stream:
     def is_json(self) -> bool:
         return media_type(self.content_type) == "application/json"
 
-    def store(self, batch: Batch | None) -> None:
+    def store(self, batch: Batch | None, txn: int = 0) -> None:
         if batch is None:
             return
         base, bodies, extras = self.tail, split(batch, self.is_json), split_extras(batch)
         end = base + len(bodies)
         for body, extra in zip(bodies, extras, strict=True):
-            self.messages.append(Message(self.tail, body, end, extra))
+            self.messages.append(Message(self.tail, body, end, extra, txn=txn))
+
+    def store_control(self, txn: int) -> None:
+        """Put the record of a decision behind everything."""
+        end = self.tail + 1
+        self.messages.append(Message(self.tail, b"", end, txn=txn, is_control=True))
+
+    def data_of(self, txn: int) -> list[Message]:
+        """List what a transaction has written here and is still kept."""
+        return [m for m in self.messages if m.txn == txn and not m.is_control]
 
     def sign(self, first: int, producer: tuple[str, int, int, int]) -> None:
         """Note who brought the messages from `first` on."""

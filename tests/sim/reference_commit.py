@@ -1,0 +1,325 @@
+"""One-shot commits, sinks, groups' positions and snapshots of the reference model."""
+
+from typing import NamedTuple
+
+from semel.model import outcomes as out
+from semel.model import transactions as ask
+from semel.model import txn_outcomes as txn_out
+from semel.model.commands import Batch
+from semel.model.outcomes import Outcome
+from semel.model.remembered import (
+    ABORTED,
+    BY_COMMIT,
+    COMMITTED,
+    PositionResult,
+    Result,
+    StreamResult,
+)
+from semel.model.transactions import INLINE, ProducerOwner, SinkOwner
+from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
+from tests.sim.reference_txn import Note, Transactions, Txn
+
+
+class Version(NamedTuple):
+    """A version of a sink that was committed."""
+
+    number: int
+    input: str | None
+    result: Result
+
+
+class Sink(NamedTuple):
+    query_id: str
+    last: int
+    versions: tuple[Version, ...]  # the newest last
+
+    def kept(self, number: int) -> Version | None:
+        return next((version for version in self.versions if version.number == number), None)
+
+
+class Snapshot(NamedTuple):
+    number: int
+    ranges: tuple[ask.SnapshotRange, ...]
+    hash: str
+
+
+class Commits:
+    """What is known of sinks and snapshots, and how a one-shot commit is judged."""
+
+    def __init__(self, txns: Transactions) -> None:
+        self.txns = txns
+        self.sinks: dict[str, Sink] = {}
+        self.snapshots: dict[str, Snapshot] = {}
+
+    def copy(self, txns: Transactions) -> "Commits":
+        twin = Commits(txns)
+        twin.sinks, twin.snapshots = dict(self.sinks), dict(self.snapshots)
+        return twin
+
+    # ---- one-shot commits ------------------------------------------------------------------------
+
+    def commit(self, c: ask.Commit) -> Outcome:
+        is_empty = not (c.appends or c.transactions or c.positions or c.expects)
+        if is_empty and c.sink is None:
+            return out.InvalidRequest("appends")  # 1
+        if len({path for path, _ in c.expects}) < len(c.expects):
+            return out.InvalidRequest("expects")
+        answer = self._judge_producer(c) if c.sink is None else self._judge_sink(c.sink)
+        if answer is not None:
+            return answer
+        listed = self._find_listed(c)
+        if isinstance(listed, Outcome):
+            return listed
+        answer = self._judge_streams(c, listed) or self.judge_positions(
+            c.positions, self._growth(c, listed)
+        )
+        return answer or self._accept(c, listed)
+
+    def _judge_producer(self, c: ask.Commit) -> Outcome | None:
+        assert c.producer_id is not None
+        assert c.producer_epoch is not None
+        assert c.producer_seq is not None
+        txns, seq = self.txns, c.producer_seq
+        refusal = txns.identity(ProducerOwner(c.producer_id, c.producer_epoch))
+        if refusal is not None:
+            return refusal  # 2
+        if txns.book.registry.get(c.producer_id) != c.producer_epoch:
+            if seq != 0:
+                return out.EpochMustStartAtZero(seq)  # 4
+            return txns.no_room_in_registry(c.producer_id)  # 4b
+        last = txns.commit_seqs.get(c.producer_id, -1)
+        if seq <= last:
+            held = dict(txns.results[c.producer_id])
+            return txn_out.Committed(None, None, held.get(seq), is_duplicate=True)  # 3
+        return out.SequenceGap(last + 1, seq) if seq > last + 1 else None  # 4
+
+    def _judge_sink(self, tag: ask.SinkTag) -> Outcome | None:
+        sink = self.sinks.get(tag.app)
+        if sink is None:
+            return None
+        if sink.query_id != tag.query_id:
+            return txn_out.AppBound(sink.query_id)  # s1
+        diverged = txn_out.CheckpointDiverged(sink.last)
+        if tag.version > sink.last:
+            before = sink.kept(sink.last)
+            known = None if before is None else before.input
+            is_other = tag.previous is not None and known is not None and tag.previous != known
+            return diverged if is_other else None  # s5
+        kept = sink.kept(tag.version)
+        if kept is None:
+            return txn_out.VersionForgotten(sink.last)  # s2
+        if tag.input is not None and kept.input is not None:
+            again = txn_out.Committed(None, None, kept.result, is_duplicate=True)
+            return again if tag.input == kept.input else diverged  # s3
+        if tag.version < sink.last:
+            return diverged  # s4
+        return txn_out.Committed(None, None, kept.result, is_duplicate=True, is_unchecked=True)
+
+    def _find_listed(self, c: ask.Commit) -> list[Txn] | Outcome:
+        """Row 5, and s6."""
+        found: list[Txn] = []
+        for listed in c.transactions:
+            if any(txn.id == listed.id for txn in found):
+                return out.InvalidRequest("transactions")
+            txn = self._find_one(c, listed)
+            if isinstance(txn, Outcome):
+                return txn
+            found.append(txn)
+        return found
+
+    def _find_one(self, c: ask.Commit, listed: ask.Listed) -> Txn | Outcome:
+        txns, now = self.txns, self.txns.now(c.now_ms)
+        txn = txns.find(now, listed.id, listed.epoch, None)
+        if not isinstance(txn, Txn):
+            if c.sink is not None:
+                return txn_out.BranchMissing(listed.id)
+            return txns.told_to_commit(txn) if isinstance(txn, Note) else txn
+        if c.sink is not None:
+            if not _is_sinks(txn, c.sink):
+                return txn_out.NotOwner()
+            return txn if txn.is_prepared else txns.incomplete(txn)
+        if txn.kind == INLINE:
+            return txn_out.InvalidTxnState("inline")
+        return txns.find_undecided(now, txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
+
+    def _judge_streams(self, c: ask.Commit, listed: list[Txn]) -> Outcome | None:
+        """Rows 6 to 8."""
+        paths = [append.path for append in c.appends] + [p.path for p in c.positions]
+        refusal = self.txns.missing(paths + [path for path, _ in c.expects])
+        if refusal is not None:
+            return refusal  # 6
+        streams = self.txns.book.streams
+        for path, tail in c.expects:
+            if streams[path].tail != tail:
+                cause: out.Refusal = out.PreconditionFailed(streams[path].tail)
+                return txn_out.StreamRefused(path, cause)  # 7
+        for append in c.appends:
+            if (judged := _judge_append(streams[append.path], append)) is not None:
+                return txn_out.StreamRefused(append.path, judged)  # 8
+        for txn in listed:
+            if (refusal := self.txns.closed_under(txn)) is not None:
+                return refusal
+        return None
+
+    def _growth(self, c: ask.Commit, listed: list[Txn]) -> dict[int, int]:
+        """Count by stream number what the commit will add."""
+        growth: dict[int, int] = {}
+        for append in c.appends:
+            assert append.batch is not None
+            number = self.txns.book.streams[append.path].number
+            growth[number] = growth.get(number, 0) + append.batch.count
+        for txn in listed:
+            for chunk in txn.chunks:
+                growth[chunk.stream] = growth.get(chunk.stream, 0) + chunk.batch.count
+        return growth
+
+    def judge_positions(
+        self, positions: tuple[ask.Position, ...], growth: dict[int, int]
+    ) -> Outcome | None:
+        """Row 9."""
+        for position in positions:
+            stream = self.txns.book.streams[position.path]
+            stored = self.txns.positions.get((position.group, stream.number), 0)
+            if position.expected is not None and position.expected != stored:
+                return txn_out.PositionConflict(position.group, position.path, stored)
+            tail = stream.tail + growth.get(stream.number, 0)
+            if position.to > tail:
+                return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
+        return None
+
+    def _accept(self, c: ask.Commit, listed: list[Txn]) -> Outcome:
+        txns, now = self.txns, self.txns.write(c.now_ms)
+        parts: list[Result] = []
+        for append in c.appends:
+            stream = txns.book.streams[append.path]
+            first = stream.tail
+            assert append.batch is not None
+            stream.store(append.batch)
+            stream.written_ms = now
+            done = StreamResult(append.path, first, stream.tail, append.batch.count)
+            parts.append(Result((done,)))
+        if c.sink is not None:
+            self._forget_notes_of(c.sink.app)
+        parts += [txns.finish(txn, COMMITTED, "", now) for txn in listed]
+        moved = [PositionResult(p.group, p.path, p.to) for p in c.positions]
+        self._set(c.positions)
+        parts.append(Result((), tuple(moved)))
+        result = _joined(parts)
+        if c.sink is not None:
+            self._remember_version(c.sink, result, now)
+        else:
+            self._remember_seq(c, result, now)
+        return txn_out.Committed(None, None, result)
+
+    def _remember_seq(self, c: ask.Commit, result: Result, now: int) -> None:
+        assert c.producer_id is not None
+        assert c.producer_epoch is not None
+        assert c.producer_seq is not None
+        txns, name = self.txns, c.producer_id
+        txns.raise_epoch(name, c.producer_epoch, now)
+        txns.commit_seqs[name] = c.producer_seq
+        held = [*txns.results.get(name, []), (c.producer_seq, result)]
+        txns.results[name] = held[-txns.bounds.results :]
+
+    def _remember_version(self, tag: ask.SinkTag, result: Result, now: int) -> None:
+        old = self.sinks.get(tag.app, Sink(tag.query_id, -1, ()))
+        versions = (*old.versions, Version(tag.version, tag.input, result))
+        kept = versions[-self.txns.bounds.versions :]
+        self.sinks[tag.app] = Sink(tag.query_id, tag.version, kept)
+        for txn in list(self.txns.open.values()):
+            if _is_sinks(txn, tag):
+                self.txns.finish(txn, ABORTED, BY_COMMIT, now)  # s7
+
+    def _forget_notes_of(self, app: str) -> None:
+        notes = self.txns.notes
+        notes[:] = [n for n in notes if not (isinstance(n.owner, SinkOwner) and n.owner.app == app)]
+
+    def rebind(self, c: ask.RebindSink) -> Outcome:
+        sink = self.sinks.get(c.app)
+        if sink is None:
+            return txn_out.UnknownSink()
+        self.txns.write(c.now_ms)
+        kept = tuple(version for version in sink.versions if version.number <= c.last_version)
+        self.sinks[c.app] = Sink(c.query_id, c.last_version, kept)
+        return txn_out.SinkChanged()
+
+    def forget(self, c: ask.ForgetSink) -> Outcome:
+        if c.app not in self.sinks:
+            return txn_out.UnknownSink()
+        self.txns.write(c.now_ms)
+        del self.sinks[c.app]
+        return txn_out.SinkChanged()
+
+    # ---- groups ----------------------------------------------------------------------------------
+
+    def set_positions(self, c: ask.SetPositions) -> Outcome:
+        refusal = self.txns.missing([position.path for position in c.positions])
+        refusal = refusal or self.judge_positions(c.positions, {})
+        if refusal is not None:
+            return refusal
+        self.txns.write(c.now_ms)
+        self._set(c.positions)
+        return txn_out.PositionsSet(len(c.positions))
+
+    def _set(self, positions: tuple[ask.Position, ...]) -> None:
+        for position in positions:
+            number = self.txns.book.streams[position.path].number
+            self.txns.positions[position.group, number] = position.to
+
+    def pin(self, c: ask.PinSnapshot) -> Outcome:
+        pinned = self.snapshots.get(c.group)
+        if pinned is not None and c.number == pinned.number:
+            return txn_out.Pinned(*pinned, is_new=False)
+        if pinned is not None and c.number != pinned.number + 1:
+            return txn_out.SnapshotConflict(pinned.number)
+        if (refusal := self.txns.missing([span.path for span in c.ranges])) is not None:
+            return refusal
+        for span in c.ranges:
+            incarnation = self.txns.book.streams[span.path].incarnation
+            if span.incarnation != incarnation:
+                return txn_out.IncarnationConflict(span.path, incarnation)
+        self.txns.write(c.now_ms)
+        self.snapshots[c.group] = Snapshot(c.number, c.ranges, c.hash)
+        return txn_out.Pinned(c.number, c.ranges, c.hash, is_new=True)
+
+
+def _is_sinks(txn: Txn, tag: ask.SinkTag) -> bool:
+    """Tell whether a transaction belongs to a sink, at this version or before it."""
+    owner = txn.owner
+    return isinstance(owner, SinkOwner) and owner.app == tag.app and owner.version <= tag.version
+
+
+def _judge_append(stream: Stream, append: ask.CommitAppend) -> out.Refusal | None:
+    if stream.is_closed:
+        return out.StreamClosed(stream.tail)
+    if media_type(append.content_type or "") != media_type(stream.content_type):
+        return out.ContentTypeConflict(stream.content_type)
+    return bad_batch(append.batch, append.body_error)
+
+
+def bad_batch(batch: Batch | None, body_error: str | None) -> out.Refusal | None:
+    """Judge a body by what is wrong with it, as the order of checks comes to it."""
+    if body_error is not None:
+        return out.BadBody(body_error)
+    if batch is not None and batch.extras == BAD_EXTRAS:
+        return out.BadBody("the keys, timestamps or headers are malformed: unknown columns")
+    return None
+
+
+def _joined(parts: list[Result]) -> Result:
+    """Put the shares of a commit together: one row per stream, one per position."""
+    streams: dict[str, StreamResult] = {}
+    positions: dict[tuple[str, str], PositionResult] = {}
+    deleted: set[str] = set()
+    for part in parts:
+        for r in part.streams:
+            old = streams.get(r.path, StreamResult(r.path, r.first_offset, 0, 0))
+            count = old.messages + r.messages
+            streams[r.path] = StreamResult(r.path, old.first_offset, r.next_offset, count)
+        positions |= {(moved.group, moved.path): moved for moved in part.positions}
+        deleted |= set(part.deleted)
+    return Result(
+        tuple(streams[path] for path in sorted(streams)),
+        tuple(positions[key] for key in sorted(positions)),
+        tuple(sorted(deleted)),
+    )

@@ -1,0 +1,121 @@
+"""Publishing inside a transaction: check 6 of an append, and what differs after it."""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from semel.model import outcomes as out
+from semel.model import txn_outcomes as txn_out
+from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
+from semel.model.outcomes import Outcome
+from semel.model.transactions import INLINE
+from tests.sim import reference_producers as rules
+from tests.sim.reference_streams import Stream
+from tests.sim.reference_txn import Chunk, Txn
+
+if TYPE_CHECKING:
+    from tests.sim.reference import Model
+
+
+def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
+    """Answer an append that claims to be part of a transaction."""
+    txns, by = model.txns, c.producer
+    claim = (None, None) if by is None else (by.id, by.epoch)
+    txn = txns.find_undecided(txns.now(c.now_ms), tag.id, tag.epoch, claim)
+    if isinstance(txn, Outcome):
+        return txn  # 6a
+    if txn.is_prepared:
+        return txn_out.InvalidTxnState("prepared")  # 6b
+    if c.close or c.key is not None:
+        return out.InvalidRequest("close" if c.close else "idempotency_key")  # 6c
+    if stream.number not in txn.streams and not txn.is_implicit:
+        return txn_out.PartitionNotInTxn()  # 6d
+    if txn.kind == INLINE:
+        return _publish_inline(model, stream, c, txn)
+    return _stage(model, stream, c, tag, txn)
+
+
+def _no_room(model: "Model", stream: Stream, txn: Txn) -> Outcome | None:
+    maximum = model.txns.bounds.streams
+    is_full = stream.number not in txn.streams and len(txn.streams) >= maximum
+    return out.LimitReached("transaction_streams", maximum) if is_full else None
+
+
+def _publish_inline(model: "Model", stream: Stream, c: Append, txn: Txn) -> Outcome:
+    by = c.producer
+    if by is None or by.mode != DENSE or by.epoch is None:
+        return out.InvalidRequest("producer")
+    if stream.dedup_from is None:
+        answer = _judge_unguarded(model, stream, c, txn)
+    else:
+        answer = _judge_inline(model, stream, c, by, txn)
+    if answer is not None:
+        return answer
+    if stream.number not in txn.streams:
+        txn.streams.append(stream.number)
+    if stream.dedup_from is None:
+        done = model.accept(stream, replace(c, producer=None), txn.number)
+        return replace(done, is_unguarded=True, epoch=by.epoch, seq=by.last_seq)
+    return model.accept(stream, c, txn.number)
+
+
+def _judge_unguarded(model: "Model", stream: Stream, c: Append, txn: Txn) -> Outcome | None:
+    return (
+        model.closed_or_other_type(stream, c)
+        or model.precondition(stream, c)
+        or _no_room(model, stream, txn)
+    )
+
+
+def _judge_inline(
+    model: "Model", stream: Stream, c: Append, by: ProducerTag, txn: Txn
+) -> Outcome | None:
+    known, digest = stream.producers.get(by.id), model.digest_claimed(stream, c)
+    is_first = not stream.data_of(txn.number)
+    is_again = not is_first
+    return (
+        rules.identity(known, by, model.registry.get(by.id))
+        or (
+            rules.repeat_inline(known, by, txn.number, digest, model.receipts) if is_again else None
+        )
+        or model.closed_or_other_type(stream, c)
+        or rules.sequence_inline(known, by, is_first)
+        or model.precondition(stream, c)
+        or model.no_room(stream, by)
+        or _no_room(model, stream, txn)
+    )
+
+
+def _stage(model: "Model", stream: Stream, c: Append, tag: TxnTag, txn: Txn) -> Outcome:
+    for name in ("producer", "stream_seq", "if_match"):
+        if getattr(c, name) is not None:
+            return out.InvalidRequest(name)
+    if tag.seq is None:
+        return out.InvalidRequest("transaction_seq")
+    answer = _judge_chunk(model, stream, c, tag.seq, txn)
+    if answer is not None:
+        return answer
+    now = model.write(c)
+    assert c.batch is not None
+    txn.chunks.append(Chunk(tag.seq, stream.number, c.batch))
+    txn.next_seq, txn.touched_ms = tag.seq + 1, now
+    if stream.number not in txn.streams:
+        txn.streams.append(stream.number)
+    if txn.timeout_ms is not None:
+        txn.deadline_ms = now + txn.timeout_ms
+    return txn_out.Staged(txn.next_seq)
+
+
+def _judge_chunk(model: "Model", stream: Stream, c: Append, seq: int, txn: Txn) -> Outcome | None:
+    if seq < txn.next_seq:
+        return out.Duplicate(None, None, stream.is_closed)  # 8
+    if (refusal := model.closed_or_other_type(stream, c)) is not None:
+        return refusal
+    if seq > txn.next_seq:
+        return out.SequenceGap(txn.next_seq, seq)  # 11
+    if (refusal := model.precondition(stream, c)) is not None:
+        return refusal
+    maximum = model.txns.bounds.chunks
+    if len(txn.chunks) >= maximum:
+        return out.LimitReached("chunks", maximum)
+    return _no_room(model, stream, txn)

@@ -1,0 +1,532 @@
+"""The transactions of the reference model: who is open, who was decided, and how.
+
+Written from `docs/reference/transactions.md`. Nothing is indexed: what a transaction wrote is
+found by looking at every message, what is stable by looking at every transaction.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from semel.model import limits
+from semel.model import outcomes as out
+from semel.model import transactions as ask
+from semel.model import txn_outcomes as txn_out
+from semel.model.commands import Batch
+from semel.model.outcomes import Outcome
+from semel.model.remembered import (
+    ABORTED,
+    BY_FENCE,
+    BY_OPERATOR,
+    BY_REAPER,
+    BY_REQUEST,
+    BY_TIMEOUT,
+    COMMITTED,
+    PositionResult,
+    Result,
+    StreamResult,
+)
+from semel.model.transactions import INLINE, STAGED, Owner, ProducerOwner, SinkOwner
+from tests.sim.reference_producers import is_issued_name
+from tests.sim.reference_streams import Stream
+
+
+class Chunk(NamedTuple):
+    """A staged append: it has no offset."""
+
+    seq: int
+    stream: int  # its number
+    batch: Batch
+
+
+class Note(NamedTuple):
+    """The outcome of a decided transaction."""
+
+    id: str
+    epoch: int
+    owner: Owner
+    decision: str
+    reason: str
+    time_ms: int
+    result: Result
+
+
+@dataclass
+class Txn:
+    """An undecided transaction. Streams are numbers: a path may get another stream."""
+
+    number: int
+    id: str
+    epoch: int
+    kind: str
+    owner: Owner
+    is_implicit: bool
+    timeout_ms: int | None
+    deadline_ms: int | None
+    touched_ms: int
+    is_prepared: bool = False
+    streams: list[int] = field(default_factory=list)
+    positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    next_seq: int = 0
+    deleted: list[str] = field(default_factory=list)
+
+    def is_overdue(self, now: int) -> bool:
+        return not self.is_prepared and self.deadline_ms is not None and now >= self.deadline_ms
+
+    def is_abandoned(self, now: int) -> bool:
+        return isinstance(self.owner, SinkOwner) and now >= self.touched_ms + limits.SINK_IDLE_MS
+
+
+class Bounds(NamedTuple):
+    """The limits a simulation may draw small."""
+
+    pending: int = limits.TXN_PENDING_MAX
+    open_by_producers: int = limits.TXN_OPEN_MAX
+    open_by_sinks: int = limits.SINK_TXN_OPEN_MAX
+    streams: int = limits.TXN_STREAMS_MAX
+    positions: int = limits.TXN_POSITIONS_MAX
+    chunks: int = limits.TXN_CHUNKS_MAX
+    results: int = limits.RESULTS_KEPT
+    versions: int = limits.SINK_VERSIONS_KEPT
+    outcomes: int = limits.OUTCOMES_PER_PRODUCER_MAX
+    outcome_window_ms: int = limits.OUTCOME_WINDOW_MS
+    registry: int = limits.REGISTRY_MAX
+
+
+class Book(Protocol):
+    """What transactions need of the model they are part of."""
+
+    streams: dict[str, Stream]
+    registry: dict[str, int]
+    time_ms: int
+
+
+class Transactions:
+    """The open transactions, the outcomes remembered, and the positions of groups."""
+
+    def __init__(self, book: Book, bounds: Bounds) -> None:
+        self.book, self.bounds = book, bounds
+        self.next_number = 1
+        self.open: dict[str, Txn] = {}  # by id, prepared ones included
+        self.notes: list[Note] = []  # in order of decision
+        self.aborted: set[int] = set()  # numbers, for ever
+        self.positions: dict[tuple[str, int], int] = {}  # (group, stream number) -> offset
+        self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
+        self.results: dict[str, list[tuple[int, Result]]] = {}
+
+    def copy(self, book: Book) -> "Transactions":
+        twin = Transactions(book, self.bounds)
+        twin.next_number = self.next_number
+        for name, txn in self.open.items():
+            new = replace(txn, streams=list(txn.streams), positions=dict(txn.positions))
+            twin.open[name] = replace(new, chunks=list(txn.chunks), deleted=list(txn.deleted))
+        twin.notes, twin.aborted = list(self.notes), set(self.aborted)
+        twin.positions, twin.commit_seqs = dict(self.positions), dict(self.commit_seqs)
+        twin.results = {name: list(held) for name, held in self.results.items()}
+        return twin
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def now(self, now_ms: int) -> int:
+        return max(now_ms, self.book.time_ms)
+
+    def write(self, now_ms: int) -> int:
+        """Let time pass, because something is written now."""
+        self.book.time_ms = self.now(now_ms)
+        return self.book.time_ms
+
+    def here(self, path: str) -> Stream | Outcome:
+        stream = self.book.streams.get(path)
+        if stream is None:
+            return out.NotFound()
+        return out.Gone() if stream.is_deleted else stream
+
+    def by_number(self, number: int) -> tuple[str, Stream]:
+        return next((p, s) for p, s in self.book.streams.items() if s.number == number)
+
+    def missing(self, paths: list[str]) -> Outcome | None:
+        """Refuse the first path that holds no stream."""
+        for path in paths:
+            if isinstance(found := self.here(path), out.Refusal):
+                return txn_out.StreamRefused(path, found)
+        return None
+
+    def open_in(self, stream: Stream) -> list[Txn]:
+        """List the inline transactions that hold messages in a stream, oldest first."""
+        inline = [t for t in self.open.values() if t.kind == INLINE and stream.number in t.streams]
+        held = [txn for txn in inline if stream.data_of(txn.number)]
+        return sorted(held, key=lambda txn: txn.number)
+
+    def stable(self, stream: Stream) -> int:
+        firsts = [stream.data_of(txn.number)[0].offset for txn in self.open_in(stream)]
+        return min(firsts, default=stream.tail)
+
+    def pending_of(self, producer_id: str) -> list[Txn]:
+        owned = [t for t in self.open.values() if isinstance(t.owner, ProducerOwner)]
+        return [
+            t for t in owned if isinstance(t.owner, ProducerOwner) and t.owner.id == producer_id
+        ]
+
+    def notes_of(self, txn_id: str, now: int) -> list[Note]:
+        window = self.bounds.outcome_window_ms
+        return [n for n in self.notes if n.id == txn_id and now < n.time_ms + window]
+
+    def find(
+        self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
+    ) -> Txn | Note | Outcome:
+        """Find the transaction a call means; `producer` is None for a call by hand."""
+        notes, txn = self.notes_of(txn_id, now), self.open.get(txn_id)
+        for note in notes:
+            if note.epoch == epoch:
+                return note  # a
+        if txn is None and not notes:
+            return txn_out.UnknownTransaction()  # b
+        last = max(n.epoch for n in notes) if txn is None else txn.epoch
+        if epoch < last:
+            return txn_out.StaleTransaction(last)  # c
+        if epoch > last or txn is None:
+            return txn_out.UnknownTransaction()  # d
+        if txn.is_overdue(now):
+            self.write(now)
+            self.finish(txn, ABORTED, BY_TIMEOUT, now)
+            return self.notes[-1]
+        name, producer_epoch = producer or (None, None)
+        owner = txn.owner
+        if name is None:
+            return txn
+        if not isinstance(owner, ProducerOwner) or owner.id != name:
+            return txn_out.NotOwner()  # e
+        if producer_epoch not in (None, owner.epoch):
+            return out.StaleEpoch(owner.epoch)  # f
+        return txn
+
+    def find_undecided(
+        self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
+    ) -> Txn | Outcome:
+        """Find a transaction for a call that needs it undecided."""
+        found = self.find(now, txn_id, epoch, producer)
+        if not isinstance(found, Note):
+            return found
+        is_late = found.reason == BY_TIMEOUT
+        return txn_out.TxnTimedOut() if is_late else txn_out.InvalidTxnState(found.decision)
+
+    def find_open(self, now: int, c: ask.TxnCall) -> Txn | Outcome:
+        """Find a transaction for a call that adds to it."""
+        found = self.find_undecided(now, c.id, c.epoch, claim(c))
+        if isinstance(found, Txn) and found.is_prepared:
+            return txn_out.InvalidTxnState("prepared")
+        return found
+
+    # ---- begin -----------------------------------------------------------------------------------
+
+    def begin(self, c: ask.Begin) -> Outcome:
+        now, owner = self.now(c.now_ms), c.owner
+        if isinstance(owner, SinkOwner) and c.kind != STAGED:
+            return out.InvalidRequest("kind")  # 1
+        txn = self.open.get(c.id)
+        if txn is not None and txn.is_overdue(now):
+            self.write(now)
+            self.finish(txn, ABORTED, BY_TIMEOUT, now)
+            txn = None
+        if txn is not None and (txn.owner, txn.kind) == (owner, c.kind):  # 2
+            if txn.is_prepared:
+                return txn_out.InvalidTxnState("prepared")
+            return txn_out.Begun(txn.id, txn.epoch, txn.deadline_ms, is_new=False)
+        refusal = (
+            self.identity(owner)
+            or self._in_the_way(c, txn)
+            or self._no_room_for(owner)
+            or self.missing(list(c.streams))  # 10
+        )
+        if refusal is not None:
+            return refusal
+        if len(set(c.streams)) > self.bounds.streams:
+            return out.LimitReached("transaction_streams", self.bounds.streams)
+        return self._begin_new(c, self.write(c.now_ms))
+
+    def identity(self, owner: Owner) -> Outcome | None:
+        """Rows 3 and 4."""
+        if isinstance(owner, SinkOwner):
+            return None
+        registered = self.book.registry.get(owner.id)
+        if registered is None:
+            return out.UnknownProducer() if is_issued_name(owner.id) else None  # 3
+        return out.StaleEpoch(registered) if owner.epoch < registered else None  # 4
+
+    def _in_the_way(self, c: ask.Begin, txn: Txn | None) -> Outcome | None:
+        """Rows 5, 7 and 8."""
+        owner = c.owner
+        if txn is not None:
+            is_successor = (
+                isinstance(owner, ProducerOwner)
+                and isinstance(txn.owner, ProducerOwner)
+                and owner.id == txn.owner.id
+                and txn.owner.epoch < owner.epoch
+            )
+            if not is_successor:
+                return txn_out.ConcurrentTransactions(c.id)  # 5
+        if isinstance(owner, SinkOwner):
+            return None
+        mine = [other for other in self.pending_of(owner.id) if other.owner == owner]
+        for other in mine:
+            if c.kind == INLINE and other.kind == INLINE and not other.is_prepared:
+                return txn_out.ConcurrentTransactions(other.id)  # 7
+        if len(mine) >= self.bounds.pending:
+            return txn_out.TooManyTransactions(self.bounds.pending)  # 8
+        return None
+
+    def _no_room_for(self, owner: Owner) -> Outcome | None:
+        """Row 9."""
+        sinks = sum(isinstance(txn.owner, SinkOwner) for txn in self.open.values())
+        if isinstance(owner, SinkOwner):
+            is_full = sinks >= self.bounds.open_by_sinks
+            maximum = self.bounds.open_by_sinks
+            return out.LimitReached("sink_transactions", maximum) if is_full else None
+        if len(self.open) - sinks >= self.bounds.open_by_producers:
+            return out.LimitReached("transactions", self.bounds.open_by_producers)
+        return self.no_room_in_registry(owner.id)
+
+    def no_room_in_registry(self, producer_id: str) -> Outcome | None:
+        registry, maximum = self.book.registry, self.bounds.registry
+        is_full = producer_id not in registry and len(registry) >= maximum
+        return out.LimitReached("registry", maximum) if is_full else None
+
+    def _begin_new(self, c: ask.Begin, now: int) -> Outcome:
+        if isinstance(c.owner, ProducerOwner):
+            self.raise_epoch(c.owner.id, c.owner.epoch, now)  # 6
+        last = max([note.epoch for note in self.notes_of(c.id, now)], default=0)
+        timeout = None
+        if isinstance(c.owner, ProducerOwner):
+            timeout = limits.TXN_TIMEOUT_MS_DEFAULT if c.timeout_ms is None else c.timeout_ms
+        deadline = None if timeout is None else now + timeout
+        txn = Txn(
+            self.next_number,
+            c.id,
+            last + 1,
+            c.kind,
+            c.owner,
+            c.is_implicit,
+            timeout,
+            deadline,
+            now,
+            streams=unique([self.book.streams[path].number for path in c.streams]),
+        )
+        self.next_number += 1
+        self.open[c.id] = txn
+        return txn_out.Begun(c.id, txn.epoch, deadline, is_new=True)
+
+    def raise_epoch(self, producer_id: str, epoch: int, now: int) -> None:
+        """Let the registry know of an epoch; a higher one ends what the older ones began."""
+        if self.book.registry.get(producer_id, -1) >= epoch:
+            return
+        self.book.registry[producer_id] = epoch
+        self.commit_seqs.pop(producer_id, None)
+        self.results.pop(producer_id, None)
+        for txn in sorted(self.pending_of(producer_id), key=lambda txn: txn.number):
+            self.finish(txn, ABORTED, BY_FENCE, now)
+
+    # ---- adding ----------------------------------------------------------------------------------
+
+    def add_streams(self, c: ask.AddStreams) -> Outcome:
+        txn = self.find_open(self.now(c.now_ms), c)
+        if not isinstance(txn, Txn):
+            return txn
+        if (refusal := self.missing(list(c.streams))) is not None:
+            return refusal
+        both = unique([*txn.streams, *(self.book.streams[path].number for path in c.streams)])
+        if len(both) > self.bounds.streams:
+            return out.LimitReached("transaction_streams", self.bounds.streams)
+        if both != txn.streams:
+            txn.streams, txn.touched_ms = both, self.write(c.now_ms)
+        return txn_out.TxnExtended(txn.id, len(both))
+
+    def add_positions(self, c: ask.AddPositions) -> Outcome:
+        txn = self.find_open(self.now(c.now_ms), c)
+        if not isinstance(txn, Txn):
+            return txn
+        if (refusal := self.missing([position.path for position in c.positions])) is not None:
+            return refusal
+        both = dict(txn.positions)
+        for position in c.positions:
+            both[position.group, self.book.streams[position.path].number] = position.to
+        if len(both) > self.bounds.positions:
+            return out.LimitReached("transaction_positions", self.bounds.positions)
+        for position in c.positions:
+            tail = self.book.streams[position.path].tail
+            if position.to > tail:
+                return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
+        if both != txn.positions:
+            txn.positions, txn.touched_ms = both, self.write(c.now_ms)
+        return txn_out.TxnExtended(txn.id, len(both))
+
+    # ---- prepare, commit, abort ------------------------------------------------------------------
+
+    def prepare(self, c: ask.Prepare) -> Outcome:
+        txn = self.find_undecided(self.now(c.now_ms), c.id, c.epoch, claim(c))
+        if not isinstance(txn, Txn):
+            return txn
+        if not txn.is_prepared:
+            if txn.kind == STAGED and not self._is_counted(txn, c):
+                return self.incomplete(txn)
+            txn.touched_ms = self.write(c.now_ms)
+            txn.is_prepared, txn.deadline_ms = True, None
+        return txn_out.Prepared(txn.id, txn.epoch, f"{txn.id}:{txn.epoch}")
+
+    def _is_counted(self, txn: Txn, c: ask.Prepare) -> bool:
+        if c.chunks is not None and c.chunks != len(txn.chunks):
+            return False
+        staged: dict[str, int] = {}
+        for chunk in txn.chunks:
+            path, _ = self.by_number(chunk.stream)
+            staged[path] = staged.get(path, 0) + chunk.batch.count
+        return c.messages is None or {p: n for p, n in c.messages if n > 0} == staged
+
+    def incomplete(self, txn: Txn) -> Outcome:
+        messages = sum(chunk.batch.count for chunk in txn.chunks)
+        return txn_out.BranchIncomplete(txn.id, len(txn.chunks), messages)
+
+    def commit(self, c: ask.CommitTxn) -> Outcome:
+        now = self.now(c.now_ms)
+        found = self.find(now, c.id, c.epoch, claim(c))
+        if isinstance(found, Note):
+            if found.decision == COMMITTED:
+                return txn_out.Committed(found.id, found.epoch, found.result, is_duplicate=True)
+            return self.told_to_commit(found)
+        if not isinstance(found, Txn):
+            return found
+        if isinstance(found.owner, SinkOwner):
+            return txn_out.InvalidTxnState("sink")
+        if (refusal := self.closed_under(found)) is not None:
+            return refusal
+        result = self.finish(found, COMMITTED, "", self.write(c.now_ms))
+        return txn_out.Committed(found.id, found.epoch, result)
+
+    def told_to_commit(self, note: Note) -> Outcome:
+        """Refuse to commit what is decided already."""
+        if note.decision == COMMITTED:
+            return txn_out.InvalidTxnState(COMMITTED)
+        is_late = note.reason == BY_TIMEOUT
+        return txn_out.TxnTimedOut() if is_late else txn_out.TxnAborted(note.reason)
+
+    def closed_under(self, txn: Txn) -> Outcome | None:
+        for chunk in txn.chunks:
+            path, stream = self.by_number(chunk.stream)
+            if stream.is_closed:
+                return txn_out.StreamRefused(path, out.StreamClosed(stream.tail))
+        return None
+
+    def abort(self, c: ask.AbortTxn | ask.FenceTxn) -> Outcome:
+        is_fence = isinstance(c, ask.FenceTxn)
+        found = self.find(self.now(c.now_ms), c.id, c.epoch, None if is_fence else claim(c))
+        if isinstance(found, Note):
+            if found.decision == COMMITTED:
+                return txn_out.TxnCommitted()
+            return txn_out.Aborted(found.id, found.epoch, found.reason)
+        if not isinstance(found, Txn):
+            return found
+        reason = BY_OPERATOR if is_fence or c.by_operator else BY_REQUEST
+        owner = found.owner
+        if is_fence and isinstance(owner, ProducerOwner):
+            epoch = self.book.registry[owner.id]
+            if epoch >= limits.NUMBER_MAX:
+                return out.EpochExhausted(epoch)
+            now = self.write(c.now_ms)
+            self.finish(found, ABORTED, reason, now)
+            self.raise_epoch(owner.id, epoch + 1, now)
+        else:
+            self.finish(found, ABORTED, reason, self.write(c.now_ms))
+        return txn_out.Aborted(found.id, found.epoch, reason)
+
+    def expire(self, c: ask.ExpireTxn) -> Outcome:
+        now, txn = self.now(c.now_ms), self.open.get(c.id)
+        if txn is not None and c.epoch < txn.epoch:
+            return txn_out.StaleTransaction(txn.epoch)
+        if txn is None or c.epoch > txn.epoch:
+            return txn_out.UnknownTransaction()
+        if not txn.is_overdue(now) and not txn.is_abandoned(now):
+            return out.StillAlive()
+        reason = BY_TIMEOUT if txn.is_overdue(now) else BY_REAPER
+        self.finish(txn, ABORTED, reason, self.write(c.now_ms))
+        return txn_out.Aborted(txn.id, txn.epoch, reason)
+
+    # ---- the decision ----------------------------------------------------------------------------
+
+    def finish(self, txn: Txn, decision: str, reason: str, now: int) -> Result:
+        """Decide a transaction: give out offsets, move positions, remember the outcome."""
+        del self.open[txn.id]
+        result = Result(deleted=tuple(sorted(set(txn.deleted))))
+        if decision == ABORTED:
+            self.aborted.add(txn.number)
+        if txn.kind == INLINE:
+            streams = self._mark(txn, now)
+        else:
+            streams = self._unfold(txn, now) if decision == COMMITTED else ()
+        if decision == COMMITTED:
+            result = Result(streams, self._move(txn), result.deleted)
+        else:
+            result = Result()
+        note = Note(txn.id, txn.epoch, txn.owner, decision, reason, now, result)
+        self.notes.append(note)
+        self._forget_oldest(note)
+        return result
+
+    def _mark(self, txn: Txn, now: int) -> tuple[StreamResult, ...]:
+        """Put a control record behind everything, where the transaction has messages."""
+        results = []
+        for number in txn.streams:
+            path, stream = self.by_number(number)
+            data = stream.data_of(txn.number)
+            if data:
+                stream.store_control(txn.number)
+                stream.written_ms = now
+                results.append(StreamResult(path, data[0].offset, stream.tail, len(data)))
+        return tuple(sorted(results, key=lambda result: result.path))
+
+    def _unfold(self, txn: Txn, now: int) -> tuple[StreamResult, ...]:
+        """Give the chunks their offsets."""
+        results: dict[str, StreamResult] = {}
+        for chunk in txn.chunks:
+            path, stream = self.by_number(chunk.stream)
+            before = results.get(path, StreamResult(path, stream.tail, stream.tail, 0))
+            stream.store(chunk.batch)
+            stream.written_ms = now
+            count = before.messages + chunk.batch.count
+            results[path] = StreamResult(path, before.first_offset, stream.tail, count)
+        return tuple(results[path] for path in sorted(results))
+
+    def _move(self, txn: Txn) -> tuple[PositionResult, ...]:
+        self.positions |= txn.positions
+        moved = [
+            PositionResult(g, self.by_number(s)[0], to) for (g, s), to in txn.positions.items()
+        ]
+        return tuple(sorted(moved, key=lambda position: (position.group, position.path)))
+
+    def _forget_oldest(self, newest: Note) -> None:
+        if isinstance(newest.owner, SinkOwner):
+            return
+        mine = [n for n in self.notes if _producer_of(n) == newest.owner.id]
+        for note in mine[: -self.bounds.outcomes]:
+            self.notes.remove(note)
+
+    def drop_stream(self, path: str, number: int) -> None:
+        """Forget a stream that is deleted or expired."""
+        for txn in self.open.values():
+            if number in txn.streams:
+                txn.streams.remove(number)
+                txn.deleted.append(path)
+            txn.chunks = [chunk for chunk in txn.chunks if chunk.stream != number]
+            txn.positions = {k: to for k, to in txn.positions.items() if k[1] != number}
+        self.positions = {k: to for k, to in self.positions.items() if k[1] != number}
+
+
+def claim(c: ask.TxnCall) -> tuple[str | None, int | None] | None:
+    """Say who a call claims to come from; None by hand."""
+    return None if c.by_operator else (c.producer_id, c.producer_epoch)
+
+
+def unique(numbers: list[int]) -> list[int]:
+    return list(dict.fromkeys(numbers))
+
+
+def _producer_of(note: Note) -> str | None:
+    return note.owner.id if isinstance(note.owner, ProducerOwner) else None
