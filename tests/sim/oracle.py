@@ -8,18 +8,11 @@ from semel.machine.state import Stream
 from semel.model.commands import DENSE
 from semel.model.extras import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
+from semel.model.transactions import READ_COMMITTED
+from tests.sim.demands import demand, demand_equal
+from tests.sim.oracle_txn import txn_state_view
 from tests.sim.reference import Model
 from tests.sim.reference_streams import Label
-
-
-class Violation(Exception):
-    """A promise was broken."""
-
-
-def demand(condition: object, message: str) -> None:
-    """Stop the run unless a promise holds."""
-    if not condition:
-        raise Violation(message)
 
 
 def state_view(state: State) -> dict[str, object]:
@@ -32,6 +25,7 @@ def state_view(state: State) -> dict[str, object]:
         "streams": {
             path: _stream_view(state, stream) for path, stream in sorted(state.by_path.items())
         },
+        "transactions": txn_state_view(state),
     }
 
 
@@ -49,12 +43,13 @@ def _stream_view(state: State, stream: Stream) -> dict[str, object]:
         "fork": None if row.fork is None else _fork_view(row.fork),
         "head": tail.head,
         "tail": tail.tail,
+        "stable": tail.stable,
         "is_closed": tail.is_closed,
         "is_deleted": tail.is_deleted,
         "stream_seq": tail.stream_seq,
         "dedup_from": tail.dedup_from,
         "producers": {
-            name: _producer_view(producer)
+            name: _producer_view(state, producer)
             for name, producer in sorted((stream.producers or {}).items())
         },
         "keys": [
@@ -74,8 +69,13 @@ def _fork_view(fork: ForkRow) -> dict[str, object]:
     }
 
 
-def _producer_view(row: ProducerRow) -> dict[str, object]:
-    held = [receipts.unpack(row.receipts, i) for i in range(receipts.held(row.receipts))]
+def _receipts(ring: bytes) -> list[receipts.Receipt]:
+    return [receipts.unpack(ring, i) for i in range(receipts.held(ring))]
+
+
+def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
+    held = _receipts(row.receipts)
+    is_writing = row.txn in state.by_txn
     past = None
     if row.zero and row.last_seq < 0:
         last = receipts.unpack(row.zero, 0)
@@ -85,38 +85,28 @@ def _producer_view(row: ProducerRow) -> dict[str, object]:
     view: dict[str, object] = {
         "mode": row.mode,
         "epoch": row.epoch,
-        "last": row.last_seq,
+        "last": row.last_seq if row.latest_seq < 0 else row.latest_seq,
         "session": row.session,
         "older_sessions": row.older,
-        "receipts": tuple(
-            (r.first_seq, r.last_seq, r.first_offset, r.next_offset, r.digest) for r in held
-        ),
+        "receipts": tuple(map(_receipt_view, held)),
         "cursor": row.cursor,
         "updated_ms": row.updated_ms,
         "is_tombstone": row.is_expired,
         "past": past,
+        "txn": row.txn if is_writing else 0,
+        "txn_receipts": tuple(
+            map(_receipt_view, _receipts(row.txn_receipts if is_writing else b""))
+        ),
     }
-    if row.mode != DENSE:
+    if row.mode == DENSE:
+        view["plain"] = row.last_seq
+    else:
         view["forgotten"] = row.forgotten_seq
     return view
 
 
-def difference(left: object, right: object, at: str = "state") -> str | None:
-    """Name the first place where two dumps differ."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in sorted({*left, *right}, key=str):
-            if key not in left or key not in right:
-                return f"{at}.{key} is on one side only"
-            if found := difference(left[key], right[key], f"{at}.{key}"):
-                return found
-        return None
-    return None if left == right else f"{at}: {left!r} is not {right!r}"
-
-
-def demand_equal(left: object, right: object, what: str) -> None:
-    """Compare two dumps."""
-    if found := difference(left, right):
-        raise Violation(f"{what}: {found}")
+def _receipt_view(r: receipts.Receipt) -> tuple[int, int, int, int, int]:
+    return r.first_seq, r.last_seq, r.first_offset, r.next_offset, r.digest
 
 
 def labels_of(piece: Slice) -> list[Label]:
@@ -137,7 +127,9 @@ def labels_of(piece: Slice) -> list[Label]:
     ]
 
 
-def read_all(broker: Broker, path: str, now_ms: int) -> list[Slice] | Outcome | None:
+def read_all(
+    broker: Broker, path: str, now_ms: int, isolation: str
+) -> list[Slice] | Outcome | None:
     """Read a stream from its head to its end, in as many reads as it takes.
 
     None: the stream's end is on its way to the disk, and the answer waits for it.
@@ -146,7 +138,7 @@ def read_all(broker: Broker, path: str, now_ms: int) -> list[Slice] | Outcome | 
     offset: int | None = None
     while True:
         got: list[Outcome] = []
-        broker.read(path, offset, now_ms=now_ms, reply=got.append, bytes_max=1)
+        broker.read(path, offset, now_ms=now_ms, reply=got.append, bytes_max=1, isolation=isolation)
         if not got:
             demand(path not in broker.state.by_path, f"a read of {path} got no answer")
             return None
@@ -154,7 +146,10 @@ def read_all(broker: Broker, path: str, now_ms: int) -> list[Slice] | Outcome | 
         if not isinstance(done, ReadDone):
             return done
         found.extend(done.slices)
-        if not done.slices:
+        if offset == done.next_offset:
+            tail, is_committed = done.tail, isolation == READ_COMMITTED
+            end = tail.stable if is_committed else tail.tail
+            demand(offset == end, f"{path} ends at {end}, its reader stands at {offset}")
             return found
         offset = done.next_offset
 
@@ -165,14 +160,22 @@ def demand_readable(broker: Broker, model: Model) -> None:
         if stream.is_deleted:
             continue
         view = broker.seen.by_path[path]
-        assert view.tail is not None
-        slices = broker.reader.read(view, view.tail.head, view.tail.tail, 1 << 40)
-        demand_same_messages(slices, model, path)
+        tail = view.tail
+        assert tail is not None
+        for end, is_committed in ((tail.tail, False), (tail.stable, True)):
+            slices, _ = broker.reader.read_on(
+                view, tail.head, end, 1 << 40, is_committed=is_committed
+            )
+            demand_same_messages(slices, model, path, is_committed)
 
 
-def demand_same_messages(slices: list[Slice], model: Model, path: str) -> None:
+def demand_same_messages(
+    slices: list[Slice], model: Model, path: str, is_committed: bool = False
+) -> None:
     """Compare what was read of a stream with what the model holds."""
     found = [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
-    demand_equal(found, model.messages(path), f"messages of {path}")
+    how = f"{path}, {'committed' if is_committed else 'uncommitted'}"
+    demand_equal(found, model.messages(path, committed=is_committed), f"messages of {how}")
     labels = [label for piece in slices for label in labels_of(piece)]
-    demand_equal(labels, model.labels(path), f"keys, headers, times and producers of {path}")
+    expected = model.labels(path, committed=is_committed)
+    demand_equal(labels, expected, f"keys, headers, times and producers of {how}")

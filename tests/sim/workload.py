@@ -13,11 +13,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from semel.model import commands as ask
-from semel.model.commands import DENSE, SPARSE, Append, Batch, Command, Create, ProducerTag
+from semel.model.commands import DENSE, SPARSE, Append, Batch, Create, ProducerTag
 from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
+from semel.model.transactions import EngineCommand, TxnCommand
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
+from tests.sim.workload_txn import TxnWorkload
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -25,21 +27,34 @@ T = TypeVar("T")
 
 
 class Workload:
-    """A seeded source of commands."""
+    """A seeded source of commands; `txn_share` of them, by their own dice, about transactions."""
 
-    def __init__(self, rng: Random, *, payload_bytes_max: int) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        payload_bytes_max: int,
+        txn_rng: Random | None = None,
+        txn_share: float = 0.0,
+    ) -> None:
         self._rng = rng
         self._payload_bytes_max = payload_bytes_max
         self._paths = [f"s{i}" for i in range(rng.randint(2, 8))]
         self._ids = [f"p{i}" for i in range(rng.randint(1, 4))]
         self._sessions = [f"n{i}" for i in range(4)]
         self._keys = [f"k{i}" for i in range(12)]
-        self._recent: deque[Command] = deque(maxlen=12)
+        self._recent: deque[EngineCommand] = deque(maxlen=12)
         self._count = 0
+        self._txn_rng, self._txn_share = txn_rng or Random(0), txn_share
+        self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
 
-    def draw(self, model: Model, now_ms: int) -> Command:
+    def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Choose the next command: sometimes one that was asked before, as a retry would."""
         self._count += 1
+        if self._txn_share and self._txn_rng.random() < self._txn_share:
+            command = self._txns.draw(model, now_ms)
+            self._recent.append(command)
+            return command
         if self._rng.random() < 0.005:
             return self._broken(now_ms)
         if self._recent and self._rng.random() < 0.2:
@@ -48,7 +63,7 @@ class Workload:
         self._recent.append(command)
         return command
 
-    def _broken(self, now_ms: int) -> Command:
+    def _broken(self, now_ms: int) -> EngineCommand:
         if self._rng.random() < 0.5:
             return ask.Delete("", now_ms)
         return ask.Register(now_ms, "p" * 257)
@@ -57,7 +72,7 @@ class Workload:
         """Choose a stream's path."""
         return self._rng.choice(self._paths)
 
-    def _fresh(self, model: Model, now_ms: int) -> Command:
+    def _fresh(self, model: Model, now_ms: int) -> EngineCommand:
         path = self.path()
         stream = model.streams.get(path)
         if stream is None and self._rng.random() < 0.8:
@@ -84,7 +99,7 @@ class Workload:
             return self._create(model, path, now_ms)
         return self._rare(kind, model, path, now_ms)
 
-    def _rare(self, kind: str, model: Model, path: str, now_ms: int) -> Command:
+    def _rare(self, kind: str, model: Model, path: str, now_ms: int) -> EngineCommand:
         rng = self._rng
         if kind == "delete":
             return ask.Delete(path, now_ms)
@@ -261,8 +276,10 @@ def _is_json(model: Model, fork: ask.ForkRequest | None, content_type: str | Non
     return content_type == JSON
 
 
-def is_broken(command: Command) -> bool:
+def is_broken(command: EngineCommand) -> bool:
     """Tell a command that must be refused before anything else looks at it."""
+    if isinstance(command, TxnCommand):
+        return False
     if isinstance(command, ask.Register):
         return command.producer_id is not None and len(command.producer_id) > 256
     return not command.path

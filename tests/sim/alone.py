@@ -1,0 +1,71 @@
+"""The machine alone against the reference model: no journal, no crashes, hence many commands.
+
+After every command the answers must be equal and so must the whole states.
+"""
+
+from collections import Counter
+from random import Random
+
+from semel.machine import MachineLimits, State, apply, decide
+from semel.model.outcomes import InvalidRequest
+from semel.model.transactions import EngineCommand, ExpireTxn
+from tests.sim.demands import demand, demand_equal, is_same
+from tests.sim.facts import with_facts
+from tests.sim.oracle import state_view
+from tests.sim.reference import Model
+from tests.sim.workload import Workload, is_broken
+
+START_MS = 1_700_000_000_000
+DAY_MS = 24 * 60 * 60 * 1000
+FRAME_BYTES = 8  # any step will do: a chunk is known by where its frame stands
+
+
+class Alone:
+    """A machine and a model that are asked the same."""
+
+    def __init__(self, seed: int, txn_share: float = 0.6) -> None:
+        rng = self.rng = Random(seed)
+        self.limits = MachineLimits(receipts=rng.choice([5, 8, 64]), registry=rng.choice([4, 1000]))
+        self.state = State(self.limits)
+        self.model = Model(self.limits.receipts, registry_max=self.limits.registry)
+        self.workload = Workload(
+            rng, payload_bytes_max=512, txn_rng=Random(f"txn {seed}"), txn_share=txn_share
+        )
+        self.has_jumps = rng.random() < 0.3
+        self.now_ms = START_MS
+        self.end = 0
+        self.counts: Counter[str] = Counter()
+
+    def step(self) -> None:
+        """Let time pass, and ask the next command."""
+        if self.rng.random() < 0.1:
+            self.now_ms += self.rng.choice([1, 5, 30])
+        if self.has_jumps and self.rng.random() < 0.01:
+            self.now_ms += self.rng.choice([DAY_MS // 2, DAY_MS, 3 * DAY_MS, -DAY_MS])
+        command = self.workload.draw(self.model, self.now_ms)
+        for txn in list(self.model.txns.open.values()):
+            now = self.model.now(command)
+            if txn.is_overdue(now) or txn.is_abandoned(now):
+                self.ask(ExpireTxn(self.now_ms, txn.id, txn.epoch))  # as the broker's sweep does
+        self.ask(command)
+
+    def ask(self, command: EngineCommand) -> None:
+        """Ask both, and compare all there is."""
+        command = with_facts(self.model, command)
+        decision = decide(self.state, command)
+        if is_broken(command):
+            demand(isinstance(decision.outcome, InvalidRequest), f"{command}: {decision.outcome}")
+            return
+        expected = self.model.execute(command)
+        self.counts[type(expected).__name__] += 1
+        demand(
+            is_same(decision.outcome, expected),
+            f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
+        )
+        if decision.event is not None:
+            time_ms = self.state.frame_time(command.now_ms)
+            apply(self.state, decision.event, decision.sections, time_ms, self.end)
+            self.state.touched.clear()
+            self.state.news.clear()
+            self.end += FRAME_BYTES
+        demand_equal(state_view(self.state), self.model.view(), f"engine and model after {command}")

@@ -1,0 +1,89 @@
+"""The engine's transactions, groups and sinks in the reference model's words."""
+
+from semel.broker.broker import Broker
+from semel.machine import State
+from semel.machine.parts import parts_of
+from semel.machine.results import unpack_result
+from semel.machine.state import Txn
+from semel.model.outcomes import Outcome
+from semel.model.remembered import COMMITTED, Remembered
+from tests.sim.demands import demand
+from tests.sim.reference import Model
+
+
+def txn_state_view(state: State) -> dict[str, object]:
+    """Dump the tables of transactions as the model does."""
+    seqs = {name: row.commit_seq for name, row in state.registry.items() if row.commit_seq >= 0}
+    return {
+        "next": state.next_txn,
+        "open": {name: _txn_view(txn) for name, txn in sorted(state.transactions.items())},
+        "positions": {
+            (group, number): row.offset
+            for number, stream in state.by_number.items()
+            for group, row in (stream.positions or {}).items()
+        },
+        "seqs": seqs,
+        "results": {
+            name: tuple(
+                (seqs[name] - len(row.results) + 1 + i, unpack_result(packed))
+                for i, packed in enumerate(row.results)
+            )
+            for name, row in state.registry.items()
+            if row.commit_seq >= 0
+        },
+        "sinks": {
+            app: (
+                row.query_id,
+                row.last_version,
+                tuple((v.version, v.input, unpack_result(v.result)) for v in row.versions),
+            )
+            for app, row in state.sinks.items()
+        },
+        "snapshots": {
+            group: (row.number, row.ranges, row.hash) for group, row in state.snapshots.items()
+        },
+    }
+
+
+def _txn_view(txn: Txn) -> dict[str, object]:
+    row = txn.row
+    return {
+        "number": row.number,
+        "id": row.id,
+        "epoch": row.epoch,
+        "kind": row.kind,
+        "owner": row.owner,
+        "is_implicit": row.is_implicit,
+        "timeout_ms": row.timeout_ms,
+        "deadline_ms": row.deadline_ms,
+        "touched_ms": row.touched_ms,
+        "is_prepared": row.is_prepared,
+        "next_seq": row.next_seq,
+        "positions": {(group, stream): to for group, stream, to in row.positions},
+        "deleted": row.deleted,
+        "streams": {
+            number: (known.first, known.messages, known.chunks)
+            for number, known in txn.streams.items()
+        },
+    }
+
+
+def parts_view(state: State) -> dict[int, list[tuple[int, int, int]]]:
+    """List where the parts of open transactions stand; the model knows nothing of it."""
+    return {number: list(parts_of(txn.pages)) for number, txn in state.by_txn.items()}
+
+
+def demand_outcomes(broker: Broker, model: Model, now_ms: int) -> None:
+    """Compare every outcome that is remembered; nothing may be on its way to the disk."""
+    now = max(now_ms, model.time_ms)
+    for note in model.txns.notes:
+        got: list[Remembered | Outcome | None] = []
+        broker.outcome(note.id, note.epoch, now_ms=now_ms, reply=got.append)
+        what = f"the outcome of {note.id}, {note.epoch}: {got}"
+        if note not in model.txns.notes_of(note.id, now):
+            continue  # its time is over, or the id has begun to count anew
+        found = got[0]
+        assert isinstance(found, Remembered), what
+        is_equal = (found.decision, found.reason) == (note.decision, note.reason)
+        demand(is_equal and found.time_ms == note.time_ms, what)
+        demand(note.decision != COMMITTED or found.result == note.result, what)

@@ -1,0 +1,383 @@
+"""What the simulated clients ask of transactions, groups and sinks.
+
+Two or three producers share a few transaction ids, with zombies among them; commits and aborts are
+sent again late; tasks of a sink die and are forgotten.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from semel.model import transactions as ask
+from semel.model.commands import (
+    DENSE,
+    Append,
+    Batch,
+    Create,
+    ForkRequest,
+    ProducerTag,
+    Trim,
+    TxnTag,
+)
+from semel.model.transactions import (
+    INLINE,
+    STAGED,
+    EngineCommand,
+    Position,
+    ProducerOwner,
+    SinkOwner,
+)
+from tests.sim.reference import Model
+from tests.sim.reference_streams import Stream
+from tests.sim.reference_txn import Txn
+
+T = TypeVar("T")
+
+Weights = dict[Callable[[Model, int], EngineCommand], float]
+
+
+class TxnWorkload:
+    """A seeded source of commands about transactions."""
+
+    def __init__(self, rng: Random, paths: Sequence[str], batch: Callable[[bool], Batch]) -> None:
+        self._rng = rng
+        self._paths = list(paths)
+        self._batch = batch
+        self._ids = [f"t{i}" for i in range(rng.choice([2, 4, 6, 12]))]
+        self._producers = [f"q{i}" for i in range(rng.randint(1, 3))]
+        self._apps = [f"a{i}" for i in range(rng.randint(1, 2))]
+        self._groups = ["g0", "g1"]
+        self._kinds = rng.choice([[INLINE, INLINE, STAGED], [INLINE], [STAGED]])
+        self._late: deque[EngineCommand] = deque(maxlen=60)
+        self._count = 0
+        self._weights: Weights = {
+            self._begin: 12,
+            self._begin_sink: 5,
+            self._publish: 26,
+            self._stage: 18,
+            self._add_streams: 3,
+            self._add_positions: 4,
+            self._prepare: 7,
+            self._decide: 14,
+            self._fence: 0.7,
+            self._expire: 1.5,
+            self._one_shot: 9,
+            self._sink_commit: 7,
+            self._set_positions: 3,
+            self._pin: 2,
+            self._change_sink: 0.8,
+            self._disturb: 2,
+        }
+
+    def draw(self, model: Model, now_ms: int) -> EngineCommand:
+        """Choose the next command; some decisions are asked for again, long after."""
+        self._count += 1
+        if self._late and self._rng.random() < 0.08:
+            return replace(self._rng.choice(self._late), now_ms=now_ms)
+        make = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
+        command = make(model, now_ms)
+        if isinstance(command, ask.CommitTxn | ask.AbortTxn | ask.Commit | ask.Prepare):
+            self._late.append(command)
+        return command
+
+    # ---- choosing --------------------------------------------------------------------------------
+
+    def _often(self, usual: T, *others: T, rate: float = 0.88) -> T:
+        return usual if self._rng.random() < rate else self._rng.choice(others)
+
+    def _some(self, items: Sequence[T], most: int) -> tuple[T, ...]:
+        return tuple(self._rng.sample(items, min(len(items), self._rng.randint(0, most))))
+
+    def _path(self, model: Model) -> str:
+        live = [p for p, s in model.streams.items() if not s.is_deleted and not s.is_closed]
+        return self._rng.choice(live if live and self._rng.random() < 0.93 else self._paths)
+
+    def _open(self, model: Model, kind: str | None = None) -> Txn | None:
+        txns = [t for t in model.txns.open.values() if kind in (None, t.kind)]
+        return self._rng.choice(txns) if txns else None
+
+    def _target(self, model: Model, kind: str | None = None) -> tuple[str, int, Txn | None]:
+        """Choose a transaction, mostly an open one: its id, an epoch and, if open, itself."""
+        rng, luck = self._rng, self._rng.random()
+        notes = model.txns.notes[-30:]
+        if luck < 0.07 and notes:
+            note = rng.choice(notes)
+            return note.id, note.epoch, None
+        txn = self._open(model, kind)
+        if txn is None:
+            return rng.choice(self._ids), rng.randint(1, 3), None
+        return txn.id, max(0, txn.epoch + (luck > 0.96) - (luck > 0.98) * 2), txn
+
+    def _claim(self, txn: Txn | None) -> dict[str, Any]:
+        """Say who asks: the owner, nobody, or now and then a stranger or a zombie."""
+        rng = self._rng
+        if rng.random() < 0.04:
+            return {"by_operator": True}
+        if txn is None or isinstance(txn.owner, SinkOwner) or rng.random() < 0.3:
+            return {"producer_id": "q0", "producer_epoch": 0} if rng.random() < 0.03 else {}
+        owner = txn.owner
+        return {
+            "producer_id": self._often(owner.id, "q0", "stranger", rate=0.95),
+            "producer_epoch": self._often(owner.epoch, owner.epoch + 1, 0, rate=0.95),
+        }
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def _begin(self, model: Model, now_ms: int) -> EngineCommand:
+        rng = self._rng
+        name = rng.choice([*self._producers, "p0"]) if rng.random() < 0.97 else "99"
+        epoch = model.registry.get(name, 0)
+        if rng.random() < 0.12:
+            epoch = max(0, epoch + rng.choice([1, 1, 2, -1]))
+        return ask.Begin(
+            now_ms,
+            rng.choice(self._ids),
+            ProducerOwner(name, epoch),
+            rng.choice(self._kinds),
+            rng.choice([None, 1, 20, 200, 2_000, 60_000]),
+            tuple(self._path(model) for _ in range(rng.choice([0, 1, 3]))),
+            rng.random() < 0.7,
+        )
+
+    def _begin_sink(self, model: Model, now_ms: int) -> EngineCommand:
+        rng, app = self._rng, self._rng.choice(self._apps)
+        version = self._next_version(model, app) + rng.choice([0, 0, 0, 1])
+        self._count += 1
+        owner = SinkOwner(app, version, rng.randint(0, 2))
+        name = self._often(f"k{self._count}", rng.choice(self._ids), rate=0.9)
+        kind = self._often(STAGED, INLINE, rate=0.97)
+        return ask.Begin(now_ms, name, owner, kind, None, (), rng.random() < 0.95)
+
+    def _next_version(self, model: Model, app: str) -> int:
+        sink = model.commits.sinks.get(app)
+        return 0 if sink is None else sink.last + 1
+
+    def _add_streams(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, txn = self._target(model)
+        paths = tuple(self._path(model) for _ in range(self._rng.randint(1, 3)))
+        return ask.AddStreams(now_ms, name, epoch, **self._claim(txn), streams=paths)
+
+    def _add_positions(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, txn = self._target(model)
+        positions = self._positions(model, compare=False) or (Position("g0", "s0", 0),)
+        return ask.AddPositions(now_ms, name, epoch, **self._claim(txn), positions=positions)
+
+    def _positions(self, model: Model, *, compare: bool = True) -> tuple[Position, ...]:
+        found = {}
+        for _ in range(self._rng.randint(0, 2)):
+            group, path = self._rng.choice(self._groups), self._path(model)
+            found[group, path] = self._position(model, group, path, compare)
+        return tuple(found.values())
+
+    def _position(self, model: Model, group: str, path: str, compare: bool) -> Position:
+        rng, stream = self._rng, model.streams.get(path)
+        if stream is None:
+            return Position(group, path, rng.randint(0, 3))
+        to = rng.randint(0, stream.tail + (rng.random() < 0.05))
+        if not compare or rng.random() < 0.5:
+            return Position(group, path, to)
+        stored = model.txns.positions.get((group, stream.number), 0)
+        return Position(group, path, to, self._often(stored, stored + 1, rate=0.85))
+
+    def _prepare(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, txn = self._target(model, self._often(STAGED, None, rate=0.8))
+        command = ask.Prepare(now_ms, name, epoch, **self._claim(txn))
+        if txn is None or self._rng.random() < 0.4:
+            return command
+        counts: dict[str, int] = {}
+        for chunk in txn.chunks:
+            path, _ = model.txns.by_number(chunk.stream)
+            counts[path] = counts.get(path, 0) + chunk.batch.count
+        if self._rng.random() < 0.08:
+            counts["s0"] = counts.get("s0", 0) + 1
+        chunks = len(txn.chunks) + (self._rng.random() < 0.05)
+        return replace(command, chunks=chunks, messages=tuple(counts.items()))
+
+    def _decide(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, txn = self._target(model)
+        if txn is not None and isinstance(txn.owner, SinkOwner) and self._rng.random() < 0.8:
+            name, epoch, txn = self._target(model, INLINE)
+        make = ask.CommitTxn if self._rng.random() < 0.65 else ask.AbortTxn
+        return make(now_ms, name, epoch, **self._claim(txn))
+
+    def _fence(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, _ = self._target(model)
+        return ask.FenceTxn(now_ms, name, epoch, by_operator=True)
+
+    def _expire(self, model: Model, now_ms: int) -> EngineCommand:
+        name, epoch, _ = self._target(model)
+        return ask.ExpireTxn(now_ms, name, epoch)
+
+    # ---- publishing ------------------------------------------------------------------------------
+
+    def _stream_of(self, model: Model, txn: Txn | None) -> str:
+        if txn is not None and txn.streams and self._rng.random() < 0.7:
+            path, _ = model.txns.by_number(self._rng.choice(txn.streams))
+            return path
+        return self._path(model)
+
+    def _body(self, stream: Stream | None) -> tuple[str, Batch]:
+        kind = "text/plain" if stream is None else stream.content_type
+        return kind, self._batch(stream is not None and stream.is_json)
+
+    def _publish(self, model: Model, now_ms: int) -> EngineCommand:
+        rng = self._rng
+        name, epoch, txn = self._target(model, INLINE)
+        if txn is None:
+            return self._begin(model, now_ms)
+        path = self._stream_of(model, txn)
+        stream = model.streams.get(path)
+        kind, batch = self._body(stream)
+        command = Append(path, now_ms, kind, batch, transaction=TxnTag(name, epoch))
+        owner = txn.owner
+        assert isinstance(owner, ProducerOwner)
+        seq = self._next_seq(stream, owner, txn)
+        by = ProducerTag(
+            self._often(owner.id, "stranger", rate=0.99),
+            seq,
+            seq,
+            self._often(owner.epoch, owner.epoch + 1, None, rate=0.97),
+            None,
+            DENSE,
+            None,
+            rng.random() < 0.1,
+        )
+        command = replace(command, producer=by if rng.random() < 0.99 else None)
+        if rng.random() < 0.01:
+            command = replace(command, close=True)
+        if rng.random() < 0.02:
+            command = replace(command, batch=None, body_error="bad")
+        if stream is not None and rng.random() < 0.04:
+            command = replace(command, if_match=self._often(stream.tail, 0, rate=0.7))
+        return command
+
+    def _next_seq(self, stream: Stream | None, owner: ProducerOwner, txn: Txn) -> int:
+        known = None if stream is None else stream.producers.get(owner.id)
+        last = -1 if known is None or known.epoch != owner.epoch else known.last
+        is_first = stream is None or not stream.data_of(txn.number)
+        if is_first and self._rng.random() < 0.4:
+            return 0
+        return max(0, last + self._rng.choices([1, 0, -1, 2], [80, 12, 5, 3])[0])
+
+    def _stage(self, model: Model, now_ms: int) -> EngineCommand:
+        rng = self._rng
+        name, epoch, txn = self._target(model, STAGED)
+        if txn is None:
+            return self._begin_sink(model, now_ms)
+        path = self._stream_of(model, txn)
+        kind, batch = self._body(model.streams.get(path))
+        seq = max(0, txn.next_seq + rng.choices([0, -1, 1], [85, 10, 5])[0])
+        tag = TxnTag(name, epoch, self._often(seq, None, rate=0.99))
+        command = Append(path, now_ms, kind, batch, transaction=tag)
+        if rng.random() < 0.02:
+            command = replace(command, content_type="a/b")
+        if rng.random() < 0.01:
+            command = replace(command, if_match=0)
+        if rng.random() < 0.01:
+            command = replace(command, key="k")
+        return command
+
+    def _disturb(self, model: Model, now_ms: int) -> EngineCommand:
+        """Do something to a stream that a transaction would rather not see."""
+        rng, txn = self._rng, self._open(model, INLINE)
+        path = self._stream_of(model, txn)
+        stream = model.streams.get(path)
+        tail = 0 if stream is None else stream.tail
+        self._count += 1
+        if rng.random() < 0.3:
+            return Append(path, now_ms, close=True)
+        if rng.random() < 0.5:
+            return Trim(path, now_ms, max(0, tail - rng.choice([0, 0, 1, 2])))
+        fork = ForkRequest(
+            path, rng.choice([None, max(0, tail - rng.randint(0, 3))]), rng.randint(0, 1)
+        )
+        return Create(rng.choice(self._paths), now_ms, f"f{self._count}", fork=fork)
+
+    # ---- one-shot commits ------------------------------------------------------------------------
+
+    def _one_shot(self, model: Model, now_ms: int) -> EngineCommand:
+        rng = self._rng
+        name = rng.choice(self._producers)
+        epoch = model.registry.get(name, 0)
+        seq = model.txns.commit_seqs.get(name, -1) + rng.choices([1, 0, -2, 2], [80, 12, 4, 4])[0]
+        if rng.random() < 0.06:
+            epoch, seq = max(0, epoch + rng.choice([1, 1, -1])), rng.choice([0, 0, 0, 1])
+        owner = ProducerOwner(name, epoch)
+        mine = [t for t in model.txns.open.values() if t.owner == owner and t.kind == STAGED]
+        listed = [ask.Listed(txn.id, txn.epoch) for txn in self._some(mine, 2)]
+        if rng.random() < 0.04:
+            listed.append(ask.Listed(*self._target(model)[:2]))
+        appends = tuple(self._commit_append(model) for _ in range(rng.choice([0, 1, 2, 3])))
+        expects = {}
+        if rng.random() < 0.15 and (stream := model.streams.get(path := self._path(model))):
+            expects[path] = self._often(stream.tail, stream.tail + 1, rate=0.7)
+        return ask.Commit(
+            now_ms,
+            name,
+            epoch,
+            max(seq, 0),
+            appends=appends,
+            transactions=tuple(listed),
+            positions=self._positions(model),
+            expects=tuple(expects.items()),
+        )
+
+    def _commit_append(self, model: Model) -> ask.CommitAppend:
+        path = self._path(model)
+        kind, batch = self._body(model.streams.get(path))
+        if self._rng.random() < 0.02:
+            return ask.CommitAppend(path, kind, None, "bad")
+        return ask.CommitAppend(path, self._often(kind, "a/b", rate=0.98), batch)
+
+    def _sink_commit(self, model: Model, now_ms: int) -> EngineCommand:
+        rng, app = self._rng, self._rng.choice(self._apps)
+        version = max(
+            0, self._next_version(model, app) - rng.choices([0, 1, 2, 9], [80, 14, 4, 2])[0]
+        )
+        mine = [t for t in model.txns.open.values() if _is_of(t, app, version)]
+        ready = [t for t in mine if t.is_prepared or rng.random() < 0.05]
+        listed = [ask.Listed(txn.id, txn.epoch) for txn in self._some(ready, 4)]
+        if rng.random() < 0.05:
+            listed.append(ask.Listed(*self._target(model)[:2]))
+        tag = ask.SinkTag(
+            app,
+            self._often("query", "other", rate=0.97),
+            version,
+            self._often(f"d{version}", None, "elsewhere", rate=0.9),
+            self._often(f"d{version - 1}", None, "elsewhere", rate=0.9),
+        )
+        positions = self._positions(model) if rng.random() < 0.2 else ()
+        return ask.Commit(now_ms, sink=tag, transactions=tuple(listed), positions=positions)
+
+    def _change_sink(self, model: Model, now_ms: int) -> EngineCommand:
+        app = self._rng.choice([*self._apps, "nobody"])
+        if self._rng.random() < 0.4:
+            return ask.ForgetSink(now_ms, app)
+        last = max(0, self._next_version(model, app) - self._rng.choice([0, 1, 2]))
+        return ask.RebindSink(now_ms, app, self._often("query", "other"), last)
+
+    # ---- groups ----------------------------------------------------------------------------------
+
+    def _set_positions(self, model: Model, now_ms: int) -> EngineCommand:
+        return ask.SetPositions(now_ms, self._positions(model) or (Position("g0", "s0", 0),))
+
+    def _pin(self, model: Model, now_ms: int) -> EngineCommand:
+        group = self._rng.choice(self._groups)
+        pinned = model.commits.snapshots.get(group)
+        number = 0 if pinned is None else pinned.number + self._rng.choices([1, 0, 2], [7, 2, 1])[0]
+        ranges = []
+        for path in dict.fromkeys([self._path(model), self._path(model)]):
+            stream = model.streams.get(path)
+            incarnation = "i0" if stream is None else stream.incarnation
+            end = 0 if stream is None else stream.tail
+            ranges.append(ask.SnapshotRange(path, self._often(incarnation, "i0"), 0, end))
+        ranges.sort(key=lambda span: span.path)
+        return ask.PinSnapshot(now_ms, group, number, tuple(ranges), f"h{self._count}")
+
+
+def _is_of(txn: Txn, app: str, version: int) -> bool:
+    owner = txn.owner
+    return isinstance(owner, SinkOwner) and owner.app == app and owner.version <= version
