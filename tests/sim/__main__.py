@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from tests.sim.demands import Violation
 from tests.sim.exhaustive import check_all
 from tests.sim.hunt import seeds_until_caught
 from tests.sim.mutants import MUTANTS
-from tests.sim.oracle import Violation
 from tests.sim.run import run_seed
 
 SEEDS_DEFAULT = 1_000

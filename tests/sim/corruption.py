@@ -2,7 +2,8 @@
 
 from semel.journal.segments import segment_lsn
 from semel.model.errors import CorruptData, CorruptRead
-from tests.sim.oracle import Violation, demand_equal, demand_readable, state_view
+from tests.sim.demands import Violation, demand_equal
+from tests.sim.oracle import demand_readable, state_view
 from tests.sim.tap import TappedBroker
 from tests.sim.world import World
 

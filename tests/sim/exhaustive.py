@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from random import Random
 
 from semel.journal.recovery import Recovered
-from semel.machine import State, apply
+from semel.machine import State
 from semel.testing import CRASH_MODES, Death, Fail, Fault, Killed, VirtualDisk, VirtualStore
+from tests.sim.demands import demand, demand_equal
 from tests.sim.faults import CHANGES
-from tests.sim.oracle import demand, demand_equal, demand_readable, state_view
+from tests.sim.oracle import demand_readable, state_view
+from tests.sim.oracle_txn import demand_outcomes, parts_view
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.world import World
 
@@ -36,10 +38,10 @@ class Image:
 class Film(World):
     """A run without faults that keeps an image after every operation."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, txn_share: float | None = None) -> None:
         self.history: list[Entry] = []
         self.images: list[Image] = []
-        super().__init__(seed)
+        super().__init__(seed, txn_share)
         self.injector.is_on = False
         self.disk.on_operation = self._keep
         self.store.on_operation = self._keep
@@ -70,9 +72,9 @@ class Film(World):
             step()
 
 
-def check_all(seed: int) -> int:
+def check_all(seed: int, txn_share: float | None = None) -> int:
     """Film a run and check every image in every way; answer how many were recovered."""
-    film = Film(seed)
+    film = Film(seed, txn_share)
     film.shoot()
     count = 0
     for number, image in enumerate(film.images):
@@ -101,12 +103,14 @@ def _check(film: Film, image: Image, way: str, number: int) -> None:
     recovered = film.recover(disk, store)
     _compare(film, image, recovered, f"{image.operation}, {way}")
     digest = disk.digest()
-    disk.kill()
-    disk.lock()
-    again = film.recover(disk, store)
-    demand_equal(state_view(again.state), state_view(recovered.state), "recovered twice and once")
-    demand(again.position == recovered.position, "recovery moved the journal's end")
-    demand(disk.digest() == digest or way == KILL, "a second recovery changed the disk")
+    for _ in range(2):
+        disk.kill()
+        disk.lock()
+        again = film.recover(disk, store)
+        demand_equal(state_view(again.state), state_view(recovered.state), "recovered again")
+        demand_equal(parts_view(again.state), parts_view(recovered.state), "recovered again")
+        demand(again.position == recovered.position, "recovery moved the journal's end")
+    demand(disk.digest() == digest or way == KILL, "a further recovery changed the disk")
 
 
 def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
@@ -115,16 +119,17 @@ def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
     state, model = State(film.limits), film._new_model()
     for entry in film.history[: image.decided]:
         if entry.end <= end:
-            apply(state, entry.event, entry.sections, entry.time_ms)
-            state.touched.clear()
+            entry.replay(state)
             model.execute(entry.command)
     found = state_view(recovered.state)
     demand_equal(found, state_view(state), f"{what}: recovered state and live state")
+    demand_equal(parts_view(recovered.state), parts_view(state), f"{what}: parts")
     demand_equal(found, model.view(), f"{what}: recovered state and model")
     broker = TappedBroker(
         recovered, now_ms=film.now_ms, segment_bytes=film.segment_bytes, observer=film
     )
     demand_readable(broker, model)
+    demand_outcomes(broker, model, film.now_ms)
 
 
 class _DieAt:

@@ -1,7 +1,7 @@
 """Hunting a mutant: how many seeds until the simulator notices?"""
 
+from tests.sim.demands import Violation
 from tests.sim.mutants import Mutant
-from tests.sim.oracle import Violation
 from tests.sim.run import run_seed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from semel.model.errors import DiskFailed, SemelError
 from semel.testing import Death, PowerLost
 from tests.sim.corruption import flip_and_reopen
-from tests.sim.oracle import Violation
+from tests.sim.demands import Violation
 from tests.sim.world import World
 
 STEPS_PER_SEED = 1_500
@@ -34,18 +34,17 @@ class Result:
     digest: str
 
 
-def run_seed(seed: int, steps: int = STEPS_PER_SEED) -> Result:
+def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None = None) -> Result:
     """Run one seed to its end; raises Violation with the seed in its message."""
     try:
-        return _run(seed, steps)
+        return _run(World(seed, txn_share), steps)
     except Violation as violation:
         raise Violation(f"seed {seed}: {violation}") from violation
     except (SemelError, AssertionError, KeyError) as error:
         raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
-def _run(seed: int, steps: int) -> Result:
-    world = World(seed)
+def _run(world: World, steps: int) -> Result:
     names = list(WEIGHTS)
     chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
     for name in chosen:

@@ -5,26 +5,33 @@ from typing import NamedTuple, Protocol
 from semel.broker import broker as broker_module
 from semel.broker.broker import Broker, Reply
 from semel.journal.recovery import Recovered
-from semel.machine import Decision, Event, Section, State
+from semel.machine import Decision, Event, Section, State, apply
 from semel.machine.decide import decide as real_decide
-from semel.model.commands import Command
 from semel.model.outcomes import Outcome
+from semel.model.transactions import EngineCommand
 
 
 class Entry(NamedTuple):
     """One frame that was handed to the journal."""
 
     end: int
-    command: Command
+    command: EngineCommand
     event: Event
     sections: tuple[Section, ...]
     time_ms: int
+    lsn: int  # where a frame stands that is more than one append; else 0
+
+    def replay(self, state: State) -> None:
+        """Fold the frame into another state."""
+        apply(state, self.event, self.sections, self.time_ms, self.lsn)
+        state.touched.clear()
+        state.news.clear()
 
 
 class Observer(Protocol):
     """Who listens."""
 
-    def decided(self, command: Command, decision: Decision, *, is_written: bool) -> None:
+    def decided(self, command: EngineCommand, decision: Decision, *, is_written: bool) -> None:
         """The broker stands by a decision; `is_written` if its event went to the journal."""
 
     def facts_end(self) -> int:
@@ -53,6 +60,11 @@ class TappedBroker(Broker):
             producer_idle_ms=producer_idle_ms,
         )
         self._observer = observer
+        self.last_lsn = 0
+
+    def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
+        self.last_lsn = lsn
+        super()._note_event(event, sections, lsn)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
         command, observer, before = _last[0], self._observer, self.end
@@ -69,10 +81,10 @@ class TappedBroker(Broker):
         return done
 
 
-_last: list[Command] = []
+_last: list[EngineCommand] = []
 
 
-def _decide(state: State, command: Command) -> Decision:
+def _decide(state: State, command: EngineCommand) -> Decision:
     _last[:] = [command]
     return real_decide(state, command)
 

@@ -18,22 +18,17 @@ from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import Segments, unlink_segments
 from semel.journal.store import StoreFull
 from semel.journal.writer import Writer
-from semel.machine import Decision, MachineLimits, State, apply
+from semel.machine import Decision, MachineLimits, State
 from semel.machine.events import StreamExpired
-from semel.model.commands import Command, Expire
+from semel.model.commands import Expire
 from semel.model.errors import DiskFailed, SemelError
 from semel.model.outcomes import InvalidRequest, Outcome, Overloaded, Unreadable
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
+from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
-from tests.sim.oracle import (
-    Violation,
-    demand,
-    demand_equal,
-    demand_readable,
-    demand_same_messages,
-    read_all,
-    state_view,
-)
+from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
+from tests.sim.oracle_txn import demand_outcomes, parts_view
 from tests.sim.reference import Model
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.workload import Workload, is_broken
@@ -47,8 +42,12 @@ BOOTS_MAX = 50
 class World:
     """A seeded run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, txn_share: float | None = None) -> None:
         self.seed = seed
+        # Dice of their own: without transactions a seed runs as it did before there were any.
+        self.txn_rng = Random(f"transactions {seed}")
+        drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
+        self.txn_share = drawn if txn_share is None else txn_share
         rng = self.rng = Random(seed)
         self.swarm = Swarm.draw(rng)
         self.injector = Injector(Random(rng.random()), self.swarm)
@@ -56,17 +55,15 @@ class World:
         self.segment_bytes = rng.choice(self.segment_sizes)
         self.reserve_bytes = rng.choice([0, 8192])
         self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
-        self.limits = MachineLimits(
-            receipts=rng.choice([5, 8, 64]),
-            streams=rng.choice([6, 1000]),
-            producers_per_stream=rng.choice([3, 1000]),
-            registry=rng.choice([4, 1000]),
-            keys=rng.choice([4, 1000]),
-            key_window_ms=rng.choice([200, 100_000]),
-        )
+        self.limits = self.draw_limits()
         self.disk = VirtualDisk(faults=self.injector)
         self.store = VirtualStore(faults=self.injector)
-        self.workload = Workload(rng, payload_bytes_max=min(self.segment_sizes) // 8)
+        self.workload = Workload(
+            rng,
+            payload_bytes_max=min(self.segment_sizes) // 8,
+            txn_rng=self.txn_rng,
+            txn_share=self.txn_share,
+        )
         self.now_ms = START_MS
         self.counts: Counter[str] = Counter()
         self.trace = hashlib.sha256()
@@ -77,8 +74,21 @@ class World:
         self.promised_end = 0
         self.durable_end = 0
         self.last_use: dict[int, int] = {}
-        self.waiters: list[tuple[str, int, list[bool]]] = []
+        self.waiters: list[tuple[str, int, bool, list[bool]]] = []
+        self.ends: dict[int, tuple[int, int]] = {}  # stream -> stable offset and tail, as seen
         self.boot()
+
+    def draw_limits(self) -> MachineLimits:
+        """Choose the limits of the run: often small ones, which are met."""
+        rng = self.rng
+        return MachineLimits(
+            receipts=rng.choice([5, 8, 64]),
+            streams=rng.choice([6, 1000]),
+            producers_per_stream=rng.choice([3, 1000]),
+            registry=rng.choice([4, 1000]),
+            keys=rng.choice([4, 1000]),
+            key_window_ms=rng.choice([200, 100_000]),
+        )
 
     def _new_model(self) -> Model:
         limits = self.limits
@@ -143,6 +153,19 @@ class World:
             self.broker.state.by_number, self.broker.state.frame_time(self.now_ms)
         )
         demand_readable(self.broker, self.model)
+        demand_outcomes(self.broker, self.model, self.now_ms)
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """What is stable never goes back, nor does the tail."""
+        for number, view in self.broker.seen.by_number.items():
+            if view.tail is None:
+                continue
+            stable, tail = view.tail.stable, view.tail.tail
+            before = self.ends.get(number, (0, 0))
+            demand(before[0] <= stable <= tail, f"stable went from {before} to {stable}, {tail}")
+            demand(before[1] <= tail, f"the tail went from {before} to {tail}")
+            self.ends[number] = stable, tail
 
     def recover(self, disk: VirtualDisk, store: VirtualStore) -> Recovered:
         """Run the real recovery."""
@@ -163,8 +186,7 @@ class World:
         self.model = self.durable_model
         for entry in survived:
             self.model.execute(entry.command)
-            apply(self.shadow, entry.event, entry.sections, entry.time_ms)
-            self.shadow.touched.clear()
+            entry.replay(self.shadow)
         self.counts["lost in a crash, never answered"] += len(self.log) - len(survived)
         self.durable_model = self.model.copy()
         self.log = []
@@ -172,6 +194,8 @@ class World:
         found = state_view(recovered.state)
         demand_equal(found, state_view(self.shadow), "recovered state and live state")
         demand_equal(found, self.model.view(), "recovered state and model")
+        parts = parts_view(recovered.state)
+        demand_equal(parts, parts_view(self.shadow), "recovered parts and live parts")
         self._compare_full_replay(found, recovered.segments)
 
     def _compare_full_replay(self, found: dict[str, object], segments: Segments) -> None:
@@ -189,23 +213,22 @@ class World:
 
     # ---- the process: life -----------------------------------------------------------------------
 
-    def decided(self, command: Command, decision: Decision, *, is_written: bool) -> None:
+    def decided(self, command: EngineCommand, decision: Decision, *, is_written: bool) -> None:
         """Compare a decision with the model's."""
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
             return
-        is_refused = isinstance(decision.outcome, InvalidRequest)
-        demand(is_refused == is_broken(command), f"{command}: {decision.outcome}")
-        expected = decision.outcome if is_refused else self.model.execute(command)
+        expected = InvalidRequest("") if is_broken(command) else self.model.execute(command)
         demand(
-            expected == decision.outcome,
+            is_same(decision.outcome, expected),
             f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
         )
         if decision.event is not None:
             if isinstance(decision.event, StreamExpired):
                 self._check_expiry(command, decision.event)
-            time_ms = self.broker.state.time_ms
-            self.note(Entry(self.broker.end, command, decision.event, decision.sections, time_ms))
+            time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
+            event, sections = decision.event, decision.sections
+            self.note(Entry(self.broker.end, command, event, sections, time_ms, lsn))
 
     def note(self, entry: Entry) -> None:
         """Remember a frame that is on its way to the disk."""
@@ -222,7 +245,7 @@ class World:
         if not isinstance(outcome, Overloaded):
             self.promised_end = max(self.promised_end, facts_end)
 
-    def _check_expiry(self, command: Command, event: StreamExpired) -> None:
+    def _check_expiry(self, command: EngineCommand, event: StreamExpired) -> None:
         """A sliding window may end late, never early."""
         assert isinstance(command, Expire)
         view = self.broker.seen.by_number.get(event.stream)
@@ -256,6 +279,7 @@ class World:
         if group.is_synced:
             self._advance_durable(group.end)
         self.broker.written(group)
+        self._check_ends()
 
     def find_room(self) -> None:
         """Play the journal's thread looking for a spare segment; until then commands may wait."""
@@ -266,8 +290,7 @@ class World:
         while self.log and self.log[0].end <= end:
             entry = self.log.pop(0)
             self.durable_model.execute(entry.command)
-            apply(self.shadow, entry.event, entry.sections, entry.time_ms)
-            self.shadow.touched.clear()
+            entry.replay(self.shadow)
             self.durable_end = entry.end
 
     def checkpoint(self) -> None:
@@ -305,10 +328,13 @@ class World:
         if view is not None and is_mortal(view.row):
             self._read_mortal(path)
             return
-        found = read_all(self.broker, path, self.now_ms)
+        isolation = self.txn_rng.choice([READ_COMMITTED, READ_UNCOMMITTED])
+        found = read_all(self.broker, path, self.now_ms, isolation)
         if isinstance(found, list):
-            demand_same_messages(found, self.durable_model, path)
+            is_committed = isolation == READ_COMMITTED
+            demand_same_messages(found, self.durable_model, path, is_committed)
             self.counts["reads"] += 1
+            self.counts[isolation] += 1
         elif found is not None:
             demand(not isinstance(found, Unreadable), f"{path} cannot be read: {found}")
             self.counts[f"read {type(found).__name__}"] += 1
@@ -329,8 +355,11 @@ class World:
         if view is None or view.tail is None:
             return
         woken: list[bool] = []
-        if self.broker.wait(path, view.tail.tail, lambda: woken.append(True)):
-            self.waiters.append((path, view.tail.tail, woken))
+        is_committed = self.txn_rng.random() < 0.5
+        isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
+        end = view.tail.stable if is_committed else view.tail.tail
+        if self.broker.wait(path, end, lambda: woken.append(True), isolation):
+            self.waiters.append((path, end, is_committed, woken))
 
     def tick(self) -> None:
         """Let time pass, or jump."""
@@ -378,9 +407,12 @@ class World:
                 break
         demand(not self.log, "something is never written")
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
-        for path, offset, woken in self.waiters:
+        demand_outcomes(self.broker, self.model, self.now_ms)
+        for path, offset, is_committed, woken in self.waiters:
             view = self.broker.seen.by_path.get(path)
-            is_past = view is None or view.tail is None or view.tail.tail > offset
+            is_past = view is None or view.tail is None
+            if view is not None and view.tail is not None:
+                is_past = (view.tail.stable if is_committed else view.tail.tail) > offset
             demand(woken or not is_past, f"a reader of {path} was never woken")
 
 
