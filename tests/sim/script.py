@@ -1,0 +1,101 @@
+"""A run by hand: one command after the other, and a crash where a test wants it.
+
+All oracles of a World watch it as well: decisions, recovered states and reads are compared with
+the reference model at every step.
+"""
+
+from collections.abc import Callable
+
+from semel.broker.broker import ReadDone
+from semel.machine import MachineLimits
+from semel.model.outcomes import Outcome, Refusal
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
+from semel.testing import CrashMode
+from tests.sim.oracle import read_all
+from tests.sim.world import World
+
+STEPS_MAX = 100
+
+
+class Script(World):
+    """A World that does what it is told, and nothing by chance."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(seed, txn_share=0)
+        self.injector.is_on = False
+
+    def draw_limits(self) -> MachineLimits:
+        """Have no limits worth mentioning."""
+        return MachineLimits()
+
+    def boot(self) -> None:
+        """Start the process, without faults."""
+        self.injector.is_on = False
+        self._recover()
+
+    def send(self, command: EngineCommand) -> list[Outcome]:
+        """Send a command, and let nothing happen to the disk yet."""
+        got: list[Outcome] = []
+        self.broker.submit(command, got.append)
+        return got
+
+    def do(self, command: EngineCommand) -> Outcome:
+        """Send a command and wait for its answer."""
+        got = self.send(command)
+        self.until(lambda: bool(got))
+        return got[0]
+
+    def done(self, *commands: EngineCommand) -> Outcome:
+        """Do all of these; none may be refused. Answer the last outcome."""
+        for command in commands:
+            outcome = self.do(command)
+            assert not isinstance(outcome, Refusal), (command, outcome)
+        return outcome
+
+    def until(self, is_over: Callable[[], bool]) -> None:
+        """Let the disk work until something has happened."""
+        for _ in range(STEPS_MAX):
+            if is_over():
+                return
+            self.find_room()
+            self.write()
+        raise AssertionError("it never happens")
+
+    def is_all_synced(self) -> bool:
+        """Tell whether all that was decided is on the disk, though the loop does not know yet."""
+        group = self.group
+        return group is not None and self.is_group_on_disk and group.end >= self.facts_end()
+
+    def take_checkpoint(self) -> None:
+        """Make a checkpoint, whole."""
+        count = self.counts["checkpoints"]
+        self.until(lambda: not self.log)
+        while self.counts["checkpoints"] == count or self.dead is not None:
+            self.checkpoint()
+
+    def lose_power(self, mode: CrashMode) -> None:
+        """Lose power in one way, and start again."""
+        self.disk.crash(self.rng, mode)
+        self.store.crash(self.rng)
+        self.boot()
+
+    def offsets(self, path: str, isolation: str = READ_COMMITTED) -> list[int]:
+        """Read a stream: which offsets it has for a reader."""
+        found = read_all(self.broker, path, self.now_ms, isolation)
+        assert isinstance(found, list), found
+        return [piece.offset + i for piece in found for i in range(piece.count)]
+
+    def bodies(self, path: str, isolation: str = READ_COMMITTED) -> list[bytes]:
+        """Read a stream: its messages."""
+        found = read_all(self.broker, path, self.now_ms, isolation)
+        assert isinstance(found, list), found
+        return [body for piece in found for body in piece.messages()]
+
+    def stable(self, path: str) -> int:
+        """Tell the stable offset a reader is told."""
+        got: list[Outcome] = []
+        self.broker.read(
+            path, None, now_ms=self.now_ms, reply=got.append, isolation=READ_UNCOMMITTED
+        )
+        assert isinstance(got[0], ReadDone)
+        return got[0].tail.stable
