@@ -37,14 +37,15 @@ class Result:
 def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None = None) -> Result:
     """Run one seed to its end; raises Violation with the seed in its message."""
     try:
-        return _run(World(seed, txn_share), steps)
+        return run_world(World(seed, txn_share), steps)
     except Violation as violation:
         raise Violation(f"seed {seed}: {violation}") from violation
     except (SemelError, AssertionError, KeyError) as error:
         raise Violation(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
-def _run(world: World, steps: int) -> Result:
+def run_world(world: World, steps: int) -> Result:
+    """Let a world live for some steps, settle, crash and settle again."""
     names = list(WEIGHTS)
     chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
     for name in chosen:
