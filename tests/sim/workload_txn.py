@@ -71,6 +71,8 @@ class TxnWorkload:
             self._change_sink: 0.8,
             self._disturb: 2,
         }
+        if rng.random() < 0.2:
+            self._weights[self._stage] = 150  # whole segments of nothing but chunks
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Choose the next command; some decisions are asked for again, long after."""

@@ -1,0 +1,202 @@
+"""Seeded bugs in transactions: each breaks one promise on purpose."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from semel.broker import broker as broker_module
+from semel.broker import facts, reader
+from semel.journal import checkpoint, frame
+from semel.journal.memory import MemoryCut
+from semel.journal.memory_rows import put_memory
+from semel.machine import commits, txn_apply, txn_end, txn_find, txn_publish
+from semel.machine.draft import Draft
+from semel.machine.group_apply import move_positions
+from semel.machine.parts import EXTENT_BYTES
+from semel.machine.state import State, Stream, Txn, open_in
+from semel.machine.txn_events import Decided, Ended
+from semel.model.commands import Append
+
+Mutant = Callable[[], Any]
+
+
+def forget_a_marker() -> Any:
+    """A commit leaves the control record of one stream out."""
+    real = Draft.end
+
+    def end(self: Draft, txn: Txn, **how: Any) -> None:
+        real(self, txn, **how)
+        ended = self.ended[-1]
+        if ended.is_committed and ended.markers:
+            self.sections.pop()
+            number, _ = ended.markers[-1]
+            self._tails[number] -= 1
+            self.ended[-1] = replace(ended, markers=ended.markers[:-1])
+
+    return patch.object(Draft, "end", end)
+
+
+def write_half_a_decision() -> Any:
+    """The frame of a decision does not hold its last chunk: a crash makes it partial."""
+    real = frame.encode_meta
+
+    def encode(event: Any) -> bytes:
+        if isinstance(event, Decided) and len(event.extents) > EXTENT_BYTES:
+            event = replace(event, extents=event.extents[:-EXTENT_BYTES])
+        return real(event)
+
+    return patch.object(broker_module, "encode_meta", encode)
+
+
+def decide_one_stream_at_a_time() -> Any:
+    """Readers see a decision stream by stream."""
+    real = txn_end.set_tail
+
+    def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
+        held = stream.tail.stable
+        real(state, stream, tail, time_ms)
+        if stream.row.number % 2 and stream.open is not None and held < stream.tail.stable:
+            stream.tail = replace(stream.tail, stable=held)
+
+    return patch.object(txn_end, "set_tail", set_tail)
+
+
+def overlook_an_open_transaction() -> Any:
+    """What is stable does not care for what is open."""
+    return patch.object(txn_end, "stable_of", lambda stream, tail: tail)
+
+
+def let_the_second_hold_nothing_up() -> Any:
+    """Only the first transaction open in a stream holds it up."""
+
+    def open_first(stream: Stream, txn_number: int, first: int) -> None:
+        if not stream.open:
+            open_in(stream, txn_number, first)
+
+    return patch.object(txn_apply, "open_in", open_first)
+
+
+def lose_aborted_offsets_at_a_checkpoint() -> Any:
+    """A checkpoint does not hold what was aborted."""
+    return _patched_memory(lambda memory: MemoryCut(memory.outcomes, {}))
+
+
+def lose_outcomes_at_a_checkpoint() -> Any:
+    """A checkpoint does not hold how transactions ended."""
+    return _patched_memory(lambda memory: MemoryCut({}, memory.aborted))
+
+
+def let_a_late_call_end_the_next_transaction() -> Any:
+    """The epoch of a transaction is not looked at."""
+    real = txn_find.find
+
+    def find(state: State, txn_id: str, epoch: int, **known: Any) -> Any:
+        txn = state.transactions.get(txn_id)
+        return real(state, txn_id, epoch, **known) if txn is None else txn
+
+    return patch.object(txn_find, "find", find)
+
+
+def take_the_receipts_of_another_transaction() -> Any:
+    """A sequence of the transaction before is confirmed in the next one."""
+    real = txn_publish._decide_inline
+
+    def decide(state: State, txn: Txn, stream: Stream, command: Append) -> Any:
+        tag = command.producer
+        row = None if tag is None or not stream.producers else stream.producers.get(tag.id)
+        if tag is None or row is None or stream.producers is None:
+            return real(state, txn, stream, command)
+        with patch.dict(stream.producers, {tag.id: replace(row, txn=txn.row.number)}):
+            return real(state, txn, stream, command)
+
+    return patch.object(txn_publish, "_decide_inline", decide)
+
+
+def unlink_the_segment_of_a_chunk() -> Any:
+    """Chunks of an open transaction do not keep their segment."""
+    return patch.object(checkpoint, "_held_segments", lambda cut: set())
+
+
+def move_positions_without_the_commit() -> Any:
+    """An abort moves the positions too."""
+    real = txn_end._end
+
+    def end(state: State, ended: Ended, extents: Any, time_ms: int) -> None:
+        txn = state.by_txn[ended.txn]
+        real(state, ended, extents, time_ms)
+        if not ended.is_committed:
+            move_positions(state, txn.row.positions, time_ms)
+
+    return patch.object(txn_end, "_end", end)
+
+
+def commit_a_version_twice() -> Any:
+    """A sink's version is not compared with the last one."""
+    return patch.object(commits, "judge_sink", lambda state, tag: None)
+
+
+def commit_a_sequence_twice() -> Any:
+    """The sequence of a one-shot commit is not looked at."""
+    return patch.object(commits, "_judge_producer", lambda state, command: None)
+
+
+def show_control_records() -> Any:
+    """Readers are given control records."""
+    return patch.object(reader, "CONTROL", -1)
+
+
+def never_time_out() -> Any:
+    """Deadlines pass, and nothing happens."""
+    return patch.object(broker_module, "is_due", lambda state, txn, now_ms: False)
+
+
+def let_zombies_live() -> Any:
+    """A raised epoch does not end what the older ones began."""
+    return patch.object(Draft, "fence", lambda self, producer_id, epoch, **_: None)
+
+
+def forget_how_it_ended() -> Any:
+    """Outcomes are not looked up."""
+    return patch.object(facts.Facts, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
+
+
+def place_a_chunk_twice() -> Any:
+    """A chunk is placed once more by the next commit of its producer."""
+    real = Draft.place_chunks
+
+    def place(self: Draft, txn: Txn) -> None:
+        real(self, txn)
+        real(self, txn)
+
+    return patch.object(Draft, "place_chunks", place)
+
+
+def _patched_memory(change: Callable[[MemoryCut], MemoryCut]) -> Any:
+    def put(tables: Any, memory: MemoryCut, *rest: Any) -> None:
+        put_memory(tables, change(memory), *rest)
+
+    return patch.object(checkpoint, "put_memory", put)
+
+
+TXN_MUTANTS: tuple[Mutant, ...] = (
+    forget_a_marker,
+    write_half_a_decision,
+    decide_one_stream_at_a_time,
+    overlook_an_open_transaction,
+    let_the_second_hold_nothing_up,
+    lose_aborted_offsets_at_a_checkpoint,
+    lose_outcomes_at_a_checkpoint,
+    let_a_late_call_end_the_next_transaction,
+    take_the_receipts_of_another_transaction,
+    unlink_the_segment_of_a_chunk,
+    move_positions_without_the_commit,
+    commit_a_version_twice,
+    commit_a_sequence_twice,
+    show_control_records,
+    never_time_out,
+    let_zombies_live,
+    forget_how_it_ended,
+    place_a_chunk_twice,
+)
