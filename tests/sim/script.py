@@ -23,6 +23,7 @@ class Script(World):
     def __init__(self, seed: int = 1) -> None:
         super().__init__(seed, txn_share=0)
         self.injector.is_on = False
+        self.segment_sizes = [4096]
 
     def draw_limits(self) -> MachineLimits:
         """Have no limits worth mentioning."""

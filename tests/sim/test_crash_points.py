@@ -27,7 +27,9 @@ from semel.model.transactions import (
     ProducerOwner,
 )
 from semel.testing import CRASH_MODES, Fail, Fault, Killed, VirtualDisk, VirtualStore
+from tests.sim.demands import Violation
 from tests.sim.exhaustive import check_all
+from tests.sim.mutants_txn import unlink_the_segment_of_a_chunk
 from tests.sim.script import Script
 
 KILL = "kill"
@@ -275,6 +277,36 @@ def test_t12_damaged_messages_of_a_decided_transaction_are_never_left_out(
         disk.flip(name, disk.files()[name].index(needle), 3)
         with pytest.raises((CorruptData, CorruptRead)):
             read_again(script, disk, store, path)
+
+
+@pytest.mark.sim
+@WAYS
+def test_an_open_transaction_keeps_the_segments_of_its_chunks(way: str) -> None:
+    script = fill_segments_with_chunks()
+    crash(script, way)
+    script.done(commit(script))
+    assert len(script.bodies("a")) == 40
+
+
+@pytest.mark.sim
+def test_without_that_rule_chunks_would_be_lost() -> None:
+    with unlink_the_segment_of_a_chunk(), pytest.raises((Violation, CorruptRead, KeyError)):
+        script = fill_segments_with_chunks()
+        script.done(commit(script))
+        script.bodies("a")
+
+
+def fill_segments_with_chunks() -> Script:
+    """Fill whole segments with nothing but chunks of an open transaction, below a checkpoint."""
+    script = new_script()
+    script.done(begin(script, STAGED))
+    for seq in range(40):
+        tag, body = TxnTag("t", 1, seq), Batch(b"%03d" % seq * 100)
+        script.done(Append("a", script.now_ms, "text/plain", body, transaction=tag))
+    script.take_checkpoint()
+    script.done(Create("later", script.now_ms, "i-later", "text/plain"))
+    script.take_checkpoint()
+    return script
 
 
 def fallen(script: Script) -> tuple[VirtualDisk, VirtualStore]:
