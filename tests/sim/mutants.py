@@ -24,6 +24,7 @@ from semel.machine.rows import ProducerRow
 from semel.machine.state import EVERYTHING, State, Stream
 from semel.model import extras
 from tests.sim import world
+from tests.sim.mutants_txn import TXN_MUTANTS
 
 Mutant = Callable[[], Any]
 
@@ -289,4 +290,5 @@ MUTANTS: tuple[Mutant, ...] = (
     keep_producers_over_a_switch,
     create_guarded_after_all,
     claim_without_fencing,
+    *TXN_MUTANTS,
 )
