@@ -115,7 +115,7 @@ def _judge_chunk(model: "Model", stream: Stream, c: Append, seq: int, txn: Txn) 
         return out.SequenceGap(txn.next_seq, seq)  # 11
     if (refusal := model.precondition(stream, c)) is not None:
         return refusal
+    if (refusal := _no_room(model, stream, txn)) is not None:
+        return refusal
     maximum = model.txns.bounds.chunks
-    if len(txn.chunks) >= maximum:
-        return out.LimitReached("chunks", maximum)
-    return _no_room(model, stream, txn)
+    return out.LimitReached("chunks", maximum) if txn.next_seq >= maximum else None

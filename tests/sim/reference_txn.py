@@ -292,9 +292,12 @@ class Transactions:
         return out.LimitReached("registry", maximum) if is_full else None
 
     def _begin_new(self, c: ask.Begin, now: int) -> Outcome:
+        known = [note.epoch for note in self.notes_of(c.id, now)]
+        if c.id in self.open:
+            known.append(self.open[c.id].epoch)  # it is about to be fenced
+        last = max(known, default=0)
         if isinstance(c.owner, ProducerOwner):
             self.raise_epoch(c.owner.id, c.owner.epoch, now)  # 6
-        last = max([note.epoch for note in self.notes_of(c.id, now)], default=0)
         timeout = None
         if isinstance(c.owner, ProducerOwner):
             timeout = limits.TXN_TIMEOUT_MS_DEFAULT if c.timeout_ms is None else c.timeout_ms
@@ -315,7 +318,9 @@ class Transactions:
         self.open[c.id] = txn
         return txn_out.Begun(c.id, txn.epoch, deadline, is_new=True)
 
-    def raise_epoch(self, producer_id: str, epoch: int, now: int) -> None:
+    def raise_epoch(
+        self, producer_id: str, epoch: int, now: int, fenced_by_hand: Txn | None = None
+    ) -> None:
         """Let the registry know of an epoch; a higher one ends what the older ones began."""
         if self.book.registry.get(producer_id, -1) >= epoch:
             return
@@ -323,7 +328,8 @@ class Transactions:
         self.commit_seqs.pop(producer_id, None)
         self.results.pop(producer_id, None)
         for txn in sorted(self.pending_of(producer_id), key=lambda txn: txn.number):
-            self.finish(txn, ABORTED, BY_FENCE, now)
+            reason = BY_OPERATOR if txn is fenced_by_hand else BY_FENCE
+            self.finish(txn, ABORTED, reason, now)
 
     # ---- adding ----------------------------------------------------------------------------------
 
@@ -430,9 +436,7 @@ class Transactions:
             epoch = self.book.registry[owner.id]
             if epoch >= limits.NUMBER_MAX:
                 return out.EpochExhausted(epoch)
-            now = self.write(c.now_ms)
-            self.finish(found, ABORTED, reason, now)
-            self.raise_epoch(owner.id, epoch + 1, now)
+            self.raise_epoch(owner.id, epoch + 1, self.write(c.now_ms), fenced_by_hand=found)
         else:
             self.finish(found, ABORTED, reason, self.write(c.now_ms))
         return txn_out.Aborted(found.id, found.epoch, reason)

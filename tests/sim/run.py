@@ -8,9 +8,11 @@ from semel.model.errors import DiskFailed, SemelError
 from semel.testing import Death, PowerLost
 from tests.sim.corruption import flip_and_reopen
 from tests.sim.demands import Violation
+from tests.sim.small import SMALL, small_limits
 from tests.sim.world import World
 
 STEPS_PER_SEED = 1_500
+SMALL_EVERY = 4
 
 WEIGHTS: dict[str, float] = {
     "ask": 62,
@@ -37,7 +39,10 @@ class Result:
 def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None = None) -> Result:
     """Run one seed to its end; raises Violation with the seed in its message."""
     try:
-        return run_world(World(seed, txn_share), steps)
+        if seed % SMALL_EVERY or txn_share == 0:
+            return run_world(World(seed, txn_share), steps)
+        with small_limits():
+            return run_world(World(seed, txn_share, SMALL), steps)
     except Violation as violation:
         raise Violation(f"seed {seed}: {violation}") from violation
     except (SemelError, AssertionError, KeyError) as error:

@@ -30,6 +30,7 @@ from tests.sim.faults import Injector, Swarm
 from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
 from tests.sim.oracle_txn import demand_outcomes, parts_view
 from tests.sim.reference import Model
+from tests.sim.reference_txn import Bounds
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.workload import Workload, is_broken
 
@@ -42,8 +43,11 @@ BOOTS_MAX = 50
 class World:
     """A seeded run."""
 
-    def __init__(self, seed: int, txn_share: float | None = None) -> None:
+    def __init__(
+        self, seed: int, txn_share: float | None = None, bounds: Bounds | None = None
+    ) -> None:
         self.seed = seed
+        self.bounds = bounds
         # Dice of their own: without transactions a seed runs as it did before there were any.
         self.txn_rng = Random(f"transactions {seed}")
         drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
@@ -99,6 +103,7 @@ class World:
             limits.keys,
             limits.key_window_ms,
             limits.registry,
+            self.bounds,
         )
 
     # ---- the process: birth ----------------------------------------------------------------------

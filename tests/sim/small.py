@@ -1,0 +1,50 @@
+"""Limits of transactions so small that a run meets them: no setting has them, they are patched."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from tests.sim.reference_txn import Bounds
+
+SMALL = Bounds(
+    open_by_producers=4,
+    open_by_sinks=4,
+    streams=4,
+    positions=2,
+    chunks=5,
+    results=3,
+    versions=2,
+    outcomes=8,
+)
+
+_NAMES = {
+    "TXN_OPEN_MAX": SMALL.open_by_producers,
+    "SINK_TXN_OPEN_MAX": SMALL.open_by_sinks,
+    "TXN_STREAMS_MAX": SMALL.streams,
+    "TXN_POSITIONS_MAX": SMALL.positions,
+    "TXN_CHUNKS_MAX": SMALL.chunks,
+    "RESULTS_KEPT": SMALL.results,
+    "SINK_VERSIONS_KEPT": SMALL.versions,
+    "OUTCOMES_PER_PRODUCER_MAX": SMALL.outcomes,
+}
+
+_USERS = (
+    "semel.journal.memory_rows",
+    "semel.machine.outcomes_kept",
+    "semel.machine.results",
+    "semel.machine.txn_begin",
+    "semel.machine.txn_end",
+    "semel.machine.txn_publish",
+)
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Let the engine have the small limits, wherever it looks them up."""
+    with ExitStack() as stack:
+        for module in map(importlib.import_module, _USERS):
+            for name, value in _NAMES.items():
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, value))
+        yield
