@@ -198,9 +198,10 @@ class Bank(World):
         assert not isinstance(got[0], Refusal), got
 
     def ask(self) -> None:
-        """Let a client go on; it knows what it was told."""
+        """Let a client go on; it knows what it was told, and does not ask twice meanwhile."""
         self.clients.durable = self.durable_model
-        super().ask()
+        if not self.broker.is_congested:
+            super().ask()
 
     def complete(self) -> None:
         """Count the money whenever something became durable."""
