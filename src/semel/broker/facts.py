@@ -77,10 +77,9 @@ class Facts:
         return remembered, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Find the epoch of an id's newest outcome; 0 if none is remembered."""
-        row = self._memory.last_outcome(txn_id)
-        is_there = row is not None and is_kept(self._state, row, now_ms)
-        return row.outcome.epoch if row is not None and is_there else 0
+        """Find the epoch of an id's newest outcome still remembered; 0 if none is."""
+        row = self._memory.last_outcome(txn_id, lambda row: is_kept(self._state, row, now_ms))
+        return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand:
         """Hand a command the facts its decision needs. May raise ReadFailed."""

@@ -132,7 +132,7 @@ def commit_cut(store: Store, cut: Cut) -> list[int]:
 def _fill(writer: Writer, cut: Cut) -> list[int]:
     tables = Tables(writer)
     _put_rows(tables, cut.dirty)
-    put_memory(tables, cut.memory, cut.dirty.sinks, cut.meta.time_ms)
+    put_memory(tables, cut.memory, cut.dirty, cut.meta.time_ms)
     _drop_streams(tables, cut.dirty.dropped)
     _drop_transactions(tables, cut.dirty.decided)
     counts: dict[int, int] = {}

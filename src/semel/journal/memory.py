@@ -6,7 +6,7 @@ The state knows neither, so it does not grow with them.
 
 import struct
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -103,8 +103,7 @@ class Memory:
         if isinstance(row, AbortedRow):
             _add_range(self._fresh.aborted.setdefault(row.stream, []), row.first, row.next)
         else:
-            outcome = row.outcome
-            self._fresh.outcomes.setdefault(outcome.id, {})[outcome.epoch] = row
+            _add_outcome(self._fresh.outcomes, row)
 
     def forget(self, stream: int) -> None:
         """Drop what is in memory of a removed stream."""
@@ -122,8 +121,9 @@ class Memory:
     def undo_cut(self) -> None:
         """The checkpoint did not happen: take it back."""
         older, newer = self._sealing, self._fresh
-        for txn_id, epochs in newer.outcomes.items():
-            older.outcomes.setdefault(txn_id, {}).update(epochs)
+        for epochs in newer.outcomes.values():
+            for row in epochs.values():
+                _add_outcome(older.outcomes, row)
         for stream, ranges in newer.aborted.items():
             known = older.aborted.setdefault(stream, [])
             for first, end in ranges:
@@ -143,14 +143,23 @@ class Memory:
             sealed = view.get("outcomes", key)
         return None if sealed is None else _checked(key, sealed)
 
-    def last_outcome(self, txn_id: str) -> OutcomeRow | None:
-        """Find how the newest decided transaction of an id ended."""
-        found = [row for layer in (self._fresh, self._sealing) for row in _newest(layer, txn_id)]
+    def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
+        """Find the newest outcome of an id among those still kept.
+
+        Not simply its newest: who owned that one may have let it go before older ones. Of those
+        kept the newest has the highest epoch, for an id counts on from the highest kept.
+        """
+        for layer in (self._fresh, self._sealing):
+            for row in reversed(layer.outcomes.get(txn_id, {}).values()):
+                if is_kept(row):
+                    return row
+        epoch = _EPOCH_MAX
         with self._store.read() as view:
-            stored = view.last_before("outcomes", outcome_key(txn_id, _EPOCH_MAX))
-        if stored is not None and stored[0][: -_NUMBER.size] == outcome_key(txn_id, 0)[:-8]:
-            found.append(_checked(*stored))
-        return max(found, key=lambda row: row.number, default=None)
+            while (found := _stored_before(view, txn_id, epoch)) is not None:
+                if is_kept(found):
+                    return found
+                epoch = found.outcome.epoch - 1
+        return None
 
     def next_aborted(self, stream: int, offset: int) -> Range | None:
         """Find the first aborted range of a stream that ends behind `offset`."""
@@ -180,9 +189,20 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
         insort(ranges, (first, end))
 
 
-def _newest(layer: MemoryCut, txn_id: str) -> list[OutcomeRow]:
-    epochs = layer.outcomes.get(txn_id)
-    return [epochs[max(epochs)]] if epochs else []
+def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
+    """Add an outcome as the newest of its id, also if its epoch was used before."""
+    epochs = outcomes.setdefault(row.outcome.id, {})
+    epochs.pop(row.outcome.epoch, None)
+    epochs[row.outcome.epoch] = row
+
+
+def _stored_before(view: Reader, txn_id: str, epoch: int) -> OutcomeRow | None:
+    """Find the stored outcome of an id with the highest epoch up to this one."""
+    key = outcome_key(txn_id, epoch)
+    stored = view.last_before("outcomes", key)
+    if stored is None or stored[0][: -_NUMBER.size] != key[: -_NUMBER.size]:
+        return None
+    return _checked(*stored)
 
 
 def _checked(key: bytes, sealed: bytes) -> OutcomeRow:

@@ -1,6 +1,5 @@
 """Storing outcomes and aborted ranges with a checkpoint, and letting old ones go."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -18,8 +17,8 @@ from semel.journal.memory import (
 )
 from semel.journal.seal import unseal
 from semel.journal.tables import Tables, keys_of
-from semel.machine.state import EVERYTHING
-from semel.machine.txn_rows import OutcomeRow, SinkRow
+from semel.machine.state import EVERYTHING, Dirty
+from semel.machine.txn_rows import OutcomeRow
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.transactions import ProducerOwner, SinkOwner
 
@@ -29,9 +28,7 @@ _OLD_MAX: Final = 100_000
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def put_memory(
-    tables: Tables, memory: MemoryCut, sinks: Mapping[str, SinkRow | None], time_ms: int
-) -> None:
+def put_memory(tables: Tables, memory: MemoryCut, dirty: Dirty, time_ms: int) -> None:
     """Store what is new, and drop what is no longer to be remembered."""
     for _, epochs in sorted(memory.outcomes.items()):
         for _, row in sorted(epochs.items()):
@@ -39,9 +36,11 @@ def put_memory(
     for stream, ranges in sorted(memory.aborted.items()):
         for first, end in ranges:
             tables.put("aborted", range_key(stream, first), pack_end(end))
-    for app, sink in sorted(sinks.items()):
+    for app, sink in sorted(dirty.sinks.items()):
         if sink is not None:
             _drop_of_sink(tables, app, sink.outcomes_from)
+    for app, floor in sorted(dirty.floors.items()):
+        _drop_of_sink(tables, app, floor)
     _drop_old(tables, time_ms - OUTCOME_WINDOW_MS)
 
 

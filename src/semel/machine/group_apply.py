@@ -27,8 +27,9 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
 ) -> None:
-    """Drop a sink."""
-    del state.sinks[event.app]
+    """Drop a sink; the outcomes its commits have let go stay gone."""
+    floor = state.sinks.pop(event.app).outcomes_from
+    state.floors[event.app] = state.dirty.floors[event.app] = floor
     state.dirty.sinks[event.app] = None
 
 

@@ -14,4 +14,5 @@ def is_kept(state: State, row: OutcomeRow, now_ms: int) -> bool:
     if isinstance(owner, ProducerOwner):
         return row.ordinal >= state.registry[owner.id].decided - OUTCOMES_PER_PRODUCER_MAX
     sink = state.sinks.get(owner.app)
-    return sink is None or row.number >= sink.outcomes_from
+    floor = state.floors.get(owner.app, 0) if sink is None else sink.outcomes_from
+    return row.number >= floor

@@ -68,12 +68,13 @@ class Dirty:
     """The rows changed since the last checkpoint, by table; None means removed.
 
     `dropped` streams are gone with all their rows, `decided` transactions too; of `pruned` streams
-    some data may be.
+    some data may be. `floors`: the outcomes numbered below are let go, of sinks that are forgotten.
     """
 
     __slots__ = (
         "decided",
         "dropped",
+        "floors",
         "keys",
         "parts",
         "positions",
@@ -100,6 +101,7 @@ class Dirty:
         self.positions: dict[tuple[int, str], PositionRow | None] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.sinks: dict[str, SinkRow | None] = {}
+        self.floors: dict[str, int] = {}
         self.dropped: set[int] = set()
         self.pruned: set[int] = set()
         self.decided: set[int] = set()
@@ -117,6 +119,7 @@ class Dirty:
         self.positions = older.positions | self.positions
         self.snapshots = older.snapshots | self.snapshots
         self.sinks = older.sinks | self.sinks
+        self.floors = older.floors | self.floors
         self.dropped |= older.dropped
         self.pruned |= older.pruned
         self.decided |= older.decided
@@ -127,7 +130,8 @@ class State:
 
     `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
     state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
-    of all streams that are no tombstones.
+    of all streams that are no tombstones. `floors` are those of forgotten sinks, as long as rows
+    below them may be found somewhere: after the next start they are not.
     """
 
     __slots__ = (
@@ -135,6 +139,7 @@ class State:
         "by_path",
         "by_txn",
         "dirty",
+        "floors",
         "groups",
         "limits",
         "live_producers",
@@ -163,6 +168,7 @@ class State:
         self.owned: dict[OwnerKey, set[int]] = {}
         self.sink_txn_count = 0
         self.sinks: dict[str, SinkRow] = {}
+        self.floors: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.groups: dict[str, set[int]] = {}
         self.next_stream = 1

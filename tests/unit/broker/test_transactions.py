@@ -38,6 +38,7 @@ from semel.model.transactions import (
     Commit,
     CommitAppend,
     CommitTxn,
+    ForgetSink,
     Listed,
     PinSnapshot,
     Position,
@@ -92,8 +93,10 @@ class TxnBed(Bed):
             )
         )
 
-    def chunk(self, seq: int, body: bytes, *, txn: str = "t", path: str = "s") -> Outcome:
-        tag = TxnTag(txn, 1, seq)
+    def chunk(
+        self, seq: int, body: bytes, *, txn: str = "t", epoch: int = 1, path: str = "s"
+    ) -> Outcome:
+        tag = TxnTag(txn, epoch, seq)
         return self.execute(Append(path, self.now_ms, TEXT, Batch(body), transaction=tag))
 
     def commit(self, txn: str = "t", epoch: int = 1) -> Outcome:
@@ -445,14 +448,14 @@ def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bed.is_sound()
 
 
-def sink_round(bed: TxnBed, version: int) -> Outcome:
+def sink_round(bed: TxnBed, version: int, *, epoch: int = 1) -> Outcome:
     name = f"b{version}"
     owner = SinkOwner("app", version, 0)
     bed.execute(Begin(bed.now_ms, name, owner, STAGED, None, (), True))
-    bed.chunk(0, b"v%d" % version, txn=name)
-    bed.execute(Prepare(bed.now_ms, name, 1, chunks=1))
+    bed.chunk(0, b"v%d" % version, txn=name, epoch=epoch)
+    bed.execute(Prepare(bed.now_ms, name, epoch, chunks=1))
     sink = SinkTag("app", "q", version, f"i{version}")
-    return bed.execute(Commit(bed.now_ms, sink=sink, transactions=(Listed(name, 1),)))
+    return bed.execute(Commit(bed.now_ms, sink=sink, transactions=(Listed(name, epoch),)))
 
 
 @RESTARTS
@@ -471,6 +474,72 @@ def test_a_sinks_outcomes_last_until_its_next_commit(again: object) -> None:
     with bed.store.read() as view:
         assert len(list(view.scan("outcomes"))) == 1
     assert bed.is_sound()
+
+
+@RESTARTS
+def test_an_id_counts_on_from_the_newest_outcome_still_remembered(again: object) -> None:
+    bed = TxnBed()
+    for epoch in (1, 2):
+        bed.begin("b1")
+        bed.abort("b1", epoch)
+    sink_round(bed, 1, epoch=3)
+    again(bed)  # type: ignore[operator]
+    assert bed.outcome("b1", None) is not None
+    sink_round(bed, 2)  # lets go how b1 ended at epoch 3
+    assert bed.outcome("b1", 3) is None
+    assert bed.begin("b1") == Begun("b1", 3, bed.now_ms + 1_000, is_new=True)
+    assert bed.commit("b1", 1) == TxnAborted("abort")  # late, and touches nothing
+    assert bed.commit("b1", 2) == TxnAborted("abort")
+    bed.abort("b1", 3)
+    again(bed)  # type: ignore[operator]
+    assert bed.begin("b1") == Begun("b1", 4, bed.now_ms + 1_000, is_new=True)
+
+
+def test_the_newest_outcome_is_found_behind_a_checkpoint_that_did_not_happen() -> None:
+    bed = TxnBed()
+    bed.begin("b1")
+    bed.abort("b1")
+    sink_round(bed, 1, epoch=2)
+    sink_round(bed, 2)
+    cut = bed.broker.cut()
+    bed.flush()
+    assert cut is not None
+    bed.begin("b1")
+    bed.abort("b1", 2)  # once more
+    bed.broker.cut_failed(cut)
+    assert bed.begin("b1") == Begun("b1", 3, bed.now_ms + 1_000, is_new=True)
+
+
+@RESTARTS
+def test_a_forgotten_sink_does_not_bring_back_what_it_let_go(again: object) -> None:
+    bed = TxnBed()
+    for version in (1, 2):
+        sink_round(bed, version)
+    bed.execute(ForgetSink(bed.now_ms, "app"))
+    assert bed.outcome("b1") is None
+    assert bed.outcome("b2") is not None
+    again(bed)  # type: ignore[operator]
+    assert bed.outcome("b1") is None
+    assert bed.outcome("b2") is not None
+    bed.checkpoint()
+    with bed.store.read() as view:
+        assert len(list(view.scan("outcomes"))) == 1
+
+
+def test_what_a_forgotten_sink_let_go_stays_gone_when_a_checkpoint_finds_no_room() -> None:
+    bed = TxnBed()
+    for version in (1, 2):
+        sink_round(bed, version)
+    bed.execute(ForgetSink(bed.now_ms, "app"))
+    cut = bed.broker.cut()
+    bed.flush()
+    assert cut is not None
+    bed.broker.cut_failed(cut)
+    bed.execute(bed.append())
+    bed.checkpoint()
+    bed.restart()
+    assert bed.outcome("b1") is None
+    assert bed.outcome("b2") is not None
 
 
 # ---- time ----------------------------------------------------------------------------------------
