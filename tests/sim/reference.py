@@ -432,19 +432,21 @@ class Model:
         if known is None:
             return out.UnknownProducer()
         if isinstance(c, ask.ForgetProducer):
+            if writing := self._writing(stream, c.producer_id):
+                return txn_out.StreamInTransaction(writing[0].id)
             del stream.producers[c.producer_id]
         elif known.is_tombstone:
             return out.UnknownProducer()
-        elif self.now(c) < known.updated_ms + c.idle_ms or self._is_writing(stream, c.producer_id):
+        elif self.now(c) < known.updated_ms + c.idle_ms or self._writing(stream, c.producer_id):
             return out.StillAlive()
         else:
             stream.producers[c.producer_id] = rules.tombstone(known)
         self.write(c)
         return out.Forgotten()
 
-    def _is_writing(self, stream: Stream, producer_id: str) -> bool:
+    def _writing(self, stream: Stream, producer_id: str) -> list[Txn]:
         own = self.txns.pending_of(producer_id)
-        return any(txn in own for txn in self.txns.open_in(stream))
+        return [txn for txn in self.txns.open_in(stream) if txn in own]
 
     # ---- the end of streams ----------------------------------------------------------------------
 
@@ -465,6 +467,8 @@ class Model:
 
     def _switch(self, stream: Stream, c: ask.SwitchDedup) -> Outcome:
         if c.dedup != (stream.dedup_from is not None):
+            if not c.dedup and (holders := self.txns.open_in(stream)):
+                return txn_out.StreamInTransaction(holders[0].id)
             self.write(c)
             stream.dedup_from = stream.tail if c.dedup else None
             stream.producers, stream.keys = {}, {}

@@ -186,6 +186,8 @@ def repeat_inline(
     for receipt in known.txn_receipts:
         if receipt.first_seq == tag.first_seq:
             if receipt not in held:
+                if known.plain >= known.txn_receipts[0].first_seq:
+                    return None  # written outside since, perhaps: nobody knows whose it was
                 return out.Duplicate(None, None, False, known.epoch, known.highest)
             return _repeated(known, tag, receipt, receipt.digest == digest, False)
     return None
@@ -286,9 +288,6 @@ def after(
     kept, forgotten = known.receipts, known.forgotten
     if is_raised and tag.mode == DENSE:
         kept = ()
-    if tag.mode == DENSE and known.last > known.plain:
-        # Transactions have used the numbers between: only sequence 0 is still found.
-        kept = tuple(r for r in kept if r.first_seq == 0)
     kept = (*kept, receipt)
     if tag.mode == DENSE:
         kept = _with_zero(kept, receipts_max)

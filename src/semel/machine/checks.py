@@ -3,6 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from semel.machine.state import State, Stream
@@ -43,13 +44,17 @@ def digest_of_append(stream: Stream, command: Append) -> int:
     return digest_of(batch.payload, batch.extras)
 
 
+def held_by(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
+    """Refuse for the oldest of the transactions that have messages in a stream."""
+    return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
+
+
 def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Refuse what the stream cannot take, whoever brings it."""
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:
-        oldest = state.by_txn[min(stream.open)]
-        return StreamInTransaction(oldest.row.id)  # 9
+        return held_by(state, stream.open)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
     given = command.content_type

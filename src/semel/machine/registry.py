@@ -1,5 +1,6 @@
 """Decisions on producer identities: register, forget, expire."""
 
+from semel.machine.checks import held_by
 from semel.machine.draft import Draft
 from semel.machine.events import (
     Decision,
@@ -66,6 +67,9 @@ def decide_forget(state: State, command: ForgetProducer) -> Decision:
     if isinstance(found, Outcome):
         return Decision(found)
     stream, _ = found
+    writing = _writing(state, stream, command.producer_id)
+    if writing:
+        return Decision(held_by(state, writing))
     return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
 
 
@@ -77,10 +81,15 @@ def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
     stream, row = found
     if row.is_expired:
         return Decision(UnknownProducer())
-    is_busy = not state.owned.get((True, command.producer_id), set()).isdisjoint(stream.open or ())
+    is_busy = _writing(state, stream, command.producer_id)
     if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
+
+
+def _writing(state: State, stream: Stream, producer_id: str) -> set[int]:
+    """Find the producer's transactions that have messages in the stream."""
+    return state.owned.get((True, producer_id), set()).intersection(stream.open or ())
 
 
 def _find(state: State, path: str, producer_id: str) -> tuple[Stream, ProducerRow] | Outcome:

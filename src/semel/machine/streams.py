@@ -3,7 +3,7 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.checks import refuse_body
+from semel.machine.checks import held_by, refuse_body
 from semel.machine.events import (
     Decision,
     DedupSwitched,
@@ -270,6 +270,8 @@ def decide_switch(state: State, command: SwitchDedup) -> Decision:
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
+    if stream.open and not command.dedup:
+        return Decision(held_by(state, stream.open))
     since = tail if command.dedup else None
     return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 

@@ -17,6 +17,7 @@ from semel.model.outcomes import (
     BadBody,
     ContentTypeConflict,
     Duplicate,
+    Forgotten,
     InvalidRequest,
     LimitReached,
     ModeConflict,
@@ -29,6 +30,8 @@ from semel.model.outcomes import (
     StreamClosed,
     StreamSeqConflict,
     SubOffsetInvalid,
+    Switched,
+    UnknownProducer,
 )
 from semel.model.remembered import ABORTED
 from semel.model.transactions import ExpireTxn
@@ -180,6 +183,29 @@ def test_a_long_transaction_confirms_early_sequences_without_offsets() -> None:
     assert unchanged(machine, publish(7)) == SequenceGap(6, 7)
 
 
+def test_a_sequence_used_outside_is_never_confirmed_inside() -> None:
+    limits = MachineLimits(receipts=5)
+    machine = txn_machine(begin(), publish(0), append(by=dense(1, epoch=0)), limits=limits)
+    for seq in range(2, 6):
+        machine.execute(publish(seq))
+    assert unchanged(machine, publish(1)) == SequenceGap(6, 1)
+    machine.execute(publish(6))
+    assert unchanged(machine, publish(1)) == SequenceGap(7, 1)
+    assert unchanged(machine, publish(2)) == SequenceGap(7, 2)  # let go: it cannot be told from 1
+    assert unchanged(machine, publish(3)) == Duplicate(3, 4, False, 0, 6)
+
+
+def test_a_transaction_in_between_costs_no_receipt_outside() -> None:
+    machine = txn_machine(append(by=dense(0, epoch=0)), append(by=dense(1, epoch=0)), begin())
+    for command in (publish(2), publish(3), append(by=dense(4, epoch=0)), commit()):
+        machine.execute(command)
+    machine.execute(append(by=dense(5, epoch=0)))
+    offsets = {0: 0, 1: 1, 4: 4, 5: 6}
+    for seq, offset in offsets.items():
+        found = unchanged(machine, append(by=dense(seq, epoch=0)))
+        assert found == Duplicate(offset, offset + 1, False, 0, 5)
+
+
 def test_outside_a_transaction_its_sequences_are_used_up_but_nobodys_repeats() -> None:
     machine = txn_machine(append(b"a", by=dense(0, epoch=0)), begin(), publish(1), publish(2))
     assert unchanged(machine, append(by=dense(1, epoch=0))) == SequenceGap(3, 1)
@@ -298,10 +324,24 @@ def test_a_producer_is_not_let_go_while_its_transaction_is_open() -> None:
     assert machine.state.live_producers == 1
 
 
-def test_a_forgotten_producer_begins_anew_inside() -> None:
-    machine = txn_machine(begin(), publish(0), publish(1), ForgetProducer("s", 0, "p"))
-    assert unchanged(machine, publish(2)) == SequenceGap(0, 2)
-    assert machine.execute(publish(0)) == Appended(2, 3, False, 0, 0)
+def test_the_receipts_of_an_open_transaction_are_not_dropped_by_hand() -> None:
+    machine = txn_machine(append(by=dense(0, name="q", epoch=0)), begin(), publish(0))
+    for command in (SwitchDedup("s", 0, dedup=False), ForgetProducer("s", 0, "p")):
+        assert unchanged(machine, command) == StreamInTransaction("t")
+        assert unchanged(machine, publish(0)) == Duplicate(1, 2, False, 0, 0)
+    machine.execute(prepare())
+    assert unchanged(machine, ForgetProducer("s", 0, "p")) == StreamInTransaction("t")
+    assert machine.execute(ForgetProducer("s", 0, "q")) == Forgotten()
+    assert unchanged(machine, ForgetProducer("r", 0, "p")) == UnknownProducer()
+    machine.execute(commit())
+    assert machine.execute(ForgetProducer("s", 0, "p")) == Forgotten()
+    assert machine.execute(SwitchDedup("s", 0, dedup=False)) == Switched(None, 3)
+
+
+def test_duplicates_are_switched_on_under_a_transaction() -> None:
+    machine = txn_machine(SwitchDedup("s", 0, dedup=False), begin(), publish(0))
+    assert machine.execute(SwitchDedup("s", 0, dedup=True)) == Switched(1, 1)
+    assert machine.execute(publish(0)) == Appended(1, 2, False, 0, 0)
 
 
 # ---- staged --------------------------------------------------------------------------------------
