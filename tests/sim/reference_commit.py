@@ -19,6 +19,8 @@ from semel.model.transactions import INLINE, ProducerOwner, SinkOwner
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn
 
+PLACE_BYTES = 32  # the place of a chunk in the frame of a decision
+
 
 class Version(NamedTuple):
     """A version of a sink that was committed."""
@@ -159,6 +161,9 @@ class Commits:
         for txn in listed:
             if (refusal := self.txns.closed_under(txn)) is not None:
                 return refusal
+        chunks_max = self.txns.bounds.chunks
+        if sum(len(txn.chunks) for txn in listed) > chunks_max:
+            return out.BatchTooLarge(chunks_max * PLACE_BYTES)
         return None
 
     def _growth(self, c: ask.Commit, listed: list[Txn]) -> dict[int, int]:

@@ -23,7 +23,6 @@ _NAMES = {
     "SINK_TXN_OPEN_MAX": SMALL.open_by_sinks,
     "TXN_STREAMS_MAX": SMALL.streams,
     "TXN_POSITIONS_MAX": SMALL.positions,
-    "TXN_CHUNKS_MAX": SMALL.chunks,
     "RESULTS_KEPT": SMALL.results,
     "SINK_VERSIONS_KEPT": SMALL.versions,
     "OUTCOMES_PER_PRODUCER_MAX": SMALL.outcomes,

@@ -10,9 +10,11 @@ import hashlib
 from collections import Counter
 from random import Random
 
+from msgspec.structs import replace
+
 from semel.broker.broker import ReadDone
 from semel.broker.expiry import is_mortal
-from semel.journal.appender import Group
+from semel.journal.appender import Group, chunks_max
 from semel.journal.checkpoint import Cut, commit_cut
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import Segments, unlink_segments
@@ -47,7 +49,6 @@ class World:
         self, seed: int, txn_share: float | None = None, bounds: Bounds | None = None
     ) -> None:
         self.seed = seed
-        self.bounds = bounds
         # Dice of their own: without transactions a seed runs as it did before there were any.
         self.txn_rng = Random(f"transactions {seed}")
         drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
@@ -59,7 +60,10 @@ class World:
         self.segment_bytes = rng.choice(self.segment_sizes)
         self.reserve_bytes = rng.choice([0, 8192])
         self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
-        self.limits = self.draw_limits()
+        self.bounds = bounds or Bounds()
+        fitting = chunks_max(min(self.segment_sizes))
+        self.bounds = self.bounds._replace(chunks=min(self.bounds.chunks, fitting))
+        self.limits = replace(self.draw_limits(), chunks=self.bounds.chunks)
         self.disk = VirtualDisk(faults=self.injector)
         self.store = VirtualStore(faults=self.injector)
         self.workload = Workload(

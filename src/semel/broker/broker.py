@@ -20,7 +20,7 @@ from semel.broker.facts import Facts, expire, met_by, paths_of
 from semel.broker.idle import IdleProducers
 from semel.broker.reader import Reader, Slice
 from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter, end_of
-from semel.journal.appender import Appender, Group
+from semel.journal.appender import Appender, Group, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.memory import note_places
@@ -116,8 +116,7 @@ class Broker:
             capacity=recovered.capacity,
             time_ms=recovered.state.time_ms,
         )
-        # Half a segment, so that a fresh one always holds it.
-        self._frame_bytes_max = segment_bytes // 2
+        self._frame_bytes_max = frame_bytes_max(segment_bytes)
         self._open = _Pending()
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()

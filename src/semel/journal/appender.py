@@ -17,7 +17,9 @@ from semel.journal.frame import (
     frame_bytes,
 )
 from semel.machine.events import Event, Section
+from semel.machine.parts import EXTENT_BYTES
 from semel.model.errors import invariant
+from semel.model.limits import FRAME_OVERHEAD_BYTES_MAX
 
 _WATERMARK_META: Final = encode_meta(WatermarkMoved())
 _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
@@ -25,6 +27,17 @@ _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
 _CLOSING_BYTES: Final = _WATERMARK_BYTES + _ENDED_BYTES
 _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
+
+
+def frame_bytes_max(segment_bytes: int) -> int:
+    """Tell how large a frame may be: half a segment, so that a fresh one always holds it."""
+    return segment_bytes // 2
+
+
+def chunks_max(segment_bytes: int) -> int:
+    """Tell how many chunks a frame can place; the rest of it has room, too."""
+    room = frame_bytes_max(segment_bytes)
+    return (room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)) // EXTENT_BYTES
 
 
 class Part:

@@ -8,7 +8,9 @@ whatever no watermark proves durable is written again and synced.
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from semel.journal.appender import chunks_max
 from semel.journal.checkpoint import Position, load
 from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
@@ -98,11 +100,15 @@ def recover(
     """Open a data directory whose lock is held; `fresh_identity` is for a new one."""
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
-        return _recover(
-            disk, store, seed_of(identity), limits or MachineLimits(), segment_bytes, progress
-        )
+        fitting = _fitting(limits or MachineLimits(), segment_bytes)
+        return _recover(disk, store, seed_of(identity), fitting, segment_bytes, progress)
     except OSError as error:
         raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
+
+
+def _fitting(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
+    """Let nobody stage more than one decision can place: what was accepted can be committed."""
+    return replace(limits, chunks=min(limits.chunks, chunks_max(segment_bytes)))
 
 
 def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:

@@ -7,16 +7,18 @@ from semel.machine.checks import refuse_body
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
 from semel.machine.named import find_named, refuse_move, refused
+from semel.machine.parts import EXTENT_BYTES
 from semel.machine.results import unpack_result
 from semel.machine.sinks import judge_sink, superseded
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_begin import refuse_producer, refuse_registry_room
-from semel.machine.txn_decide import aborted_before, incomplete, refuse_closed
+from semel.machine.txn_decide import aborted_before, chunks_of, incomplete, refuse_closed
 from semel.machine.txn_events import CommitMark, Decided, SinkMark
 from semel.machine.txn_find import find, over, refuse_owner
 from semel.machine.txn_result import result_of_commit
 from semel.model.media import same_media_type
 from semel.model.outcomes import (
+    BatchTooLarge,
     ContentTypeConflict,
     EpochMustStartAtZero,
     InvalidRequest,
@@ -48,7 +50,11 @@ def decide_commit(state: State, command: Commit) -> Decision:
     streams = find_named(state, _paths_of(command))
     if not isinstance(streams, dict):
         return Decision(streams)  # 6
-    refusal = _refuse_expects(command, streams) or _refuse_bodies(state, command, streams, listed)
+    refusal = (
+        _refuse_expects(command, streams)
+        or _refuse_bodies(state, command, streams, listed)
+        or _refuse_chunks(state, listed)
+    )
     if refusal is not None:
         return Decision(refusal)
     draft = Draft(state)
@@ -165,6 +171,14 @@ def _refuse_bodies(
         if refusal is not None:
             return refusal
     return None
+
+
+def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
+    """Refuse more chunks together than one transaction may have: placing them takes its time."""
+    count = sum(map(chunks_of, listed))
+    if count <= state.limits.chunks:
+        return None
+    return BatchTooLarge(state.limits.chunks * EXTENT_BYTES)  # 8
 
 
 def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:

@@ -33,6 +33,7 @@ class MachineLimits(Struct, frozen=True):
     keys: int = default.IDEMPOTENCY_KEYS_MAX
     key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
     registry: int = default.REGISTRY_MAX
+    chunks: int = default.TXN_CHUNKS_MAX
 
     def __post_init__(self) -> None:
         if min(msgspec.structs.astuple(self)) < 1:

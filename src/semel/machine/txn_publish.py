@@ -11,7 +11,7 @@ from semel.machine.streams import find_stream
 from semel.machine.txn_events import ChunkStaged
 from semel.machine.txn_find import find, over, refuse_owner
 from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
-from semel.model.limits import TXN_CHUNKS_MAX, TXN_STREAMS_MAX
+from semel.model.limits import TXN_STREAMS_MAX
 from semel.model.outcomes import (
     Appended,
     Duplicate,
@@ -183,8 +183,8 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(txn, stream)
     if refusal is not None:
         return Decision(refusal)
-    if expected >= TXN_CHUNKS_MAX:
-        return Decision(LimitReached("chunks", TXN_CHUNKS_MAX))  # 15
+    if expected >= state.limits.chunks:
+        return Decision(LimitReached("chunks", state.limits.chunks))  # 15
     batch, row = command.batch, stream.row
     assert batch is not None
     section = section_of(row.number, 0, batch, row.content_type, STAGED)

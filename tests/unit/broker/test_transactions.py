@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from semel.broker.broker import TAIL, ReadDone
+from semel.journal.appender import chunks_max
 from semel.journal.verify import verify
 from semel.machine import txn_views as views
 from semel.model.commands import (
@@ -17,11 +18,12 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
-from semel.model.limits import OUTCOME_WINDOW_MS, SINK_IDLE_MS
+from semel.model.limits import MIB, OUTCOME_WINDOW_MS, SINK_IDLE_MS, TXN_CHUNKS_MAX
 from semel.model.outcomes import (
     Appended,
     BatchTooLarge,
     Created,
+    LimitReached,
     OffsetBeyondTail,
     Outcome,
     SubOffsetInvalid,
@@ -623,12 +625,40 @@ def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
     assert bed.is_sound()
 
 
-def test_a_commit_too_large_for_a_frame_is_refused_and_stays_open() -> None:
-    bed = TxnBed()
+@pytest.mark.parametrize(("segment_bytes", "chunks"), [(4096, 32), (16_384, 128)])
+def test_what_was_accepted_chunk_by_chunk_can_be_committed(segment_bytes: int, chunks: int) -> None:
+    bed = TxnBed(segment_bytes=segment_bytes)
+    bed.begin(kind=STAGED)
+    for seq in range(chunks):
+        assert bed.chunk(seq, b"c") == Staged(seq + 1)
+    assert bed.chunk(chunks, b"c") == LimitReached("chunks", chunks)
+    assert isinstance(bed.commit(), Committed)
+    assert len(bed.messages()) == chunks
+
+
+def test_a_large_segment_takes_a_quarter_of_a_million_chunks() -> None:
+    assert chunks_max(16 * MIB) >= TXN_CHUNKS_MAX
+    assert TxnBed(segment_bytes=16 * MIB).broker.state.limits.chunks == TXN_CHUNKS_MAX
+
+
+def test_a_commit_too_large_for_smaller_segments_is_refused_and_stays_open() -> None:
+    bed = TxnBed(segment_bytes=16_384)
     bed.begin(kind=STAGED)
     for seq in range(70):
         bed.chunk(seq, b"c")
+    bed.restart(segment_bytes=4096)
     assert isinstance(bed.commit(), BatchTooLarge)
+    assert bed.messages() == []
+    bed.restart(segment_bytes=16_384)
+    assert isinstance(bed.commit(), Committed)
+
+
+def test_a_transaction_too_large_for_smaller_segments_can_be_aborted() -> None:
+    bed = TxnBed(segment_bytes=16_384)
+    bed.begin(kind=STAGED)
+    for seq in range(70):
+        bed.chunk(seq, b"c")
+    bed.restart(segment_bytes=4096)
     assert isinstance(bed.abort(), Aborted)
 
 

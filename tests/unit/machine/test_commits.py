@@ -3,11 +3,13 @@
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
+from semel.machine.parts import EXTENT_BYTES
 from semel.machine.results import push_result
 from semel.model.commands import Batch, Register
 from semel.model.limits import GROUPS_PER_STREAM_MAX, RESULTS_BYTES_MAX, RESULTS_KEPT
 from semel.model.outcomes import (
     BadBody,
+    BatchTooLarge,
     ContentTypeConflict,
     EpochMustStartAtZero,
     InvalidRequest,
@@ -201,6 +203,15 @@ def test_positions_are_compared_and_set() -> None:
     assert unchanged(machine, beyond) == StreamRefused("s", OffsetBeyondTail(2))
     own = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 2, 1),))
     assert machine.execute(own).code == "ok"
+
+
+def test_listed_transactions_are_too_large_together() -> None:
+    limits = MachineLimits(chunks=2)
+    machine = txn_machine(stage(), chunk(0), chunk(1), stage("u"), chunk(0, txn="u"), limits=limits)
+    both = one_shot(listed=(("t", 1), ("u", 1)))
+    assert unchanged(machine, both) == BatchTooLarge(2 * EXTENT_BYTES)
+    assert machine.execute(one_shot(listed=(("t", 1),))).code == "ok"
+    assert machine.execute(one_shot(seq=1, listed=(("u", 1),))).code == "ok"
 
 
 def test_there_is_an_end_to_the_groups_of_a_stream() -> None:
