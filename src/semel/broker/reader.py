@@ -84,8 +84,10 @@ class Reader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Cut the aborted ranges out of a range."""
-        while is_committed and offset < end:
+        """Cut the aborted ranges out of a range; behind the last one there is no need to look."""
+        tail = self._seen.by_number[number].tail
+        clean = end if tail is None else tail.clean
+        while is_committed and offset < min(end, clean):
             aborted = self._memory.next_aborted(number, offset)
             if aborted is None or aborted[0] >= end:
                 break

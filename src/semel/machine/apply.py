@@ -122,7 +122,17 @@ def _apply_appended(state: State, event: StreamAppended, sections: Sections, tim
     tail = _advance(event.stream, old.tail, sections)
     stream_seq = old.stream_seq if event.stream_seq is None else event.stream_seq
     stable = old.stable if stream.open else tail
-    grown = TailRow(old.head, tail, event.close, False, stream_seq, time_ms, old.dedup_from, stable)
+    grown = TailRow(
+        old.head,
+        tail,
+        event.close,
+        False,
+        stream_seq,
+        time_ms,
+        old.dedup_from,
+        stable,
+        old.clean,
+    )
     _set_tail(state, stream, grown)
     if event.mark is not None:
         _remember_producer(state, stream, event.mark, first_offset=old.tail, time_ms=time_ms)

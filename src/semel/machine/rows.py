@@ -39,7 +39,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 
     `dedup_from` is the offset from which duplicates are recognised; None: they are not. Whatever
     lies below `stable` is decided: the first offset of the oldest inline transaction open in the
-    stream, else the tail.
+    stream, else the tail. From `clean` on nothing is aborted: readers need not look for it.
     """
 
     head: int
@@ -50,6 +50,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     written_ms: int
     dedup_from: int | None = 0
     stable: int = -1
+    clean: int = 0
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):

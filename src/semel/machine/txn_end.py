@@ -35,6 +35,7 @@ def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         time_ms,
         old.dedup_from,
         stable_of(stream, tail),
+        old.clean,
     )
     state.dirty.tails[stream.row.number] = stream.tail
     state.touched.append(stream)
@@ -78,10 +79,15 @@ def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> N
 
 def _note_aborted(state: State, txn: Txn, markers: dict[int, int]) -> None:
     """Tell readers what to skip; a control record behind it is skipped on the way."""
+    ends: dict[int, int] = {}
     for first, number, count in parts_of(txn.pages):
         if number in txn.streams:
             end = first + count
-            state.news.append(AbortedRow(number, first, end + (markers[number] == end)))
+            ends[number] = end + (markers[number] == end)
+            state.news.append(AbortedRow(number, first, ends[number]))
+    for number, end in ends.items():
+        stream = state.by_number[number]
+        stream.tail = replace(stream.tail, clean=max(stream.tail.clean, end))
 
 
 def _note_outcome(state: State, txn: Txn, end: Ended, result: Result, time_ms: int) -> None:
