@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max
 from semel.journal.checkpoint import Position, load
+from semel.journal.chunks import check_chunks
 from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
@@ -36,6 +37,7 @@ from semel.journal.segments import (
 from semel.journal.store import Store
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
+from semel.machine.txn_events import Decided
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
 
@@ -63,7 +65,7 @@ class _Replay:
         self.index = Index(store)
         self.memory = Memory(store)
         self._segments = segments
-        self.lsn = position.lsn
+        self.lsn = self._start = position.lsn
         self.previous_crc = position.previous_crc
         self.watermark = position.lsn
         self.frames = 0
@@ -72,6 +74,8 @@ class _Replay:
         record = frame.record
         if isinstance(record, SegmentEnded):
             raise CorruptData("the segment is missing", file=segment_name(frame.lsn))
+        if isinstance(record, Decided) and record.extents:
+            check_chunks(self.state, record, self._segments, self._start)
         if not isinstance(record, SegmentStarted | WatermarkMoved):
             apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
             self.state.touched.clear()

@@ -1,21 +1,24 @@
 """Verifying the journal: every frame of every segment, and the index against the frames."""
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
+from semel.journal.chunks import holds_chunk
 from semel.journal.disk import File
 from semel.journal.findings import Known, Progress, Report
 from semel.journal.frame import (
     ALIGN,
+    HEADER_BYTES,
     MAGIC,
     BadFrame,
     Frame,
     SegmentStarted,
     UnknownVersion,
     decode,
+    peek_length,
 )
 from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
 from semel.journal.scan import Tear, check_torn, frames_of
@@ -83,6 +86,7 @@ class SegmentCheck:
         self._seed = seed
         self._known = known
         self._report = report
+        self._firsts: list[int] = []
         self._last = -1
         self._lsn = -1
         self._crc = 0
@@ -124,7 +128,7 @@ class SegmentCheck:
             self._missing(first)
         if self._known.is_readable:
             firsts = self._without_dead(firsts, listed, position.lsn)
-        self._last = firsts[-1]
+        self._firsts, self._last = firsts, firsts[-1]
         sizes = {first: self._size(first) for first in firsts}
         followings = zip(firsts, (*firsts[1:], OPEN_END), strict=True)
         return [
@@ -317,10 +321,11 @@ class SegmentCheck:
             if fault is not None:
                 report.corrupt(name, at, fault)
         if self._known.is_readable:
-            self._check_joint(frame, name, at)
+            self._check_joint(frame, first)
 
-    def _check_joint(self, frame: Frame, name: str, at: int) -> None:
+    def _check_joint(self, frame: Frame, first: int) -> None:
         """Check where the checkpoint meets the journal, and what comes behind that."""
+        name, at = segment_name(first), frame.lsn - first
         lsn, crc = self._known.position.lsn, self._known.position.previous_crc
         if frame.lsn < lsn < frame.end:
             self._report.corrupt(name, at, f"the checkpoint's position {lsn} is inside this frame")
@@ -330,6 +335,7 @@ class SegmentCheck:
             self._report.corrupt(name, at, "the checkpoint was made at another frame")
         if frame.lsn >= lsn:
             self._follow(frame, name, at)
+            self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
         """Check that behind the checkpoint every stream goes on where it stopped."""
@@ -344,6 +350,35 @@ class SegmentCheck:
                 message = f"{label} goes on at offset {base}, not at {expected}"
                 self._report.corrupt(name, at, message)
             self._tails[number] = base + count
+
+    def _check_placed(self, frame: Frame, first: int) -> None:
+        """Check that the chunks a decision places are there; older ones the index knows."""
+        if not isinstance(frame.record, Decided):
+            return
+        for lsn, stream, _, count in extents_of(frame.record.extents):
+            at = bisect_right(self._firsts, lsn) - 1
+            start = self._firsts[at] if at >= 0 else lsn
+            if start == first:
+                is_there = self._sections.has(lsn - start, stream, _NOWHERE, count)
+            else:
+                chunk = self._frame_at(start, lsn)
+                is_there = chunk is not None and holds_chunk(chunk, stream, count)
+            if not is_there:
+                message = f"a chunk that the decision at {frame.lsn} commits is not here"
+                self._report.corrupt(segment_name(start), lsn - start, message)
+
+    def _frame_at(self, first: int, lsn: int) -> Frame | None:
+        try:
+            file = self._disk.open(segment_name(first))
+        except OSError:
+            return None
+        try:
+            length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
+            return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
+        except (OSError, BadFrame, UnknownVersion):
+            return None
+        finally:
+            file.close()
 
     # ---- the index against the frames -----------------------------------------------------------
 
