@@ -6,6 +6,7 @@ import pytest
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.journal.appender import chunks_max
+from semel.journal.memory import Memory
 from semel.journal.verify import verify
 from semel.machine import txn_views as views
 from semel.model.commands import (
@@ -217,6 +218,32 @@ def test_what_was_aborted_is_never_read_at_read_committed(again: object) -> None
     assert bed.read(offset=5).next_offset == 7
     assert bed.read(offset=TAIL).next_offset == 7
     assert bed.is_sound()
+
+
+@RESTARTS
+def test_aborted_offsets_are_looked_for_only_where_there_may_be_some(
+    again: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.publish(0)
+    bed.abort()
+    bed.execute(bed.append(b"clean"))
+    bed.execute(bed.append(b"clean", "r"))
+    again(bed)  # type: ignore[operator]
+    looked: list[tuple[int, int]] = []
+    look = Memory.next_aborted
+
+    def noted(self: Memory, stream: int, offset: int) -> tuple[int, int] | None:
+        looked.append((stream, offset))
+        return look(self, stream, offset)
+
+    monkeypatch.setattr(Memory, "next_aborted", noted)
+    assert bed.messages("r") == [(0, b"clean")]
+    assert [piece.offset for piece in bed.read(offset=2).slices] == [2]
+    assert looked == []
+    assert bed.messages() == [(2, b"clean")]
+    assert looked == [(1, 0)]
 
 
 def test_a_reader_behind_what_is_stable_stays_where_it_is() -> None:
