@@ -16,7 +16,7 @@ from semel.model import txn_outcomes as txn_out
 from semel.model.checksum import digest_of
 from semel.model.commands import DENSE, Append, Batch, Create, ProducerTag
 from semel.model.outcomes import Outcome
-from semel.model.transactions import EngineCommand, TxnCommand
+from semel.model.transactions import EngineCommand, ProducerOwner, TxnCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_commit import Commits, bad_batch
 from tests.sim.reference_producers import Producer, Receipt
@@ -105,7 +105,11 @@ class Model:
     def _end_something(
         self,
         stream: Stream,
-        command: ask.Expire | ask.SwitchDedup | ask.ForgetProducer | ask.ExpireProducer,
+        command: ask.Expire
+        | ask.SwitchDedup
+        | ask.ClaimProducer
+        | ask.ForgetProducer
+        | ask.ExpireProducer,
     ) -> Outcome:
         if isinstance(command, ask.Expire):
             return self._expire(stream, command)
@@ -417,14 +421,17 @@ class Model:
             return refusal
         if known is not None and known.session == c.session:
             return rules.claimed(known, c, known.epoch)  # again: nothing is written
-        epoch = rules.claim_epoch(known, registered)
+        owners = [txn.owner for txn in self.txns.pending_of(c.producer_id)]
+        writing = [owner.epoch for owner in owners if isinstance(owner, ProducerOwner)]
+        epoch = rules.claim_epoch(known, registered, writing)
         if known is None and len(stream.producers) >= self.producers_max:
             return out.LimitReached("producers_per_stream", self.producers_max)
-        if known is not None and epoch > limits.NUMBER_MAX:
-            return out.EpochExhausted(known.epoch)
-        stream.producers[c.producer_id] = rules.after_claim(known, c, epoch, self._write(c))
+        if epoch > limits.NUMBER_MAX:
+            return out.EpochExhausted(registered or 0 if known is None else known.epoch)
+        now = self.write(c)
+        stream.producers[c.producer_id] = rules.after_claim(known, c, epoch, now)
         if registered is not None:
-            self.registry[c.producer_id] = max(registered, epoch)
+            self.txns.raise_epoch(c.producer_id, epoch, now)
         return rules.claimed(known, c, epoch)
 
     def _drop_producer(self, stream: Stream, c: ask.ForgetProducer | ask.ExpireProducer) -> Outcome:

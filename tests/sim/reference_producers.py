@@ -296,7 +296,7 @@ def after(
     cursor = known.cursor if tag.cursor is None else tag.cursor
     last = tag.last_seq
     made = Producer(
-        tag.mode, epoch, last, session, older, kept, cursor, now_ms, False, forgotten, last
+        tag.mode, epoch, last, session, older, kept, cursor, now_ms, False, forgotten, plain=last
     )
     return made if is_raised else made._replace(txn=known.txn, txn_receipts=known.txn_receipts)
 
@@ -308,11 +308,11 @@ def after_inline(
     # As if it were outside, but nothing outside transactions moves.
     made = after(known, tag, None, receipt, 1, now_ms)
     if known is None or made.epoch > known.epoch:
-        return made._replace(receipts=(), plain=-1, txn=txn, txn_receipts=(receipt,))
+        made = made._replace(receipts=(), plain=-1, past=past(known))
+        return made._replace(txn=txn, txn_receipts=(receipt,))
     mine = known.txn_receipts if known.txn == txn else ()
-    return made._replace(
-        receipts=known.receipts, plain=known.plain, txn=txn, txn_receipts=(*mine, receipt)
-    )
+    made = made._replace(receipts=known.receipts, plain=known.plain, past=known.past)
+    return made._replace(txn=txn, txn_receipts=(*mine, receipt))
 
 
 def _with_zero(kept: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
@@ -349,26 +349,29 @@ def claim_refusal(
         return out.StaleSession(known.epoch)  # d
     if is_own and registered is not None and known.epoch < registered:
         return out.StaleEpoch(registered)  # e
-    if is_own and known.mode == DENSE and known.last >= 0:
+    if is_own and known.mode == DENSE and known.highest >= 0:
         return out.SessionConflict(known.epoch)  # f
     return None
 
 
-def claim_epoch(known: Producer | None, registered: int | None) -> int:
+def claim_epoch(known: Producer | None, registered: int | None, writing: list[int]) -> int:
+    """Say which epoch a claim brings; `writing` are those of undecided transactions."""
     if known is None:
-        return 1 if registered is None else registered
-    return max(known.epoch + 1, registered or 0)
+        epoch = 1 if registered is None else registered
+    else:
+        epoch = max(known.epoch + 1, registered or 0)
+    return max([epoch, *(open_epoch + 1 for open_epoch in writing)])
 
 
 def past(known: Producer | None) -> tuple[int, int | None] | None:
     """Say which append of the producer was the last, and where it ended, if that is known."""
     if known is None or known.past is not None:
         return None if known is None else known.past
-    if known.last < 0:
+    if known.plain < 0:
         return None
     if known.is_tombstone or not known.receipts:
-        return known.last, None
-    return known.last, known.receipts[-1].next_offset
+        return known.plain, None
+    return known.plain, known.receipts[-1].next_offset
 
 
 def claimed(known: Producer | None, claim: ClaimProducer, epoch: int) -> Outcome:
@@ -392,4 +395,5 @@ def after_claim(known: Producer | None, claim: ClaimProducer, epoch: int, now_ms
     )
     if claim.mode != DENSE:
         return taken
-    return taken._replace(last=-1, receipts=(), past=past(known))
+    taken = taken._replace(last=-1, plain=-1, receipts=(), past=past(known))
+    return taken._replace(txn=0, txn_receipts=())

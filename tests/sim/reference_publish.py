@@ -45,6 +45,8 @@ def _publish_inline(model: "Model", stream: Stream, c: Append, txn: Txn) -> Outc
     by = c.producer
     if by is None or by.mode != DENSE or by.epoch is None:
         return out.InvalidRequest("producer")
+    if by.cursor is not None:
+        return out.InvalidRequest("producer_cursor")
     if stream.dedup_from is None:
         answer = _judge_unguarded(model, stream, c, txn)
     else:

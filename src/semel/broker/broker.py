@@ -201,10 +201,12 @@ class Broker:
         if isinstance(event, TxnBegun):
             self._deadlines.watch(self.state.by_txn[event.number])
 
-    def _watch_producer(self, idle: IdleProducers, event: Event) -> None:
-        append = event.append if isinstance(event, TxnPublished | ProducerRaised) else event
-        if isinstance(append, StreamAppended) and append.mark:
-            idle.watch(append.stream, append.mark.id)
+    def _watch_producer(self, idle: IdleProducers, event: Event | None) -> None:
+        if isinstance(event, TxnPublished | ProducerRaised):
+            inner = event.append
+            event = (inner or event.claimed) if isinstance(event, ProducerRaised) else inner
+        if isinstance(event, StreamAppended) and event.mark:
+            idle.watch(event.stream, event.mark.id)
         elif isinstance(event, ProducerClaimed):
             idle.watch(event.stream, event.id)
 

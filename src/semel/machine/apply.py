@@ -148,6 +148,8 @@ def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_
         _apply_appended(state, event.append, own, time_ms)
     if event.registered is not None:
         _apply_registered(state, event.registered, (), time_ms)
+    if event.claimed is not None:
+        _apply_claimed(state, event.claimed, (), time_ms)
     end_transactions(state, event.ended, controls, iter(()), time_ms)
 
 
@@ -257,7 +259,8 @@ def _continue_producer(
     old: ProducerRow, mark: Mark, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = mark.epoch > old.epoch
-    if mark.mode == DENSE and not is_raised and mark.session is None and mark.cursor is None:
+    is_plain = mark.mode == DENSE and mark.session is None and mark.cursor is None
+    if is_plain and not is_raised and old.last_seq >= 0:
         return ProducerRow(  # nearly every append of a producer comes here
             DENSE,
             mark.epoch,
@@ -285,7 +288,7 @@ def _continue_producer(
         old.older if session == old.session else older_sessions(old, session),
         mark.last_seq,
         receipts.push(ring, receipt, receipts_max),
-        _zero_receipt(mark, old.zero, receipt),
+        _zero_receipt(mark, old.zero if old.last_seq >= 0 else b"", receipt),
         old.cursor if mark.cursor is None else mark.cursor,
         time_ms,
         forgotten,

@@ -6,8 +6,9 @@ are the rows of `docs/reference/machine.md`.
 """
 
 from semel.machine import receipts
-from semel.machine.events import Decision, ProducerClaimed
-from semel.machine.producers import FIRST_EPOCH, is_assigned_id
+from semel.machine.draft import Draft
+from semel.machine.events import Decision, ProducerClaimed, ProducerRaised
+from semel.machine.producers import FIRST_EPOCH, highest_seq, is_assigned_id
 from semel.machine.rows import ProducerRow
 from semel.machine.sessions import older_sessions
 from semel.machine.state import State, Stream
@@ -27,6 +28,7 @@ from semel.model.outcomes import (
     StaleSession,
     UnknownProducer,
 )
+from semel.model.transactions import ProducerOwner
 
 
 def decide_claim(state: State, command: ClaimProducer) -> Decision:
@@ -63,7 +65,7 @@ def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decis
     """Answer a retry; only as long as there is nothing it could hide."""
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
-    if row.mode == DENSE and row.last_seq >= 0:
+    if row.mode == DENSE and highest_seq(row) >= 0:
         return Decision(SessionConflict(row.epoch))  # f
     return Decision(_claimed(command.producer_id, row.epoch, row))  # g
 
@@ -78,12 +80,34 @@ def _decide_new(
         epoch = floor if floor >= 0 else FIRST_EPOCH
     else:
         epoch = max(row.epoch + 1, floor)
-        if epoch > NUMBER_MAX:
-            return Decision(EpochExhausted(row.epoch))  # i
-    event = ProducerClaimed(
-        stream.row.number, command.producer_id, command.mode, epoch, command.session
-    )
-    return Decision(_claimed(command.producer_id, epoch, row), event, grows=True)  # j
+    epoch = max(epoch, _epoch_of_transactions(state, command.producer_id) + 1)
+    if epoch > NUMBER_MAX:
+        return Decision(EpochExhausted(floor if row is None else row.epoch))  # i
+    return _accept(state, stream, command, row, epoch)
+
+
+def _epoch_of_transactions(state: State, producer_id: str) -> int:
+    """Find the highest epoch with something undecided: a claim has to end that, too."""
+    epochs = [-1]
+    for number in state.owned.get((True, producer_id), ()):
+        owner = state.by_txn[number].row.owner
+        assert isinstance(owner, ProducerOwner)
+        epochs.append(owner.epoch)
+    return max(epochs)
+
+
+def _accept(
+    state: State, stream: Stream, command: ClaimProducer, row: ProducerRow | None, epoch: int
+) -> Decision:
+    producer_id = command.producer_id
+    event = ProducerClaimed(stream.row.number, producer_id, command.mode, epoch, command.session)
+    outcome = _claimed(producer_id, epoch, row)
+    draft = Draft(state)
+    draft.fence(producer_id, epoch)
+    if not draft.ended:
+        return Decision(outcome, event, grows=True)  # j
+    raised = ProducerRaised(tuple(draft.ended), claimed=event)
+    return Decision(outcome, raised, tuple(draft.sections), grows=True)  # j
 
 
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
@@ -118,15 +142,15 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
         older_sessions(old, event.session),
         -1 if is_dense else old.last_seq,
         b"" if is_dense else old.receipts,
-        _last_receipt(old) if is_dense else b"",
+        last_receipt(old) if is_dense else b"",
         old.cursor,
         time_ms,
         old.forgotten_seq,
     )
 
 
-def _last_receipt(old: ProducerRow) -> bytes:
-    """Keep what a repeated claim, or the next one, has to tell."""
+def last_receipt(old: ProducerRow) -> bytes:
+    """Keep what a repeated claim, or the next one, has to tell: the last append outside."""
     if old.last_seq < 0:
         return old.zero
     if old.receipts:

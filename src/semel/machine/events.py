@@ -139,11 +139,12 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """An append or a registration that raises an epoch: the older instance's transactions end."""
+    """Something that raises an epoch, and with it the older instance's transactions end."""
 
     ended: tuple[Ended, ...]
     append: StreamAppended | None = None
     registered: ProducerRegistered | None = None
+    claimed: ProducerClaimed | None = None
 
 
 Event = (

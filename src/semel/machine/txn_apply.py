@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from semel.machine import receipts
+from semel.machine.claims import last_receipt
 from semel.machine.events import STAGED, Mark, Section, TxnPublished
 from semel.machine.parts import push_extent, push_part
 from semel.machine.rows import ProducerRow
@@ -149,10 +150,11 @@ def _remember_publish(
     ring = b""
     if old is not None:
         is_same = old.epoch == mark.epoch and not old.is_expired
-        row = replace(row, cursor=old.cursor)
         if is_same:
             row = old
             ring = old.txn_receipts if old.txn == txn_number else b""
+        else:
+            row = replace(row, cursor=old.cursor, zero=last_receipt(old))
         session = mark.session
         if session is None and is_same:
             session = old.session
@@ -165,7 +167,6 @@ def _remember_publish(
         row = replace(row, session=mark.session)
     row = replace(
         row,
-        cursor=row.cursor if mark.cursor is None else mark.cursor,
         updated_ms=time_ms,
         txn=txn_number,
         txn_receipts=receipts.push_after_first(ring, receipt, state.limits.receipts),

@@ -86,6 +86,8 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     tag = command.producer
     if tag is None or tag.mode != DENSE or tag.epoch is None:
         return Decision(InvalidRequest("producer"))
+    if tag.cursor is not None:
+        return Decision(InvalidRequest("producer_cursor"))  # an abort would not take it back
     if stream.tail.dedup_from is None:
         return _decide_unguarded(state, txn, stream, command)
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -107,9 +109,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     )
     if refusal is not None:
         return Decision(refusal)
-    mark = Mark(
-        tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, tag.cursor
-    )
+    mark = Mark(tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None)
     return _accept_inline(txn, stream, command, mark)
 
 

@@ -52,10 +52,8 @@ def fault_in(command: EngineCommand) -> str | None:
         return _fault_in_create(command)
     if isinstance(command, Trim):
         return None if is_number(command.before) else "before"
-    if isinstance(command, ClaimProducer):
-        return _fault_in_claim(command)
-    if isinstance(command, ForgetProducer | ExpireProducer):
-        return None if is_name(command.producer_id, PRODUCER_ID_BYTES_MAX) else "producer_id"
+    if isinstance(command, ClaimProducer | ForgetProducer | ExpireProducer):
+        return _fault_in_producer(command)
     return None
 
 
@@ -95,9 +93,11 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
     return None
 
 
-def _fault_in_claim(command: ClaimProducer) -> str | None:
+def _fault_in_producer(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
     if not is_name(command.producer_id, PRODUCER_ID_BYTES_MAX):
         return "producer_id"
+    if not isinstance(command, ClaimProducer):
+        return None
     if command.mode not in (DENSE, SPARSE):
         return "producer_mode"
     return None if is_name(command.session, SESSION_BYTES_MAX) else "producer_session"

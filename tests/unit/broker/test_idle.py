@@ -3,6 +3,7 @@
 from semel.machine.rows import ProducerRow
 from semel.model.commands import Append, Batch, ClaimProducer, Delete, ForgetProducer, ProducerTag
 from semel.model.outcomes import Duplicate, ProducerStateExpired
+from semel.model.transactions import Begin, ProducerOwner
 from tests.unit.broker.bed import Bed
 
 IDLE_MS = 100
@@ -87,6 +88,13 @@ def test_a_producer_that_only_claimed_is_watched_too() -> None:
     bed.execute(ClaimProducer("s", bed.now_ms, "p", "session"))
     assert bed.sweep(IDLE_MS - 1) == 0
     assert bed.sweep(1) == 1
+
+
+def test_a_producer_that_claimed_over_a_transaction_is_watched_too() -> None:
+    bed = bed_with()
+    bed.execute(Begin(bed.now_ms, "t", ProducerOwner("p", 0)))
+    bed.execute(ClaimProducer("s", bed.now_ms, "p", "session"))
+    assert bed.sweep(IDLE_MS) == 1
 
 
 def test_few_are_let_go_at_a_time() -> None:

@@ -182,6 +182,7 @@ TXN_CASES = (
         (JOINED, CONTROLLED),
     ),
     Case(events.ProducerRaised(ENDED, None, events.ProducerRegistered("p", 8, False))),
+    Case(events.ProducerRaised(ENDED, claimed=events.ProducerClaimed(1, "p", "dense", 8, "c"))),
     Case(txn_events.PositionsMoved((("g", 1, NUMBER_MAX),))),
     Case(txn_events.SnapshotPinned("g", PINNED)),
     Case(txn_events.SinkRebound("app", "q", 3)),

@@ -11,12 +11,14 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
-from semel.model.limits import TXN_CHUNKS_MAX
+from semel.model.limits import NUMBER_MAX, TXN_CHUNKS_MAX
 from semel.model.outcomes import (
     Appended,
     BadBody,
+    Claimed,
     ContentTypeConflict,
     Duplicate,
+    EpochExhausted,
     Forgotten,
     InvalidRequest,
     LimitReached,
@@ -25,6 +27,7 @@ from semel.model.outcomes import (
     PayloadMismatch,
     PreconditionFailed,
     SequenceGap,
+    SessionConflict,
     StaleEpoch,
     StillAlive,
     StreamClosed,
@@ -33,7 +36,7 @@ from semel.model.outcomes import (
     Switched,
     UnknownProducer,
 )
-from semel.model.remembered import ABORTED
+from semel.model.remembered import ABORTED, BY_FENCE
 from semel.model.transactions import ExpireTxn
 from semel.model.txn_outcomes import (
     InvalidTxnState,
@@ -43,6 +46,7 @@ from semel.model.txn_outcomes import (
     Staged,
     StaleTransaction,
     StreamInTransaction,
+    TxnAborted,
     TxnTimedOut,
     UnknownTransaction,
 )
@@ -50,6 +54,7 @@ from tests.unit.machine.builders import (
     JSON,
     append,
     bury,
+    claim,
     create,
     dense,
     fork,
@@ -240,15 +245,15 @@ def test_a_raised_epoch_begins_the_sequences_anew_inside_too() -> None:
     assert machine.execute(publish(tag=dense(0, epoch=1))) == Appended(1, 2, False, 1, 0)
     row = machine.stream().producers["p"]  # type: ignore[index]
     assert (row.epoch, row.session, row.older, row.cursor) == (1, None, ("x",), b"c")
-    assert row.receipts == row.zero == b""
+    assert row.receipts == b""
     assert machine.execute(append(by=dense(1, epoch=1))) == Appended(2, 3, False, 1, 1)
 
 
 def test_a_session_inside_is_remembered_like_one_outside() -> None:
-    machine = txn_machine(begin(), publish(tag=dense(0, epoch=0, session="x", cursor=b"1")))
-    machine.execute(publish(tag=dense(1, epoch=0, cursor=b"2")))
+    machine = txn_machine(begin(), publish(tag=dense(0, epoch=0, session="x")))
+    machine.execute(publish(tag=dense(1, epoch=0)))
     row = machine.stream().producers["p"]  # type: ignore[index]
-    assert (row.session, row.cursor, row.last_seq, row.latest_seq) == ("x", b"2", -1, 1)
+    assert (row.session, row.last_seq, row.latest_seq) == ("x", -1, 1)
 
 
 def test_the_mode_on_a_stream_binds_a_transaction_too() -> None:
@@ -342,6 +347,57 @@ def test_duplicates_are_switched_on_under_a_transaction() -> None:
     machine = txn_machine(SwitchDedup("s", 0, dedup=False), begin(), publish(0))
     assert machine.execute(SwitchDedup("s", 0, dedup=True)) == Switched(1, 1)
     assert machine.execute(publish(0)) == Appended(1, 2, False, 0, 0)
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+def test_a_claim_ends_what_the_instance_before_left_open() -> None:
+    machine = txn_machine(append(by=dense(0, epoch=0)), begin(), publish(1), stage("u"))
+    assert machine.execute(claim("c")) == Claimed("p", 1, 0, 1)
+    assert [row.outcome.reason for row in machine.outcomes.values()] == [BY_FENCE, BY_FENCE]
+    assert machine.stable() == machine.stream().tail.tail == 3
+    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.state.registry["p"].epoch == 1
+
+
+def test_a_claim_ends_a_transaction_that_has_not_come_to_the_stream_yet() -> None:
+    machine = txn_machine(begin(owner=by(epoch=7), implicit=True))
+    assert machine.execute(claim("c")) == Claimed("p", 8)
+    assert machine.execute(publish(tag=dense(0, epoch=7))) == InvalidTxnState(ABORTED)
+
+
+def test_no_claim_goes_past_the_last_epoch_of_a_transaction() -> None:
+    machine = txn_machine(begin(owner=by(epoch=NUMBER_MAX)))
+    assert unchanged(machine, claim("c")) == EpochExhausted(NUMBER_MAX)
+
+
+def test_a_claim_tells_the_last_append_outside_though_a_transaction_raised_the_epoch() -> None:
+    machine = txn_machine(append(by=dense(0, epoch=0, cursor=b"c")), begin(owner=by(epoch=1)))
+    machine.execute(publish(tag=dense(0, epoch=1)))
+    assert machine.execute(claim("c")) == Claimed("p", 2, 0, 1, b"c")
+
+
+def test_a_cursor_does_not_move_with_a_message_that_may_be_aborted() -> None:
+    machine = txn_machine(begin())
+    tag = dense(0, epoch=0, cursor=b"c")
+    assert unchanged(machine, publish(tag=tag)) == InvalidRequest("producer_cursor")
+
+
+def test_a_session_that_has_written_inside_is_no_retry_of_its_claim() -> None:
+    machine = txn_machine(begin(), claim("c"), begin("u", by(epoch=1)))
+    assert unchanged(machine, claim("c")) == Claimed("p", 1)
+    machine.execute(publish(txn="u", tag=dense(0, epoch=1)))
+    assert unchanged(machine, claim("c")) == SessionConflict(1)
+
+
+def test_what_was_before_a_claim_is_no_receipt_behind_it() -> None:
+    machine = txn_machine(append(by=dense(0, epoch=0)), begin(), claim("c"))
+    machine.execute(begin("u", by(epoch=1)))
+    machine.execute(publish(txn="u", tag=dense(0, epoch=1)))
+    assert machine.execute(append(by=dense(1, epoch=1))) == Appended(2, 3, False, 1, 1)
+    assert unchanged(machine, append(by=dense(0, epoch=1))) == Duplicate(None, None, False, 1, 1)
+    assert machine.execute(claim("d")) == Claimed("p", 2, 1, 3)
 
 
 # ---- staged --------------------------------------------------------------------------------------
