@@ -145,11 +145,12 @@ def _repeat(
     if receipt is not None:
         is_equal = receipt.digest == digest
         return repeat_of(stream, tag, row, receipt, is_equal=is_equal)
+    if not receipts.is_between(row.txn_receipts, tag.first_seq, receipts_max):
+        return None
     # Once the producer has written outside as well, whose a sequence was can no longer be told.
-    is_alone = row.last_seq < receipts.unpack(row.txn_receipts, 0).first_seq
-    if is_alone and receipts.is_between(row.txn_receipts, tag.first_seq, receipts_max):
-        return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
-    return None
+    if row.last_seq >= receipts.unpack(row.txn_receipts, 0).first_seq:
+        return None
+    return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
 
 
 def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Outcome | None:
