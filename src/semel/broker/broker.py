@@ -20,6 +20,7 @@ from semel.broker.facts import Facts, expire, met_by, paths_of
 from semel.broker.idle import IdleProducers
 from semel.broker.reader import Reader, Slice
 from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter, end_of
+from semel.broker.txn_tally import TxnTally
 from semel.journal.appender import Appender, Group, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
@@ -99,6 +100,7 @@ class Broker:
         self.state: State = recovered.state
         self.seen = Seen(self.state)
         self.is_full = False
+        self.txn_tally = TxnTally()
         self._index = recovered.index
         self._memory = recovered.memory
         self._facts = Facts(self.state, self._memory)
@@ -190,6 +192,7 @@ class Broker:
 
     def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
         """Index a frame that may hold more than the messages of one stream."""
+        self.txn_tally.note(self.state.news)
         note_places(
             self.state.news,
             sections,
@@ -199,6 +202,7 @@ class Broker:
             segments=self._segments,
         )
         if isinstance(event, TxnBegun):
+            self.txn_tally.started += 1
             self._deadlines.watch(self.state.by_txn[event.number])
 
     def _watch_producer(self, idle: IdleProducers, event: Event | None) -> None:

@@ -81,14 +81,17 @@ class SinkView(Struct, frozen=True):
 
 
 def transactions(
-    state: State, state_filter: str | None = None, stream: str | None = None
-) -> list[TxnView]:
-    """List what is not decided, oldest first: all, of one state, or of one stream."""
-    return [
+    state: State,
+    state_filter: str | None = None,
+    stream: str | None = None,
+    after: int = 0,
+) -> Iterator[TxnView]:
+    """List what is not decided, oldest first: all, of one state, of one stream, after a number."""
+    return (
         _view(state, txn)
         for txn in _of_stream(state, stream)
-        if state_filter is None or _state_of(txn) == state_filter
-    ]
+        if txn.row.number > after and state_filter in (None, _state_of(txn))
+    )
 
 
 def _of_stream(state: State, path: str | None) -> Iterator[Txn]:

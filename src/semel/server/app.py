@@ -10,16 +10,21 @@ from semel.broker.engine import Engine
 from semel.broker.gaps import GapHold
 from semel.model.commands import Append, Create, Delete, SwitchDedup, Trim
 from semel.model.outcomes import Appended, Outcome
+from semel.model.transactions import READ_COMMITTED
 from semel.server.answers import send
+from semel.server.commits import COMMITS, Commits
 from semel.server.crowd import Crowds
 from semel.server.event_stream import EventStream
+from semel.server.groups import GROUPS, Groups
 from semel.server.http import Request, Responder
-from semel.server.live import Live, facts_of
+from semel.server.live import Live, blocker_of, facts_of
 from semel.server.long_poll import LongPoll
 from semel.server.metrics import Tally, render_metrics
 from semel.server.pages import list_streams
 from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, Producers
 from semel.server.reads import Read, Reads
+from semel.server.sinks import SINKS, Sinks
+from semel.server.transactions import TRANSACTIONS, Transactions
 from semel.server.unread import Unread
 from semel.wire import paths, queries, requests, responses
 from semel.wire.problems import Problem
@@ -77,6 +82,13 @@ class App:
             "/metrics": self._metrics,
             "/v1/streams": self._list,
         }
+        # By the first two segments of their addresses.
+        self._calls: dict[str, Callable[[Request, Responder], None]] = {
+            TRANSACTIONS: Transactions(engine, self._tally).handle,
+            COMMITS: Commits(engine, self._tally).handle,
+            GROUPS: Groups(engine, self._tally).handle,
+            SINKS: Sinks(engine, self._tally).handle,
+        }
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Answer one request, now or when the engine is ready to."""
@@ -92,8 +104,15 @@ class App:
         elif request.path in (PRODUCERS, CLAIM, EXPLAIN):
             self._producers.handle(request, responder)
         else:
-            problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
-            send(responder, responses.problem_response(problem))
+            self._handle_call(request, responder)
+
+    def _handle_call(self, request: Request, responder: Responder) -> None:
+        handle = self._calls.get("/".join(request.path.split("/", 3)[:3]))
+        if handle is not None:
+            handle(request, responder)
+            return
+        problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
+        send(responder, responses.problem_response(problem))
 
     def drain(self) -> None:
         """Answer everybody who waits for data, and appends that wait for others."""
@@ -231,15 +250,22 @@ class App:
                 return
             slices = found.slices
             start = slices[0].offset if slices else found.next_offset
+            is_committed = wanted.isolation == READ_COMMITTED
+            blocker = blocker_of(self._engine, found) if is_committed else None
             send(
                 responder,
                 responses.read_response(
-                    facts_of(found), wanted, slices, start=start, next_offset=found.next_offset
+                    facts_of(found, blocker),
+                    wanted,
+                    slices,
+                    start=start,
+                    next_offset=found.next_offset,
                 ),
                 self._reads.unread,
             )
 
-        self._reads.begin(Read(path, TAIL if wanted.is_now else wanted.offset, reply, responder))
+        offset = TAIL if wanted.is_now else wanted.offset
+        self._reads.begin(Read(path, offset, reply, responder, isolation=wanted.isolation))
 
     # ---- pages -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from semel.broker.seen import View, Waiter
 from semel.server.http import Piece
 from semel.server.live import Live
 from semel.wire import sse
+from semel.wire.responses import Blocker
 
 
 class Member(Protocol):
@@ -29,20 +30,31 @@ class Member(Protocol):
         """Leave the crowd, if in one."""
 
 
-def control_of(encoder: sse.SseEncoder, cursor: int, is_at_tail: bool, is_closed: bool) -> bytes:
+def control_of(
+    encoder: sse.SseEncoder,
+    cursor: int,
+    is_at_tail: bool,
+    is_closed: bool,
+    blocker: Blocker | None = None,
+) -> bytes:
     """Tell a reader where it stands."""
     return sse.control_event(
-        encoder.next_offset, cursor=cursor, is_up_to_date=is_at_tail, is_closed=is_closed
+        encoder.next_offset,
+        cursor=cursor,
+        is_up_to_date=is_at_tail,
+        is_closed=is_closed,
+        blocked_by=None if blocker is None else blocker.transaction,
     )
 
 
 class Crowd:
-    """The event streams that stand at the end of one stream."""
+    """The event streams that stand at the end of one stream, with the same isolation."""
 
-    def __init__(self, live: Live, crowds: "Crowds", path: str, found: ReadDone) -> None:
+    def __init__(self, live: Live, crowds: "Crowds", key: tuple[str, str], found: ReadDone) -> None:
         self._live = live
         self._crowds = crowds
-        self._path = path
+        self._key = key
+        self._path, self._isolation = key
         self.number = found.row.number
         self.offset = found.next_offset
         self._members: dict[Member, None] = {}
@@ -63,14 +75,17 @@ class Crowd:
             self._dissolve()
 
     def _wait(self) -> None:
-        self._waiting = self._live.engine.broker.wait(self._path, self.offset, self._woken)
+        self._waiting = self._live.engine.broker.wait(
+            self._path, self.offset, self._woken, self._isolation
+        )
         if self._waiting is None:
             self._live.loop.call_soon(self._woken)
 
     def _woken(self) -> None:
         self._waiting = None
         if self._members:
-            self._live.engine.read(self._path, self.offset, self._found)
+            isolation = self._isolation
+            self._live.engine.read(self._path, self.offset, self._found, isolation=isolation)
 
     def _found(self, found: Any) -> None:
         event = self._shared(found) if isinstance(found, ReadDone) else None
@@ -109,8 +124,8 @@ class Crowd:
         if self._waiting is not None:
             self._live.engine.broker.stop_waiting(self._waiting)
             self._waiting = None
-        if self._crowds.get(self._path) is self:
-            del self._crowds[self._path]
+        if self._crowds.get(self._key) is self:
+            del self._crowds[self._key]
 
 
-Crowds = dict[str, Crowd]
+Crowds = dict[tuple[str, str], Crowd]  # by path and isolation

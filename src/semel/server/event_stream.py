@@ -4,11 +4,13 @@ import asyncio
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone
+from semel.broker.seen import end_of
 from semel.model.limits import KIB
+from semel.model.transactions import READ_COMMITTED
 from semel.server.answers import send
 from semel.server.crowd import Crowd, Crowds, control_of
 from semel.server.http import Piece, Responder, Stream
-from semel.server.live import Live, facts_of
+from semel.server.live import Live, blocker_of, facts_of
 from semel.server.reads import Read
 from semel.wire import responses, sse
 from semel.wire.queries import ReadRequest
@@ -28,6 +30,7 @@ class EventStream:
         self.path = path
         self._wanted = wanted
         self._responder = responder
+        self._is_committed = wanted.isolation == READ_COMMITTED
         self._offset: int | None = TAIL if wanted.is_now else wanted.offset
         self._number = 0  # of the stream, once it was read
         self._encoder: sse.SseEncoder | None = None
@@ -47,7 +50,10 @@ class EventStream:
     def read(self) -> None:
         """Go on by itself, from where it stands."""
         if not self._is_over:
-            read = Read(self.path, self._offset, self.take, self._responder, _EVENT_BYTES)
+            isolation = self._wanted.isolation
+            read = Read(
+                self.path, self._offset, self.take, self._responder, _EVENT_BYTES, isolation
+            )
             self._live.reads.begin(read)
 
     def take(self, found: Any) -> None:
@@ -68,16 +74,18 @@ class EventStream:
         is_closed = is_at_tail and found.tail.is_closed
         data = self._encoder.data(found.slices, next_offset=found.next_offset, is_final=is_closed)
         cursor = self._live.cursor(self._wanted.cursor)
-        self.stream.write(data + control_of(self._encoder, cursor, is_at_tail, is_closed))
+        blocker = blocker_of(self._live.engine, found) if self._is_committed else None
+        control = control_of(self._encoder, cursor, is_at_tail, is_closed, blocker)
+        self.stream.write(data + control)
         self._offset = found.next_offset
-        self._go_on(self.stream, found, is_at_tail=is_at_tail, is_closed=is_closed)
+        self._go_on(self.stream, found, is_closed=is_closed)
 
-    def _go_on(self, stream: Stream, found: ReadDone, *, is_at_tail: bool, is_closed: bool) -> None:
+    def _go_on(self, stream: Stream, found: ReadDone, *, is_closed: bool) -> None:
         if is_closed:
             self.finish()
         elif stream.is_blocked:
             stream.on_drain(self.read)
-        elif not is_at_tail:
+        elif found.next_offset < end_of(found.tail, self._is_committed):
             self._live.loop.call_soon(self.read)
         else:
             self._join(found)
@@ -86,9 +94,10 @@ class EventStream:
         if self._live.is_draining:
             self.finish()
             return
-        crowd = self._crowds.get(self.path)
+        key = (self.path, self._wanted.isolation)
+        crowd = self._crowds.get(key)
         if crowd is None:
-            crowd = self._crowds[self.path] = Crowd(self._live, self._crowds, self.path, found)
+            crowd = self._crowds[key] = Crowd(self._live, self._crowds, key, found)
         if (crowd.number, crowd.offset) == (found.row.number, found.next_offset):
             crowd.join(self)
         else:

@@ -5,9 +5,10 @@ from typing import Protocol
 
 from semel.broker.broker import ReadDone
 from semel.broker.engine import Engine
+from semel.machine.txn_views import holder
 from semel.server.reads import Reads
 from semel.wire import cursors
-from semel.wire.responses import StreamFacts
+from semel.wire.responses import Blocker, StreamFacts
 
 
 class LiveReader(Protocol):
@@ -51,7 +52,20 @@ class Live:
         return cursors.next_cursor(given, now_ms=clock.now_ms(), jitter_s=jitter_s)
 
 
-def facts_of(done: ReadDone) -> StreamFacts:
+def blocker_of(engine: Engine, done: ReadDone) -> Blocker | None:
+    """Name the transaction that stands between a reader of decided messages and the tail."""
+    stable = done.tail.stable
+    if not stable <= done.next_offset < done.tail.tail:
+        return None
+    view = holder(engine.broker.state, done.row.path)
+    if view is None:
+        return None  # it is decided, and that is on its way to the disk
+    firsts = [known.first_offset for known in view.streams if known.path == done.row.path]
+    # The state runs ahead of the disk: only one whose first message is durable may be told.
+    return Blocker(view.id, view.begun_ms) if firsts == [stable] else None
+
+
+def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
     """Tell what answers say about a stream."""
     row, tail = done.row, done.tail
     return StreamFacts(
@@ -62,4 +76,6 @@ def facts_of(done: ReadDone) -> StreamFacts:
         row.ttl_ms,
         row.expires_at_ms,
         tail.dedup_from,
+        tail.stable,
+        blocker,
     )

@@ -6,13 +6,15 @@ from typing import Any
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.seen import View, Waiter
 from semel.model.outcomes import NotFound
+from semel.model.transactions import READ_COMMITTED
 from semel.server.answers import send
 from semel.server.http import Responder
-from semel.server.live import Live, facts_of
+from semel.server.live import Live, blocker_of, facts_of
 from semel.server.reads import Read
 from semel.wire import responses
 from semel.wire.queries import ReadRequest
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.responses import StreamFacts
 
 
 class LongPoll:
@@ -23,6 +25,7 @@ class LongPoll:
         self._path = path
         self._wanted = wanted
         self._responder = responder
+        self._is_committed = wanted.isolation == READ_COMMITTED
         self._offset: int | None = TAIL if wanted.is_now else wanted.offset
         self._last: ReadDone | None = None
         self._waiting: tuple[View, Waiter] | None = None
@@ -38,7 +41,9 @@ class LongPoll:
     def _read(self) -> None:
         self._waiting = None
         if not self._is_over:
-            read = Read(self._path, self._offset, self._found, self._responder)
+            isolation = self._wanted.isolation
+            responder = self._responder
+            read = Read(self._path, self._offset, self._found, responder, isolation=isolation)
             self._live.reads.begin(read)
 
     def _found(self, found: Any) -> None:
@@ -50,7 +55,7 @@ class LongPoll:
             self._send(responses.outcome_response(NotFound()))  # the path holds another stream now
         elif found.slices:
             self._send(self._answer(found))
-        elif found.tail.is_closed:
+        elif found.tail.is_closed and found.next_offset >= found.tail.tail:
             self._send(self._nothing(found))
         else:
             self._wait(found)
@@ -62,7 +67,9 @@ class LongPoll:
             return
         if self._timer is None:
             self._timer = self._live.loop.call_later(self._live.long_poll_seconds, self.finish)
-        self._waiting = self._live.engine.broker.wait(self._path, found.next_offset, self._read)
+        self._waiting = self._live.engine.broker.wait(
+            self._path, found.next_offset, self._read, self._wanted.isolation
+        )
         if self._waiting is None:
             self._live.loop.call_soon(self._read)  # it moved on in between
 
@@ -73,7 +80,7 @@ class LongPoll:
 
     def _answer(self, found: ReadDone) -> WireResponse:
         return responses.read_response(
-            facts_of(found),
+            self._facts(found),
             self._wanted,
             found.slices,
             start=found.slices[0].offset,
@@ -84,8 +91,15 @@ class LongPoll:
     def _nothing(self, found: ReadDone) -> WireResponse:
         cursor = self._live.cursor(self._wanted.cursor)
         return responses.empty_poll_response(
-            facts_of(found), next_offset=found.next_offset, cursor=cursor
+            self._facts(found),
+            next_offset=found.next_offset,
+            cursor=cursor,
+            is_committed=self._is_committed,
         )
+
+    def _facts(self, found: ReadDone) -> StreamFacts:
+        blocker = blocker_of(self._live.engine, found) if self._is_committed else None
+        return facts_of(found, blocker)
 
     def _send(self, response: WireResponse) -> None:
         self._end()

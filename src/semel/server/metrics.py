@@ -5,6 +5,7 @@ from collections import Counter
 from semel.broker.engine import Engine
 from semel.broker.seen import Seen
 from semel.model.outcomes import Duplicate, Outcome
+from semel.server.txn_metrics import txn_figures
 
 
 class Tally:
@@ -36,6 +37,8 @@ def render_metrics(engine: Engine, tally: Tally, *, live_readers: int, gaps_held
     _add(lines, "semel_live_readers", "gauge", "Long-polls and event streams.", live_readers)
     _add(lines, "semel_replayed_bytes", "gauge", "Replayed at start.", engine.replayed_bytes)
     _add_producers(lines, engine, tally, gaps_held)
+    for figure in txn_figures(engine.broker, now_ms=engine.clock.now_ms()):
+        _add(lines, *figure)
     lines.append("# HELP semel_outcomes_total Answers to writes, by outcome.")
     lines.append("# TYPE semel_outcomes_total counter")
     lines.extend(
@@ -60,9 +63,14 @@ def _add_producers(lines: list[str], engine: Engine, tally: Tally, gaps_held: in
         ("below_window", "Repeats whose place is forgotten.", tally.below_window),
     ):
         _add(lines, f"semel_producer_{name}_total", "counter", text, value)
+    # The names these two have where transactions come from.
+    _add(lines, "semel_idempotent_producers_active", "gauge", "As semel_producers.", alive)
+    repeats = count["Duplicate"]
+    name = "semel_idempotent_duplicates_total"
+    _add(lines, name, "counter", "As semel_producer_duplicates_total.", repeats)
 
 
-def _add(lines: list[str], name: str, kind: str, text: str, value: int) -> None:
+def _add(lines: list[str], name: str, kind: str, text: str, value: float) -> None:
     lines.append(f"# HELP {name} {text}")
     lines.append(f"# TYPE {name} {kind}")
     lines.append(f"{name} {value}")

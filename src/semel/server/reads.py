@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.model.limits import BODY_BYTES_MAX, READ_BYTES_DEFAULT
+from semel.model.transactions import READ_UNCOMMITTED
 from semel.server.http import Responder
 from semel.server.unread import Unread
 
@@ -24,6 +25,7 @@ class Read(Struct, eq=False):
     reply: Callable[[Any], None]
     responder: Responder
     bytes_max: int = READ_BYTES_DEFAULT
+    isolation: str = READ_UNCOMMITTED
 
 
 class Reads:
@@ -53,7 +55,9 @@ class Reads:
             read.reply(found)
 
         unread.reserve(_ANSWER_BYTES)
-        self._engine.read(read.path, read.offset, reply, bytes_max=read.bytes_max)
+        self._engine.read(
+            read.path, read.offset, reply, bytes_max=read.bytes_max, isolation=read.isolation
+        )
 
     def _go_on_soon(self) -> None:
         # From the loop: room is found deep inside the end of something else.

@@ -37,6 +37,9 @@ SINGLE: Final = frozenset(
         "x-producer-seq",
         "idempotency-key",
         "if-match",
+        "transaction-id",
+        "transaction-epoch",
+        "transaction-seq",
     }
 )
 

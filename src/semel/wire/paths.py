@@ -81,6 +81,20 @@ def _bad_path(reason: str) -> Problem:
     return Problem(400, "invalid_path", f"the stream's path is refused: {reason}")
 
 
+def names_in(raw: str) -> tuple[str, ...] | Problem:
+    """Read the names that follow another prefix, each percent-decoded by itself."""
+    names = []
+    for part in raw.split("/"):
+        decoded = percent_decode(part.encode("latin-1"))
+        if decoded is None:
+            return Problem(400, "invalid_path", "'%' must be followed by two hexadecimal digits")
+        try:
+            names.append(decoded.decode())
+        except UnicodeDecodeError:
+            return Problem(400, "invalid_path", "a name in the address is not UTF-8")
+    return tuple(names)
+
+
 def stream_url(origin: str, path: str) -> str:
     """Print a stream's absolute URL; `origin` is such as `http://127.0.0.1:4437`."""
     escaped = _TO_ESCAPE.sub(lambda found: b"%%%02X" % ord(found[0]), path.encode())

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from semel.model.commands import Delete, Trim
 from semel.model.offsets import parse_offset
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from semel.wire.cursors import parse_cursor
 from semel.wire.headers import Headers, accepts_gzip, accepts_type, to_position
 from semel.wire.media import FRAMES
@@ -16,9 +17,6 @@ from semel.wire.problems import BadRequest, Problem, bad_request
 CATCH_UP: Final = "catch-up"
 LONG_POLL: Final = "long-poll"
 SSE: Final = "sse"
-READ_UNCOMMITTED: Final = "read_uncommitted"
-READ_COMMITTED: Final = "read_committed"
-
 _READ: Final = frozenset({"offset", "live", "cursor", "isolation"})
 _TRIM: Final = frozenset({"before"})
 LIMIT_DEFAULT: Final = 100

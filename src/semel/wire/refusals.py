@@ -1,23 +1,14 @@
 """One table: every outcome the engine has, and the status it is answered with."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from semel.model import outcomes as out
 from semel.model.offsets import print_offset
+from semel.model.txn_outcomes import InvalidTxnState, StaleTransaction, StreamRefused
+from semel.wire import txn_refusals
 from semel.wire.problems import Fields, Problem
-
-
-class Rule(NamedTuple):
-    """How an outcome is answered.
-
-    `message` is formatted with the outcome; `names` are facts that have another name outside.
-    """
-
-    status: int
-    message: str = ""
-    names: Mapping[str, str] = {}
-
+from semel.wire.rules import Rule
 
 DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Created: 201,
@@ -30,6 +21,7 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Registered: 200,
     out.Claimed: 200,
     out.Forgotten: 204,
+    **txn_refusals.DONE,
 }
 
 REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
@@ -45,7 +37,7 @@ REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
     out.StreamSeqConflict: Rule(
         409, "Stream-Seq must be greater than {0.last}", {"last": "last_stream_seq"}
     ),
-    out.PreconditionFailed: Rule(412, "the stream has another end than If-Match says"),
+    out.PreconditionFailed: Rule(412, "the stream has another end than the request says"),
     out.OffsetBeyondTail: Rule(400, "the offset lies past the end of the stream"),
     out.OffsetTrimmed: Rule(410, "the stream no longer holds what lies before its head"),
     out.SubOffsetInvalid: Rule(400, "the sub-offset reaches past the one append it may divide"),
@@ -81,6 +73,7 @@ REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
     out.BatchTooLarge: Rule(413, "an append may take {0.bytes_max} bytes"),
     out.DiskFull: Rule(507, "the disk is full; deleting still works"),
     out.Overloaded: Rule(503, "too much is waiting for the disk; send the same again"),
+    **txn_refusals.REFUSED,
 }
 
 STATUS: Final[Mapping[type[out.Outcome], int]] = {
@@ -89,12 +82,14 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
 }
 
 _NOTHING_YET: Final = -1  # the last sequence of a producer that was claimed and has not written
-_OFFSETS: Final = frozenset({"next_offset", "head"})
+_OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
 _WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded)
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     """Turn a refusal into what is answered; `is_x` in the X-Producer-* dialect."""
+    if isinstance(outcome, StreamRefused):
+        return _of_stream(outcome)
     rule = REFUSED[type(outcome)]
     facts: dict[str, object] = {}
     headers: Fields = []
@@ -110,8 +105,19 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     if isinstance(outcome, _WORTH_A_RETRY):
         headers.append(("Retry-After", "1"))
     headers.extend(_producer_headers(outcome, rule.status, facts, is_x=is_x))
-    message = rule.message.format(outcome)
-    return Problem(rule.status, outcome.code, message, facts, headers)
+    if isinstance(outcome, InvalidTxnState):
+        facts["expected_state"] = "open"
+    if isinstance(outcome, StaleTransaction):
+        headers.append(("Transaction-Epoch", str(outcome.current_epoch)))
+    return Problem(rule.status, outcome.code, rule.tell(outcome), facts, headers)
+
+
+def _of_stream(outcome: StreamRefused) -> Problem:
+    """Tell what one of several streams has to say, and which it is."""
+    cause = problem_of(outcome.cause)
+    message = f"{outcome.path}: {cause.message}"
+    facts = {"stream": outcome.path, **cause.facts}
+    return Problem(cause.status, cause.code, message, facts, cause.headers)
 
 
 def _producer_headers(

@@ -10,7 +10,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.commands import Append, Batch, Create, ForkRequest, ProducerTag, SwitchDedup
+from semel.model.commands import (
+    Append,
+    Batch,
+    Create,
+    ForkRequest,
+    ProducerTag,
+    SwitchDedup,
+    TxnTag,
+)
 from semel.model.limits import (
     BODY_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
@@ -37,6 +45,7 @@ from semel.wire.media import BATCH
 from semel.wire.paths import stream_path
 from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
 from semel.wire.producer_headers import parse_producer, speaks_x
+from semel.wire.txn_headers import parse_transaction
 
 __all__ = [
     "AppendPlan",
@@ -71,6 +80,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
     is_x: bool
     is_named: bool
     is_common: bool
+    transaction: TxnTag | None = None
 
 
 def parse_post(
@@ -117,6 +127,7 @@ def _plan_post(
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
     if key is not None and producer is not None:
         raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
+    transaction = parse_transaction(headers)
     stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
     if_match = read_if_match(headers)
     is_closing = read_flag(headers, "stream-closed")
@@ -139,6 +150,7 @@ def _plan_post(
         is_x,
         is_named,
         is_named and not (is_closing or is_x or key is not None),
+        transaction,
     )
 
 
@@ -168,6 +180,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
         plan.stream_seq,
         plan.if_match,
         plan.key,
+        plan.transaction,
     )
 
 

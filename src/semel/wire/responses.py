@@ -14,12 +14,14 @@ from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
 from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
+from semel.model.transactions import READ_COMMITTED
+from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
 from semel.wire.etags import etag_of, is_match
 from semel.wire.headers import print_instant
 from semel.wire.media import EVENTS, FRAMES, PROBLEM
 from semel.wire.problems import Fields, Problem
-from semel.wire.queries import LONG_POLL, READ_COMMITTED, ReadRequest
+from semel.wire.queries import LONG_POLL, ReadRequest
 from semel.wire.refusals import STATUS, problem_of
 from semel.wire.rendering import GZIP_BYTES_MIN, METHODS, PREFLIGHT_HEADERS, Response
 
@@ -32,8 +34,19 @@ _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
 
 
+class Blocker(Struct, frozen=True, gc=False):
+    """The transaction that readers of decided messages wait for, and since when it is open."""
+
+    transaction: str
+    since_ms: int
+
+
 class StreamFacts(Struct, frozen=True, gc=False):
-    """What answers tell about a stream as it is durable."""
+    """What answers tell about a stream as it is durable.
+
+    Nothing at or behind `stable` is decided; None: that is the tail. `blocker` is whom a reader at
+    `stable` waits for, if that is known.
+    """
 
     incarnation: str
     content_type: str
@@ -42,6 +55,13 @@ class StreamFacts(Struct, frozen=True, gc=False):
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
     dedup_from: int | None = 0
+    stable: int | None = None
+    blocker: Blocker | None = None
+
+    @property
+    def stable_offset(self) -> int:
+        """The end of what is decided."""
+        return self.tail if self.stable is None else self.stable
 
 
 # ---- any call ------------------------------------------------------------------------------------
@@ -60,10 +80,13 @@ def problem_response(problem: Problem) -> Response:
 
 
 def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
-    """Answer an outcome by its status alone, and a refusal with all it has to say."""
+    """Answer an outcome by its status and headers, and a refusal with all it has to say."""
     if isinstance(outcome, Refusal):
         return problem_response(problem_of(outcome, is_x=is_x))
-    return Response(STATUS[type(outcome)], [])
+    headers: Fields = []
+    if isinstance(outcome, Staged):
+        headers.append(("Transaction-Next-Seq", str(outcome.next_seq)))
+    return Response(STATUS[type(outcome)], headers)
 
 
 def json_response(status: int, value: object) -> Response:
@@ -129,7 +152,7 @@ def post_response(
         if command.producer is not None and outcome.next_offset > outcome.first_offset:
             status = 201 if is_x else 200
     elif isinstance(outcome, Duplicate):
-        status, headers = 204, _duplicate_headers(outcome)
+        status, headers = 204, _duplicate_headers(outcome, command)
     else:
         return outcome_response(outcome, is_x=is_x)
     if outcome.is_closed:
@@ -157,8 +180,10 @@ def append_lines(outcome: Appended) -> tuple[int, bytes]:
     return 200, lines.encode()
 
 
-def _duplicate_headers(outcome: Duplicate) -> Fields:
+def _duplicate_headers(outcome: Duplicate, command: Append) -> Fields:
     headers: Fields = []
+    if command.transaction is not None and command.transaction.seq is not None:
+        return headers  # a chunk has no offset before its transaction is decided
     if outcome.next_offset is None:
         headers.append(("Producer-Receipt", "expired"))
     else:
@@ -211,6 +236,7 @@ def head_response(facts: StreamFacts) -> Response:
     headers: Fields = [
         ("Content-Type", facts.content_type),
         ("Stream-Next-Offset", print_offset(facts.tail)),
+        ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
         ("Stream-Incarnation", facts.incarnation),
         _NO_STORE,
     ]
@@ -240,8 +266,10 @@ def read_response(
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
     is_gzip = request.accepts_gzip and _size(slices) >= GZIP_BYTES_MIN
-    headers = _state_headers(facts, next_offset, cursor)
-    headers.append(_cache_field(request, is_at_tail=is_at_tail))
+    is_committed = request.isolation == READ_COMMITTED
+    headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
+    is_at_end = next_offset >= facts.stable_offset if is_committed else is_at_tail
+    headers.append(_cache_field(request, is_at_end=is_at_end))
     headers.append(_VARY)
     if not request.is_now:
         etag = etag_of(
@@ -250,7 +278,7 @@ def read_response(
             next_offset,
             is_up_to_date=is_at_tail,
             is_closed=is_closed,
-            is_committed=request.isolation == READ_COMMITTED,
+            is_committed=is_committed,
             is_frames=request.is_frames,
             is_gzip=is_gzip,
         )
@@ -283,37 +311,49 @@ def _body(
     return to_json_array(slices) if is_json(facts.content_type) else to_bytes(slices)
 
 
-def _state_headers(facts: StreamFacts, next_offset: int, cursor: int | None) -> Fields:
+def _state_headers(
+    facts: StreamFacts, next_offset: int, cursor: int | None, *, is_committed: bool
+) -> Fields:
+    """Tell where a reader stands: caught up, blocked by a transaction, or on its way."""
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
+        ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
         ("Stream-Incarnation", facts.incarnation),
     ]
     if next_offset >= facts.tail:
         headers.append(_UP_TO_DATE)
         if facts.is_closed:
             headers.append(_CLOSED)
+    elif is_committed and facts.blocker is not None and next_offset >= facts.stable_offset:
+        headers.append(("Stream-Blocked-By", facts.blocker.transaction))
+        headers.append(("Stream-Blocked-Since", print_instant(facts.blocker.since_ms)))
     if cursor is not None:
         headers.append(("Stream-Cursor", str(cursor)))
     return headers
 
 
-def _cache_field(request: ReadRequest, *, is_at_tail: bool) -> tuple[str, str]:
-    """Choose what a cache may do: never keep an answer that says it is the latest.
+def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
+    """Choose what a cache may do: never keep an answer that says it is all there is now.
 
     A long-poll's may be kept even so: its reader goes on from the end of it.
     """
     if request.is_now:
         return _NO_STORE
-    if is_at_tail and request.live != LONG_POLL:
+    if is_at_end and request.live != LONG_POLL:
         return _REVALIDATE
     return _CACHE
 
 
 def empty_poll_response(
-    facts: StreamFacts, *, next_offset: int, cursor: int | None = None
+    facts: StreamFacts,
+    *,
+    next_offset: int,
+    cursor: int | None = None,
+    is_committed: bool = False,
 ) -> Response:
     """Answer a long-poll that found nothing: its time is over, or the stream is closed."""
-    return Response(204, [*_state_headers(facts, next_offset, cursor), _NO_STORE])
+    headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
+    return Response(204, [*headers, _NO_STORE])
 
 
 def sse_response(facts: StreamFacts) -> Response:

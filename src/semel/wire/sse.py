@@ -36,6 +36,7 @@ def control_event(
     cursor: int | None = None,
     is_up_to_date: bool = False,
     is_closed: bool = False,
+    blocked_by: str | None = None,
 ) -> bytes:
     """Tell a reader where it stands; at the end of a closed stream there is no cursor."""
     control: dict[str, object] = {"streamNextOffset": print_offset(next_offset)}
@@ -45,6 +46,8 @@ def control_event(
         control["streamCursor"] = str(cursor)
     if is_up_to_date:
         control["upToDate"] = True
+    elif blocked_by is not None:
+        control["blockedBy"] = blocked_by
     return b"event: control\ndata:" + msgspec.json.encode(control) + b"\n\n"
 
 

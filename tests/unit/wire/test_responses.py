@@ -8,10 +8,11 @@ import pytest
 from semel.model import outcomes as out
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
+from semel.model.transactions import READ_COMMITTED
 from semel.wire.bodies import SliceLike, decode_frames
 from semel.wire.media import FRAMES
 from semel.wire.problems import Problem
-from semel.wire.queries import LONG_POLL, READ_COMMITTED, ReadRequest
+from semel.wire.queries import LONG_POLL, ReadRequest
 from semel.wire.rendering import (
     CONSTANT_HEADERS,
     CONSTANT_LINES,
