@@ -23,15 +23,16 @@ def txn_figures(broker: Broker, *, now_ms: int) -> Iterator[Figure]:
     prepared = sum(row.is_prepared for row in rows)
     begun_ms = min([row.begun_ms for row in rows], default=now_ms)
     lag, since_ms = _stable_lag(state)
-    for name, text, value in (
+    gauges: tuple[tuple[str, str, float], ...] = (
         ("transactions_active", "Transactions open or prepared.", len(rows)),
         ("transactions_prepared", "Transactions that wait for their decision.", prepared),
         ("oldest_transaction_seconds", "Age of the oldest.", _seconds(now_ms, begun_ms)),
         ("stable_lag_offsets", "The most a stream's stable offset is behind its end.", lag),
         ("stable_lag_seconds", "For how long, at most.", _seconds(now_ms, since_ms)),
         ("sinks", "Sinks that have committed.", len(state.sinks)),
-    ):
-        yield f"semel_{name}", "gauge", text, value
+    )
+    for name, text, figure in gauges:
+        yield f"semel_{name}", "gauge", text, figure
 
 
 def _seconds(now_ms: int, since_ms: int | None) -> float:
