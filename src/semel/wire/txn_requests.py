@@ -60,7 +60,7 @@ class _Begin(Struct, forbid_unknown_fields=True):
     kind: str | None = None
     timeout_ms: int | None = None
     streams: list[str] = []
-    implicit: bool = False
+    implicit: bool | None = None
 
 
 class _Call(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -95,9 +95,12 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin | Proble
         owner = _read_owner(wanted)
     except BadRequest as refusal:
         return refusal.problem
-    kind = wanted.kind or (STAGED if isinstance(owner, SinkOwner) else INLINE)
+    is_sink = isinstance(owner, SinkOwner)
+    kind = wanted.kind or (STAGED if is_sink else INLINE)
     streams = tuple(dict.fromkeys(wanted.streams))
-    return Begin(now_ms, name, owner, kind, wanted.timeout_ms, streams, wanted.implicit)
+    # A task of a sink learns its streams from its rows.
+    is_implicit = is_sink if wanted.implicit is None else wanted.implicit
+    return Begin(now_ms, name, owner, kind, wanted.timeout_ms, streams, is_implicit)
 
 
 def _read_owner(wanted: _Begin) -> Owner:
