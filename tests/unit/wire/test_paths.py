@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import PATH_BYTES_MAX
-from semel.wire.paths import SEGMENTS_MAX, origin_of, percent_decode, stream_path, stream_url
+from semel.wire.paths import (
+    SEGMENTS_MAX,
+    names_in,
+    origin_of,
+    percent_decode,
+    stream_path,
+    stream_url,
+)
 from semel.wire.problems import Problem
 from tests.unit.wire.builders import refused
 
@@ -128,3 +135,13 @@ def test_an_origin_is_read_from_the_host(host: str) -> None:
 )
 def test_what_is_no_host_gives_no_origin(host: str | None) -> None:
     assert origin_of(host) is None
+
+
+def test_names_of_other_addresses_are_decoded_one_by_one() -> None:
+    assert names_in("t-1/commit") == ("t-1", "commit")
+    assert names_in("a%2Fb/caf%C3%A9") == ("a/b", "caf\u00e9")
+    assert names_in("") == ("",)
+    for raw in ("%", "a/%zz", "%ff"):
+        problem = names_in(raw)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.code) == (400, "invalid_path")

@@ -5,36 +5,44 @@ import json
 import pytest
 
 from semel.model import outcomes as out
+from semel.model import txn_outcomes as txn
 from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
 from semel.wire.refusals import DONE, REFUSED, STATUS, problem_of
 
+# What one of several streams refuses is told as that stream's refusal.
 OUTCOMES = [
     thing
-    for thing in vars(out).values()
+    for thing in [*vars(out).values(), *vars(txn).values()]
     if isinstance(thing, type)
     and issubclass(thing, out.Outcome)
-    and thing not in (out.Outcome, out.Refusal)
+    and thing not in (out.Outcome, out.Refusal, txn.StreamRefused)
 ]
 EXPECTED = {
     400: {
         out.InvalidRequest, out.OffsetBeyondTail, out.SubOffsetInvalid, out.BadBody,
         out.ModeConflict, out.EpochMustStartAtZero,
     },
-    403: {out.StaleEpoch, out.StaleSession, out.SessionConflict},
-    404: {out.NotFound, out.UnknownProducer},
+    403: {
+        out.StaleEpoch, out.StaleSession, out.SessionConflict, txn.StaleTransaction, txn.NotOwner,
+    },
+    404: {out.NotFound, out.UnknownProducer, txn.UnknownTransaction, txn.UnknownSink},
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
         out.DedupOff,
         out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.BatchOverlap,
-        out.RestartAmbiguous,
+        out.RestartAmbiguous, txn.InvalidTxnState, txn.TxnTimedOut, txn.TxnAborted,
+        txn.TxnCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
+        txn.StreamInTransaction, txn.OffsetUnstable, txn.BranchIncomplete, txn.BranchMissing,
+        txn.PositionConflict, txn.AppBound, txn.CheckpointDiverged, txn.VersionForgotten,
+        txn.SnapshotConflict, txn.IncarnationConflict,
     },
     410: {out.Gone, out.OffsetTrimmed},
     412: {out.PreconditionFailed},
     413: {out.BatchTooLarge},
     422: {out.PayloadMismatch, out.KeyReused},
-    429: {out.LimitReached},
+    429: {out.LimitReached, txn.TooManyTransactions},
     500: {out.Unreadable},
     503: {out.DiskReadFailed, out.Overloaded},
     507: {out.DiskFull},
@@ -61,7 +69,8 @@ def sample(refusal: type[out.Outcome]) -> out.Outcome:
     numbers = {
         name: 7
         for name in values
-        if name.endswith(("_epoch", "_seq", "_offset", "_max")) or name in ("head", "maximum")
+        if name.endswith(("_epoch", "_seq", "_offset", "_max"))
+        or name in ("head", "maximum", "stable", "offset")
     }
     return refusal(**{**values, **numbers})
 
@@ -73,7 +82,8 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         assert (problem.status, problem.code) == (STATUS[refusal], refusal.code)
         assert problem.message
         assert problem.applied == "no"
-        assert len(problem.facts) == len(refusal.__struct_fields__)
+        is_state = refusal is txn.InvalidTxnState  # which also tells the state it wants
+        assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
         json.dumps(problem.facts)
 
 
@@ -138,3 +148,35 @@ def test_a_producer_that_only_claimed_has_no_last_sequence_to_tell() -> None:
     problem = problem_of(out.SessionUnknown(2, -1))
     assert problem.facts == {"current_epoch": 2, "last_seq": None}
     assert [name for name, _ in problem.headers] == ["Producer-Epoch"]
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+# rows: R36
+def test_a_wrong_state_tells_the_right_one() -> None:
+    problem = problem_of(txn.InvalidTxnState("prepared"))
+    assert problem.facts == {"state": "prepared", "expected_state": "open"}
+    assert "prepared" in problem.message
+    assert "/v1/commits" in problem_of(txn.InvalidTxnState("sink")).message
+    assert "staged" in problem_of(txn.InvalidTxnState("inline")).message
+
+
+def test_a_newer_transaction_is_not_taken_for_a_newer_producer() -> None:
+    stale = txn.StaleTransaction(4)
+    assert headers_of(stale) == {"Transaction-Epoch": "4"}
+    assert problem_of(stale).facts == {"transaction_epoch": 4}
+
+
+def test_one_of_several_streams_speaks_for_itself() -> None:
+    problem = problem_of(txn.StreamRefused("a/b", out.PreconditionFailed(3)))
+    assert (problem.status, problem.code) == (412, "precondition_failed")
+    assert problem.facts == {"stream": "a/b", "next_offset": print_offset(3)}
+    assert problem.message.startswith("a/b: ")
+    assert problem.headers == [("Stream-Next-Offset", print_offset(3))]
+
+
+def test_offsets_of_transactions_are_printed_as_others() -> None:
+    assert problem_of(txn.OffsetUnstable(3)).facts == {"stable_offset": print_offset(3)}
+    moved = txn.PositionConflict("g", "s", 5)
+    assert problem_of(moved).facts == {"group": "g", "stream": "s", "offset": print_offset(5)}

@@ -9,6 +9,7 @@ from semel.model import outcomes as out
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
+from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, decode_frames
 from semel.wire.media import FRAMES
 from semel.wire.problems import Problem
@@ -22,6 +23,7 @@ from semel.wire.rendering import (
     compress,
 )
 from semel.wire.responses import (
+    Blocker,
     StreamFacts,
     append_lines,
     delete_response,
@@ -230,6 +232,7 @@ def test_head_tells_the_stream() -> None:
     assert headers_of(head_response(FACTS)) == {
         "Content-Type": "text/plain",
         "Stream-Next-Offset": print_offset(3),
+        "Stream-Stable-Offset": print_offset(3),
         "Stream-Incarnation": "inc",
         "Cache-Control": "no-store",
     }
@@ -364,6 +367,7 @@ def test_an_empty_poll_is_204() -> None:
     assert response.status == 204
     assert headers_of(response) == {
         "Stream-Next-Offset": print_offset(3),
+        "Stream-Stable-Offset": print_offset(3),
         "Stream-Incarnation": "inc",
         "Stream-Up-To-Date": "true",
         "Stream-Cursor": "9",
@@ -457,3 +461,51 @@ def test_the_common_append_is_answered_with_the_same_lines(
     long_form = post_response(outcome, command)
     lines = "".join(f"{name}: {value}\r\n" for name, value in long_form.headers)
     assert append_lines(outcome) == (long_form.status, lines.encode())
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+BLOCKED = StreamFacts("inc", "text/plain", 3, stable=2, blocker=Blocker("t 1", 5))
+
+
+# rows: R29
+def test_a_reader_of_decided_messages_is_told_whom_it_waits_for() -> None:
+    """Semantics 5.6."""
+    want = ReadRequest(isolation=READ_COMMITTED)
+    headers = headers_of(read(want, BLOCKED))
+    assert headers["Stream-Stable-Offset"] == print_offset(2)
+    assert headers["Stream-Blocked-By"] == "t 1"
+    assert headers["Stream-Blocked-Since"] == "1970-01-01T00:00:00.005Z"
+    assert headers["Cache-Control"] == "no-cache"
+    assert "Stream-Up-To-Date" not in headers
+    poll = empty_poll_response(BLOCKED, next_offset=2, is_committed=True)
+    assert headers_of(poll)["Stream-Blocked-By"] == "t 1"
+
+
+def test_whoever_reads_everything_or_is_on_its_way_is_not_blocked() -> None:
+    anyhow = headers_of(read(ReadRequest(), BLOCKED))
+    later = StreamFacts("inc", "text/plain", 9, stable=5, blocker=Blocker("t", 5))
+    on_its_way = headers_of(read(ReadRequest(isolation=READ_COMMITTED), later))
+    unnamed = StreamFacts("inc", "text/plain", 3, stable=2)
+    unknown = headers_of(read(ReadRequest(isolation=READ_COMMITTED), unnamed))
+    for headers in (anyhow, on_its_way, unknown):
+        assert "Stream-Blocked-By" not in headers
+    assert on_its_way["Cache-Control"].startswith("public")
+
+
+def test_a_chunk_has_no_offset() -> None:
+    """Design 7.3: 200, repeat 204."""
+    chunk = posted(transaction_id="t", transaction_epoch="1", transaction_seq="0")
+    response = post_response(Staged(1), chunk)
+    assert (response.status, response.headers) == (200, [("Transaction-Next-Seq", "1")])
+    again = post_response(out.Duplicate(None, None, False), chunk)
+    assert (again.status, again.headers) == (204, [])
+    inline = posted(
+        transaction_id="t",
+        transaction_epoch="1",
+        producer_id="p",
+        producer_epoch="0",
+        producer_seq="0",
+    )
+    old = post_response(out.Duplicate(None, None, False, 0, 0), inline)
+    assert headers_of(old)["Producer-Receipt"] == "expired"

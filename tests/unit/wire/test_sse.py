@@ -86,6 +86,18 @@ def test_a_control_event_says_where_the_reader_stands() -> None:
 # ---- data ----------------------------------------------------------------------------------------
 
 
+def test_a_control_event_names_the_transaction_a_reader_waits_for() -> None:
+    """Semantics 5.6."""
+    blocked = json.loads(events_of(control_event(5, cursor=7, blocked_by="t"))[0][1])
+    assert blocked == {
+        "streamNextOffset": print_offset(5),
+        "streamCursor": "7",
+        "blockedBy": "t",
+    }
+    free = control_event(5, is_up_to_date=True, blocked_by="t")
+    assert "blockedBy" not in json.loads(events_of(free)[0][1])
+
+
 def test_json_is_one_array_per_event() -> None:
     encoder = SseEncoder("application/json; v=1", 3)
     assert encoder.next_offset == 3

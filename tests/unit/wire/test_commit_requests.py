@@ -1,0 +1,140 @@
+"""One-shot commits: what a body means, and which are refused."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from semel.model.commands import Batch
+from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.offsets import print_offset
+from semel.model.transactions import Commit, CommitAppend, Listed, Position, SinkTag
+from semel.wire.commit_requests import parse_commit
+from tests.unit.wire.builders import refused
+
+TYPES = {"j": "application/json", "t": "text/plain"}
+WHO: dict[str, Any] = {"producer_id": "p", "producer_epoch": 1, "producer_seq": 7}
+
+
+def raw(body: bytes, **headers: str) -> object:
+    return parse_commit(headers, body, now_ms=5, type_of=TYPES.get)
+
+
+def parse(**document: Any) -> object:
+    return raw(msgspec.json.encode(document))
+
+
+def parsed(**document: Any) -> Commit:
+    found = parse(**document)
+    assert isinstance(found, Commit), found
+    return found
+
+
+def appended(stream: str, messages: bytes) -> CommitAppend:
+    body = b'{"appends": [{"stream": "%b", "messages": %b}]}' % (stream.encode(), messages)
+    found = raw(body)
+    assert isinstance(found, Commit), found
+    return found.appends[0]
+
+
+def test_a_whole_commit() -> None:
+    found = parse(
+        **WHO,
+        appends=[{"stream": "j", "messages": [1]}],
+        transactions=[{"id": "x", "epoch": 2}],
+        offsets={"g": {"j": 3, "t": {"from": print_offset(1), "to": 2}}},
+        **{"if": {"j": print_offset(4)}},
+    )
+    assert found == Commit(
+        5,
+        "p",
+        1,
+        7,
+        None,
+        (CommitAppend("j", "application/json", Batch(b"1")),),
+        (Listed("x", 2),),
+        (Position("g", "j", 3), Position("g", "t", 2, 1)),
+        (("j", 4),),
+    )
+
+
+def test_a_sink_s_commit() -> None:
+    sink = {"app": "A", "query_id": "Q", "version": 17}
+    assert parsed(sink=sink).sink == SinkTag("A", "Q", 17)
+    full = {**sink, "input": "sha256:1", "previous": None}
+    assert parsed(sink=full).sink == SinkTag("A", "Q", 17, "sha256:1")
+
+
+def test_json_messages_are_kept_byte_for_byte() -> None:
+    append = appended("j", b'[ {"a" : 1.0, "a":2} , [1, 2],"x" ]')
+    assert append.batch is not None
+    assert append.batch.payload == b'{"a" : 1.0, "a":2},[1, 2],"x"'
+    assert append.batch.count == 3
+    assert append.body_error is None
+
+
+def test_messages_of_other_streams_are_texts_or_base64() -> None:
+    one = appended("t", '["caf\u00e9"]'.encode())
+    assert one == CommitAppend("t", "text/plain", Batch("caf\u00e9".encode()))
+    two = appended("t", b'["ab", {"base64": "AP8B"}]')
+    lengths = b"\x02\0\0\0\x03\0\0\0"
+    assert two.batch == Batch(b"ab\x00\xff\x01", 2, lengths)
+
+
+@pytest.mark.parametrize(
+    ("stream", "messages"),
+    [
+        ("j", b"7"),
+        ("j", b"[]"),
+        ("j", b"[" + b"[" * 70 + b"]" * 70 + b"]"),
+        ("t", b'"x"'),
+        ("t", b"[]"),
+        ("t", b"[7]"),
+        ("t", b'[""]'),
+        ("t", b'[{"base64": "?"}]'),
+        ("t", b'[{"base64": "AA==", "more": 1}]'),
+        ("t", b'[{"base64": "\\u00e9"}]'),
+        ("t", b"[" + b",".join([b'"x"'] * (BATCH_MESSAGES_MAX + 1)) + b"]"),
+    ],
+)
+def test_what_is_wrong_with_messages_speaks_at_its_place(stream: str, messages: bytes) -> None:
+    append = appended(stream, messages)
+    assert append.batch is None
+    assert append.body_error
+
+
+def test_messages_for_a_stream_that_is_not_there_are_read_as_json() -> None:
+    assert appended("none", b"[1]") == CommitAppend("none", "application/json", Batch(b"1"))
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        ({"more": 1}, "bad_body"),
+        ({"appends": [{"stream": "j"}]}, "bad_body"),
+        ({"appends": [{"stream": "j", "messages": [], "more": 1}]}, "bad_body"),
+        ({"transactions": [{"id": "x"}]}, "bad_body"),
+        ({"offsets": {"g": {"j": {"from": 1}}}}, "bad_body"),
+        ({"offsets": {"g": 1}}, "bad_body"),
+        ({"sink": {"app": "A"}}, "bad_body"),
+        ({"producer_id": 1}, "bad_body"),
+        ({"producer_id": "\u00e9"}, "invalid_request"),
+        ({"transactions": [{"id": "", "epoch": 1}]}, "invalid_request"),
+        ({"offsets": {"g": {"j": "1"}}}, "invalid_offset"),
+        ({"offsets": {"g": {"j": {"from": -1, "to": 1}}}}, "invalid_offset"),
+        ({"offsets": {"g": {"j": {"from": 1, "to": "x"}}}}, "invalid_offset"),
+        ({"if": {"j": "now"}}, "invalid_offset"),
+    ],
+)
+def test_a_commit_that_means_nothing_is_refused(document: dict[str, Any], code: str) -> None:
+    assert refused(parse(**document)) == (400, code)
+
+
+def test_a_compressed_body_is_refused() -> None:
+    answer = parse_commit({"content-encoding": "br"}, b"x", now_ms=5, type_of=TYPES.get)
+    assert refused(answer) == (415, "unsupported_encoding")
+
+
+def test_a_body_without_a_bottom_is_refused() -> None:
+    deep = b'{"appends": [{"stream": "j", "messages": ' + b"[" * 100_000
+    assert refused(raw(deep)) == (400, "bad_body")

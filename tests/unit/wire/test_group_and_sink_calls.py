@@ -1,0 +1,124 @@
+"""The calls about groups and sinks: what they ask for, and how they are answered."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from semel.machine.txn_views import PositionView, SinkView, SnapshotView
+from semel.model.offsets import print_offset
+from semel.model.transactions import (
+    PinSnapshot,
+    Position,
+    RebindSink,
+    SetPositions,
+    SnapshotRange,
+)
+from semel.model.txn_outcomes import (
+    Pinned,
+    PositionConflict,
+    PositionsSet,
+    SinkChanged,
+    SnapshotConflict,
+    UnknownSink,
+)
+from semel.wire.group_calls import (
+    moved_response,
+    parse_positions,
+    parse_snapshot,
+    pinned_response,
+    positions_response,
+    snapshot_response,
+)
+from semel.wire.rendering import Response
+from semel.wire.sink_calls import parse_rebind, rebound_response, sink_response, sinks_response
+from tests.unit.wire.builders import refused
+
+RANGE = {"incarnation": "i", "from": 1, "to": print_offset(2)}
+
+
+def body(document: Any) -> bytes:
+    return msgspec.json.encode(document)
+
+
+def told(response: Response) -> tuple[int, Any]:
+    return response.status, json.loads(response.body)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
+    offsets = {"a": 7, "b": {"from": print_offset(1), "to": 2}}
+    found = parse_positions("g", {}, body({"offsets": offsets}), now_ms=5)
+    assert found == SetPositions(5, (Position("g", "a", 7), Position("g", "b", 2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        ({}, "bad_body"),
+        ({"offsets": {}, "group": "g"}, "bad_body"),
+        ({"offsets": {"a": None}}, "bad_body"),
+        ({"offsets": {"a": "x"}}, "invalid_offset"),
+    ],
+)
+def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> None:
+    assert refused(parse_positions("g", {}, body(document), now_ms=5)) == (400, code)
+
+
+def test_a_group_tells_where_it_stands() -> None:
+    shown = {"group": "g", "offsets": {"a": print_offset(7)}}
+    assert told(positions_response("g", [PositionView("g", "a", 7)])) == (200, shown)
+    assert told(positions_response("g", [])) == (200, {"group": "g", "offsets": {}})
+    command = SetPositions(5, (Position("g", "a", 7),))
+    assert told(moved_response(PositionsSet(1), command, "g")) == (200, shown)
+    assert moved_response(PositionConflict("g", "a", 1), command, "g").status == 409
+
+
+def test_a_step_names_what_it_reads() -> None:
+    document = {"number": 4, "ranges": {"s": RANGE}, "hash": "h"}
+    found = parse_snapshot("g", {}, body(document), now_ms=5)
+    assert found == PinSnapshot(5, "g", 4, (SnapshotRange("s", "i", 1, 2),), "h")
+    for wrong, code in (
+        ({"number": 4, "ranges": {}}, "bad_body"),
+        ({**document, "number": "4"}, "bad_body"),
+        ({**document, "ranges": {"s": {**RANGE, "more": 1}}}, "bad_body"),
+        ({**document, "ranges": {"s": {**RANGE, "from": "x"}}}, "invalid_offset"),
+        ({**document, "ranges": {"s": {**RANGE, "to": -1}}}, "invalid_offset"),
+    ):
+        assert refused(parse_snapshot("g", {}, body(wrong), now_ms=5)) == (400, code)
+
+
+def test_a_pin_is_201_the_first_time_and_then_200() -> None:
+    ranges = (SnapshotRange("s", "i", 1, 2),)
+    status, first = told(pinned_response(Pinned(4, ranges, "h", True), "g"))
+    assert status == 201
+    assert told(pinned_response(Pinned(4, ranges, "h", False), "g")) == (200, first)
+    assert told(snapshot_response(SnapshotView("g", 4, ranges, "h"))) == (200, first)
+    assert pinned_response(SnapshotConflict(5), "g").status == 409
+    status, none = told(snapshot_response(None))
+    assert (status, none["code"]) == (404, "snapshot_not_found")
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+
+
+def test_a_sink_is_given_to_another_query() -> None:
+    document = {"query_id": "R", "last_version": 3}
+    command = parse_rebind("A", {}, body(document), now_ms=5)
+    assert command == RebindSink(5, "A", "R", 3)
+    assert told(rebound_response(SinkChanged(), command)) == (200, {"app": "A", **document})
+    assert rebound_response(UnknownSink(), command).status == 404
+    for wrong in ({}, {"query_id": "R"}, {**document, "more": 1}, {**document, "query_id": 1}):
+        assert refused(parse_rebind("A", {}, body(wrong), now_ms=5)) == (400, "bad_body")
+
+
+def test_sinks_are_listed_and_shown() -> None:
+    view = SinkView("A", "Q", 3, (), 0)
+    short = {"app": "A", "query_id": "Q", "last_version": 3, "open_transactions": 0}
+    assert told(sinks_response([view])) == (200, {"sinks": [short]})
+    assert told(sink_response(view)) == (200, {**short, "versions": []})
+    status, none = told(sink_response(None))
+    assert (status, none["code"]) == (404, "unknown_sink")
