@@ -36,6 +36,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "producer_seq_conflict": "send again from the sequence that is missing",
     "epoch_must_start_at_zero": "begin with --seq 0",
     "idempotency_key_reused": "use a fresh --idempotency-key for each message",
+    "INVALID_TXN_ID": "`semel txn ls` shows those that are not decided",
+    "unknown_sink": "`semel sinks ls` shows what there is",
     "disk_full": "free some space and send the same again",
 }
 

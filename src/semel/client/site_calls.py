@@ -20,7 +20,16 @@ T = TypeVar("T")
 _LISTING_COUNT: Final = 1_000
 _PRODUCERS: Final = "/v1/producers"
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
-_LACKING: Final = frozenset({"stream_not_found", "stream_gone", "UNKNOWN_PRODUCER_ID"})
+_LACKING: Final = frozenset(
+    {
+        "stream_not_found",
+        "stream_gone",
+        "UNKNOWN_PRODUCER_ID",
+        "INVALID_TXN_ID",
+        "unknown_sink",
+        "snapshot_not_found",
+    }
+)
 
 
 class Listing(Struct, frozen=True):
@@ -40,16 +49,16 @@ def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
     target = site.address.target("/v1/streams") + query(
         prefix=prefix or None, after=after, limit=_LISTING_COUNT
     )
-    answer = yield from _get(site, target)
-    page = _decoded(answer, Listing)
+    answer = yield from get_page(site, target)
+    page = decoded(answer, Listing)
     _require_progress(page.next, after)
     return page
 
 
 def health(site: Site) -> Flow[dict[str, Any]]:
     """Ask how the server is."""
-    answer = yield from _get(site, site.address.target("/health"))
-    return _decoded(answer, dict[str, Any])
+    answer = yield from get_page(site, site.address.target("/health"))
+    return decoded(answer, dict[str, Any])
 
 
 def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[ProducerState]]:
@@ -61,8 +70,8 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         target = calls.site.address.target(_PRODUCERS) + query(
             stream=calls.path, id=producer_id, after=after, limit=limit
         )
-        answer = yield from _get(calls.site, target)
-        page = _decoded(answer, _Producers)
+        answer = yield from get_page(calls.site, target)
+        page = decoded(answer, _Producers)
         found += page.producers
         if page.next is None:
             return found
@@ -76,8 +85,8 @@ def register_producer(site: Site, producer_id: str | None) -> Flow[Registration]
     target = site.address.target(_PRODUCERS)
     request = Request("POST", target, _JSON, msgspec.json.encode(wanted))
     asked = yield from ask(request, Kind.REPEATABLE, retries=site.retries)
-    _require_page(asked)
-    return _decoded(asked.expect(200, 201), Registration)
+    require_page(asked)
+    return decoded(asked.expect(200, 201), Registration)
 
 
 def claim_producer(
@@ -105,8 +114,8 @@ def explain(
     target = calls.site.address.target(f"{_PRODUCERS}/explain") + query(
         stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
-    answer = yield from _get(calls.site, target)
-    return _decoded(answer, dict[str, Any])
+    answer = yield from get_page(calls.site, target)
+    return decoded(answer, dict[str, Any])
 
 
 def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
@@ -114,13 +123,14 @@ def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     target = calls.site.address.target(_PRODUCERS) + query(stream=calls.path, id=producer_id)
     request = Request("DELETE", target)
     asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
-    _require_page(asked)
+    require_page(asked)
     asked.expect(200, 204)
 
 
-def _get(site: Site, target: str) -> Flow[Answer]:
+def get_page(site: Site, target: str) -> Flow[Answer]:
+    """Ask for a page of the server's own."""
     asked = yield from ask(Request("GET", target), Kind.READ, retries=site.retries)
-    _require_page(asked)
+    require_page(asked)
     return asked.expect(200)
 
 
@@ -129,7 +139,7 @@ def _require_progress(next_page: str | None, after: str | None) -> None:
         raise ProtocolError("a list does not go on after its page")
 
 
-def _require_page(asked: Asked) -> None:
+def require_page(asked: Asked) -> None:
     """Tell a server that lacks a page from one that lacks what was asked for there."""
     answer = asked.answer
     if answer.status not in (404, 405):
@@ -140,7 +150,8 @@ def _require_page(asked: Asked) -> None:
         raise NotSupported(f"this server has no such page: {error.message}", status=answer.status)
 
 
-def _decoded(answer: Answer, kind: type[T]) -> T:
+def decoded(answer: Answer, kind: type[T]) -> T:
+    """Read the document of an answer."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.DecodeError as error:

@@ -1,0 +1,46 @@
+"""`semel groups`: where groups stand, and moving them by hand."""
+
+from collections.abc import Mapping
+
+import click
+
+from semel.cli.options import Offset, path_argument, remote
+from semel.cli.shown import json_line, print_facts, tell, write
+from semel.cli.text import printable
+from semel.client import operator_calls as calls
+from semel.client.client import Client
+
+
+@click.group("groups")
+def command() -> None:
+    """Look after groups: where they stand, and where they shall go on."""
+
+
+@command.command("show")
+@click.argument("group")
+@remote
+def show_command(client: Client, *, group: str, is_json: bool) -> None:
+    """Show where a group stands in each stream, and the step it has pinned."""
+    found = client.run(calls.show_group(client.site, group))
+    if is_json:
+        write(json_line(found))
+        return
+    step = found["snapshot"]
+    print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
+    lines = [f"{offset}  {printable(path)}\n" for path, offset in found["offsets"].items()]
+    write("".join(lines).encode())
+
+
+@command.command("set")
+@click.argument("group")
+@path_argument
+@click.argument("offset", type=Offset())
+@click.option("--expect", type=Offset(), help="Only if it stands here now.")
+@remote
+def set_command(
+    client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
+) -> None:
+    """Let a group go on from an offset of a stream."""
+    to: str | Mapping[str, str] = offset if expect is None else {"from": expect, "to": offset}
+    done = client.run(calls.set_offsets(client.site, group, {path: to}))
+    tell(f"{group} stands at {done['offsets'][path]} in {path}", done, is_json=is_json)

@@ -1,0 +1,140 @@
+"""`semel txn`, `semel sinks` and `semel groups` against a real server."""
+
+import json
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from semel.cli import sinks, txn
+from semel.model.offsets import print_offset
+from tests.integration.test_cli_streams import Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("transactions") / "data") as served:
+        yield served
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name)
+
+
+def ask(served: Served, target: str, body: bytes, **headers: str) -> int:
+    connection = HTTPConnection(urlsplit(served.url).netloc, timeout=60)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("POST", target, body, fields)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status
+
+
+def post(served: Served, target: str, **document: Any) -> int:
+    return ask(served, target, json.dumps(document).encode())
+
+
+def begin(served: Served, name: str) -> None:
+    """A transaction that holds one message of a stream, both of that name."""
+    assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
+    who = {"producer_id": name, "producer_epoch": 0}
+    assert post(served, "/v1/transactions", transaction_id=name, streams=[name], **who) == 201
+    headers = {"producer_id": name, "producer_epoch": "0", "producer_seq": "0"}
+    headers |= {"transaction_id": name, "transaction_epoch": "1", "content_type": "text/plain"}
+    assert ask(served, f"/v1/stream/{name}", b"x", **headers) == 200
+
+
+def test_transactions_are_listed_with_what_they_hold(served: Served, name: str) -> None:
+    begin(served, name)
+    assert name in served.semel("txn", "ls").stdout.splitlines()
+    assert served.semel("txn", "ls", "--stream", name).stdout == f"{name}\n"
+    assert served.semel("txn", "ls", "--state", "prepared").stdout == ""
+    assert served.semel("txn", "ls", "--state", "stuck").stdout == ""
+    (shown,) = served.json("txn", "ls", "--stream", name)
+    assert (shown["transaction_id"], shown["state"]) == (name, "open")
+    words = served.semel("txn", "show", name).stdout
+    assert f"stream {name}: first offset {print_offset(0)}, messages 1, chunks 0\n" in words
+    assert served.json("txn", "show", name)[0]["producer_id"] == name
+    assert "INVALID_TXN_ID" in served.refused(1, "txn", "show", "nobody")
+
+
+def test_a_transaction_is_committed_by_hand(served: Served, name: str) -> None:
+    begin(served, name)
+    assert served.semel("txn", "commit", name).stdout == f"{name} (epoch 1) is committed\n"
+    assert served.semel("txn", "commit", name).exit_code == 0
+    assert "txn_committed" in served.refused(1, "txn", "abort", name)
+    ended = served.semel("txn", "show", name, "--epoch", "1").stdout
+    assert "CompleteCommit" in ended
+
+
+def test_a_transaction_is_aborted_or_fenced_by_hand(served: Served, name: str) -> None:
+    begin(served, name)
+    assert served.json("txn", "abort", name, "--epoch", "1")[0]["reason"] == "operator"
+    begin(served, f"{name}-2")
+    assert served.json("txn", "fence", f"{name}-2")[0]["state"] == "aborted"
+    (epoch,) = served.json("producers", "register", f"{name}-2")
+    assert epoch["producer_epoch"] == 2, "it was raised once before"
+    assert "INVALID_TXN_ID" in served.refused(1, "txn", "fence", name, "--epoch", "9")
+
+
+def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> None:
+    app = f"{name}/app"
+    assert post(served, "/v1/commits", sink={"app": app, "query_id": "Q", "version": 7}) == 200
+    assert app in served.semel("sinks", "ls").stdout.splitlines()
+    assert app in [sink["app"] for sink in served.json("sinks", "ls")]
+    assert "kept versions" in served.semel("sinks", "show", app).stdout
+    (shown,) = served.json("sinks", "show", app)
+    assert (shown["query_id"], shown["last_version"]) == ("Q", 7)
+    wanted = ("--query-id", "R", "--last-version", "3")
+    told = served.semel("sinks", "rebind", app, *wanted).stdout
+    assert told == f"{app} belongs to R, which goes on behind version 3\n"
+    assert served.semel("sinks", "forget", app).stdout == f"{app} is forgotten\n"
+    for words in (("show",), ("forget",), ("rebind", *wanted)):
+        assert "unknown_sink" in served.refused(1, "sinks", words[0], app, *words[1:])
+
+
+def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
+    assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
+    assert served.semel("append", name, "x").exit_code == 0
+    assert served.json("groups", "show", name) == [{"group": name, "offsets": {}, "snapshot": None}]
+    told = served.semel("groups", "set", name, name, "1").stdout
+    assert told == f"{name} stands at {print_offset(1)} in {name}\n"
+    moved = served.semel("groups", "set", name, name, "0", "--expect", print_offset(1))
+    assert moved.exit_code == 0
+    said = served.refused(1, "groups", "set", name, name, "1", "--expect", "1")
+    assert "position_conflict" in said
+    step = {"number": 4, "ranges": {}, "hash": "h"}
+    assert post(served, f"/v1/groups/{name}/snapshot", **step) == 201
+    words = served.semel("groups", "show", name).stdout
+    assert "pinned step" in words
+    assert f"{print_offset(0)}  {name}\n" in words
+
+
+def test_a_terminal_gets_tables() -> None:
+    open_one = {
+        "transaction_id": "t\x1b[2J",
+        "transaction_epoch": 1,
+        "kind": "inline",
+        "state": "prepared",
+        "stuck": True,
+        "age_ms": 61_000,
+        "producer_id": "p",
+        "producer_epoch": 2,
+        "streams": {"s": {"first_offset": "5"}, "r": {"first_offset": None}},
+    }
+    sunk = {**open_one, "sink": {"app": "A", "version": 1, "partition": 0}, "stuck": False}
+    table = txn._table([open_one, sunk])
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert cells[0] == ["t\\x1b[2J"] * 2, "nothing that could harm a terminal"
+    assert cells[3] == ["prepared, stuck", "prepared"]
+    assert cells[4:] == [
+        ["61 s"] * 2,
+        ["p (epoch 2)", "sink A, version 1, partition 0"],
+        ["s from 5"] * 2,
+    ]
+    sink = {"app": "A", "query_id": "Q", "last_version": 1, "open_transactions": 0}
+    assert sinks._table([sink]).row_count == 1
