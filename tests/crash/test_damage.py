@@ -335,7 +335,7 @@ def test_locks_and_spare_space_may_hold_anything(
 # ---- a full segment ------------------------------------------------------------------------------
 
 
-# rows: X11
+# rows: R24, R26, X11
 @pytest.mark.parametrize("left", [0, 8, 40, 48, 56, 64])
 def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
     zygote: Zygote, place: Path, left: int

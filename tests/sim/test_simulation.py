@@ -48,7 +48,7 @@ def test_every_crash_image_of_a_film_recovers() -> None:
     assert check_all(1001) > 300
 
 
-# rows: P14, X11
+# rows: P14, R26, X11
 @pytest.mark.sim
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_seeded_bug_is_caught(mutant: Mutant) -> None:

@@ -181,7 +181,7 @@ def test_blanks_around_a_number_are_not_part_of_it(stream: Stream) -> None:
     assert ask(stream.server, "POST", stream.target, *lines, body=b"x").status == 200
 
 
-# rows: U04
+# rows: R03, U04
 def test_the_largest_numbers_are_good_ones(stream: Stream) -> None:
     stream.create()
     headers = {"producer_id": "p" * 256, "producer_epoch": NUMBER_MAX, "producer_seq": 0}

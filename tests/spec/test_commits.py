@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.spec.process import Answer, Server, Stream, offset_of
@@ -49,7 +50,7 @@ def committer(server: Server) -> Committer:
     return Committer(server)
 
 
-# rows: R13, R40
+# rows: R13
 @pytest.mark.spec("design 7.2")
 def test_a_commit_appends_moves_and_answers_again_as_first(
     stream: Stream, other: Stream, committer: Committer
@@ -337,6 +338,80 @@ def test_a_commit_and_its_answer_outlive_a_kill(tmp_path: Path) -> None:
         assert positions(server, "g") == {"a": offset_of(1)}
     finally:
         server.kill()
+
+
+class Lossy:
+    """A server that is killed in the middle of every request, and started again."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.server = Server(data)
+
+    def send(self, method: str, target: str, document: Any) -> Answer:
+        """Send once and kill before the answer is read; then send again, to a new process."""
+        body = msgspec.json.encode(document)
+        connection = self.server.connect()
+        connection.request(method, target, body)
+        self.server.kill()
+        connection.close()
+        self.server = Server(self._data)
+        return self.server.ask(method, target, body)
+
+
+# rows: R40
+@pytest.mark.crash
+def test_every_input_has_its_effect_once_though_each_commit_is_killed(tmp_path: Path) -> None:
+    lossy = Lossy(tmp_path / "data")
+    try:
+        lossy.server.stream("in").create(b"0", content_type=JSON)
+        for value in (b"1", b"2", b"3", b"4"):
+            lossy.server.stream("in").post(value, content_type=JSON)
+        lossy.server.stream("out").create(content_type=JSON)
+        while True:
+            at = positions(lossy.server, "doubler").get("in", offset_of(0))
+            page = committed(lossy.server.stream("in"), f"offset={at}")
+            if not page.json:
+                break
+            number = int(at[-16:])
+            document = {
+                "producer_id": "doubler",
+                "producer_epoch": 0,
+                "producer_seq": number,
+                "appends": [{"stream": "out", "messages": [2 * page.json[0]]}],
+                "offsets": {"doubler": {"in": {"from": number, "to": number + 1}}},
+            }
+            assert lossy.send("POST", "/v1/commits", document).status == 200
+        assert committed(lossy.server.stream("out")).json == [0, 2, 4, 6, 8]
+    finally:
+        lossy.server.kill()
+
+
+# rows: R40
+@pytest.mark.crash
+def test_every_input_has_its_effect_once_though_every_step_is_killed(tmp_path: Path) -> None:
+    lossy = Lossy(tmp_path / "data")
+    try:
+        for name in ("in", "out"):
+            lossy.server.stream(name).create(content_type=JSON)
+        for value in (b"1", b"2"):
+            lossy.server.stream("in").post(value, content_type=JSON)
+        who = {"producer_id": "doubler", "producer_epoch": 0}
+        for number in range(2):
+            value = committed(lossy.server.stream("in"), f"offset={offset_of(number)}").json[0]
+            begin = {"transaction_id": f"t{number}", **who, "kind": "staged", "streams": ["out"]}
+            lossy.send("POST", "/v1/transactions", begin)
+            headers = {"transaction_id": f"t{number}", "transaction_epoch": 1, "transaction_seq": 0}
+            body, out = b"%d" % (2 * value), lossy.server.stream("out")
+            assert out.post(body, content_type=JSON, **headers).status == 200
+            call_on = f"/v1/transactions/t{number}"
+            moves = {"group": "g", "offsets": {"in": number + 1}}
+            for action, more in (("offsets", moves), ("prepare", {"chunks": 1}), ("commit", {})):
+                document = {**who, "transaction_epoch": 1, **more}
+                assert lossy.send("POST", f"{call_on}/{action}", document).status == 200
+        assert committed(lossy.server.stream("out")).json == [2, 4]
+        assert positions(lossy.server, "g") == {"in": offset_of(2)}
+    finally:
+        lossy.server.kill()
 
 
 def test_a_deleted_stream_refuses_by_its_name(stream: Stream, committer: Committer) -> None:

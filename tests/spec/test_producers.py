@@ -92,7 +92,7 @@ def test_a_repeat_whose_receipt_is_gone_is_204_without_an_offset(stream: Stream)
     assert (zero.status, zero.next_offset) == (204, offset_of(1))
 
 
-# rows: D14, P02, U11, X16
+# rows: D14, P02, R03, U11, X16
 def test_one_producer_has_its_own_state_on_each_stream(server: Server) -> None:
     one, two = server.stream(), server.stream()
     one.create()

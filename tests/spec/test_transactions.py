@@ -58,7 +58,7 @@ def test_a_second_inline_transaction_of_a_producer_is_in_the_way_of_the_first(
     assert refusal(stranger.begin()) == (409, "CONCURRENT_TRANSACTIONS")
 
 
-# rows: R22
+# rows: R22, X07
 @pytest.mark.spec("semantics 1.4")
 def test_a_producer_has_at_most_five_pending(server: Server) -> None:
     producer = fresh("p")
@@ -307,6 +307,7 @@ def test_an_abort_hides_everything_and_can_be_repeated(stream: Stream) -> None:
     assert stream.get("offset=-1").body == b"a", "uncommitted readers may see what was aborted"
 
 
+# rows: X05, X06
 @pytest.mark.spec("reliability 5.4")
 def test_a_decision_never_flips(stream: Stream) -> None:
     stream.create()
@@ -358,6 +359,7 @@ def test_a_transaction_nobody_began_is_unknown(stream: Stream) -> None:
     assert stream.tail == offset_of(0)
 
 
+# rows: X25
 @pytest.mark.spec("semantics 5.5")
 def test_an_older_transaction_epoch_is_fenced(stream: Stream) -> None:
     stream.create()
@@ -432,7 +434,7 @@ def test_a_prepared_transaction_only_waits_for_its_decision(stream: Stream) -> N
 # ---- time ----------------------------------------------------------------------------------------
 
 
-# rows: R35
+# rows: R35, X21
 @pytest.mark.spec("semantics 5.5")
 def test_a_transaction_that_takes_too_long_is_aborted(stream: Stream) -> None:
     stream.create()
@@ -453,7 +455,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(stream: Stream) -> None:
 # ---- positions -----------------------------------------------------------------------------------
 
 
-# rows: R19
+# rows: R19, X24
 @pytest.mark.spec("design 7.2")
 def test_positions_move_with_the_commit_and_not_with_an_abort(stream: Stream) -> None:
     stream.create(b"x")
@@ -525,6 +527,19 @@ def test_another_isolation_is_refused(stream: Stream) -> None:
         assert answer.json["field"] == "isolation"
 
 
+# rows: X20
+def test_an_abort_hides_nothing_elsewhere(stream: Stream, other: Stream) -> None:
+    stream.create()
+    other.create(b"kept")
+    txn = begun(stream, other)
+    txn.post(stream, b"dropped")
+    plain = {"producer_id": txn.producer, "producer_epoch": 0}
+    assert other.post(b"too", **plain, producer_seq=0).status == 200
+    txn.abort()
+    assert committed(stream).body == b""
+    assert committed(other).body == b"kepttoo"
+
+
 # rows: R34
 def test_what_the_same_producer_writes_later_is_not_hidden(stream: Stream) -> None:
     stream.create()
@@ -540,7 +555,7 @@ def test_what_the_same_producer_writes_later_is_not_hidden(stream: Stream) -> No
     assert committed(stream).body == b"afterkept"
 
 
-# rows: R29, R32
+# rows: R29, R32, X03
 @pytest.mark.spec("semantics 5.6")
 def test_nothing_undecided_is_seen_by_any_kind_of_read(stream: Stream) -> None:
     stream.create(b"0")
@@ -649,7 +664,7 @@ def test_the_etag_tells_isolations_apart(server: Server) -> None:
     assert stream.get(f"offset=-1&{COMMITTED}", if_none_match=other).status == 304
 
 
-# rows: R23, R28, R29
+# rows: R23, R28, R29, X04
 @pytest.mark.crash
 def test_what_is_decided_stays_so_over_a_kill(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")

@@ -54,6 +54,7 @@ def test_an_answer_that_says_no_becomes_the_right_error(
     assert str(given.status) in str(error)
 
 
+# rows: R43
 def test_every_refusal_of_the_engine_keeps_its_code() -> None:
     for refusal, rule in REFUSED.items():
         error = read(problem(rule.status, refusal.code))
