@@ -3,13 +3,14 @@
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semel.wire.bodies import decode_frames
-from tests.spec.process import Later, Server, Stream, offset_of
+from tests.spec.process import Event, Events, Later, Server, Stream, offset_of
 from tests.spec.txn_calls import COMMITTED, Txn, begun, call, committed, fresh, positions, refusal
 
 FRAMES = "application/vnd.semel.frames"
@@ -683,6 +684,14 @@ def test_what_is_decided_stays_so_over_a_kill(tmp_path: Path) -> None:
         for txn in (kept, dropped, undecided):
             txn.server = server
         assert committed(stream).body == b"01"
+        assert offsets_of(stream, f"offset=-1&{COMMITTED}") == [0, 1]
+        assert committed(stream, "offset=-1&live=long-poll").body == b"01"
+        blocked = committed(stream, f"offset={offset_of(3)}&live=long-poll")
+        assert (blocked.status, blocked.headers["stream-blocked-by"]) == (204, undecided.id)
+        with stream.listen(f"-1&{COMMITTED}") as events:
+            first = events.next()
+            assert first is not None
+            assert first.data == "01"
         assert refusal(kept.abort()) == (409, "txn_committed")
         assert kept.commit().json["duplicate"] is True
         assert refusal(dropped.commit()) == (409, "txn_aborted")
@@ -787,6 +796,76 @@ def test_of_a_commit_and_an_abort_at_once_one_wins_for_good(stream: Stream) -> N
         if state == "aborted":
             expected = {"commit": 409, "abort": 200}
         assert statuses == expected
+
+
+@pytest.mark.spec("reliability 5.4")
+def test_of_two_instances_that_take_over_at_once_one_is_fenced(stream: Stream) -> None:
+    stream.create()
+    old = begun(stream)
+    old.post(stream, b"old")
+    heirs = [Txn(stream.server, old.producer, name=old.id, epoch=epoch) for epoch in (1, 2)]
+
+    def take_over(heir: Txn) -> None:
+        heir.begin(streams=[stream.path])
+        heir.post(stream, b"%d" % heir.producer_epoch)
+        heir.commit()
+
+    threads = [threading.Thread(target=take_over, args=(heir,)) for heir in heirs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusal(old.commit()) == (409, "txn_aborted")
+    assert heirs[1].commit().status == 200
+    assert committed(stream).body in (b"2", b"12"), "the older heir came first, or not at all"
+
+
+@pytest.mark.spec("reliability 5.4")
+def test_a_reader_that_waits_for_a_decision_is_told_when_the_stream_is_gone(
+    tmp_path: Path,
+) -> None:
+    patient = Server(tmp_path / "data", "--long-poll-timeout", "60")
+    try:
+        stream = patient.stream("s")
+        stream.create()
+        txn = begun(stream)
+        txn.post(stream, b"a")
+        waiting = Later(stream, f"offset={offset_of(0)}&live=long-poll&{COMMITTED}")
+        stream.delete()
+        assert refusal(waiting.answer()) == (404, "stream_not_found")
+        assert txn.commit().json["deleted"] == ["s"]
+    finally:
+        patient.kill()
+
+
+@pytest.mark.spec("semantics 5.6")
+def test_many_listeners_of_both_kinds_hear_the_same_decision(stream: Stream) -> None:
+    stream.create(b"0")
+    txn = begun(stream)
+    with ExitStack() as stack:
+        kinds = [COMMITTED] * 3 + ["isolation=read_uncommitted"] * 3
+        listeners = [stack.enter_context(stream.listen(f"-1&{kind}")) for kind in kinds]
+        heard = [[event.data for event in _until_up_to_date(one)] for one in listeners]
+        assert heard == [["0"]] * 6
+        txn.post(stream, b"1")
+        later = [[event.data for event in _until_up_to_date(one)] for one in listeners[3:]]
+        assert later == [["1"]] * 3, "who reads everything hears it now"
+        stream.post(b"2")
+        assert [[e.data for e in _until_up_to_date(one)] for one in listeners[3:]] == [["2"]] * 3
+        txn.commit()
+        decided = ["".join(e.data for e in _until_up_to_date(one)) for one in listeners[:3]]
+        assert decided == ["12"] * 3
+
+
+def _until_up_to_date(events: Events) -> list[Event]:
+    """The data events up to the control event that says that there is no more."""
+    found: list[Event] = []
+    while (event := events.next()) is not None:
+        if event.kind == "data":
+            found.append(event)
+        elif event.json.get("upToDate"):
+            return found
+    raise AssertionError("the events have ended")
 
 
 @pytest.mark.crash
