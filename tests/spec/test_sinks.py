@@ -356,11 +356,19 @@ def test_a_stream_made_anew_takes_no_chunk_of_the_old_one(sink: Sink, stream: St
     stream.delete()
     stream.create()
     answer = sink.commit(1, branch, batch=1)
-    assert stream.text == ""
-    if answer.status == 200:
-        assert answer.json["deleted"] == [stream.path]
-    else:
-        assert answer.status == 409
+    assert refusal(answer) == (409, "incarnation_conflict")
+    assert answer.json["stream"] == stream.path
+    assert answer.json["incarnation"] == stream.head().headers["stream-incarnation"]
+    assert sink.commit(1, sink.filled(1, stream, b"b"), batch=1).status == 200
+    assert stream.text == "b"
+
+
+@pytest.mark.spec("design 6")
+def test_a_stream_that_is_gone_is_left_out_and_told(sink: Sink, stream: Stream) -> None:
+    stream.create()
+    branch = sink.filled(1, stream, b"a")
+    stream.delete()
+    assert sink.commit(1, branch, batch=1).json["deleted"] == [stream.path]
 
 
 @pytest.mark.spec("issue: sinks")

@@ -33,6 +33,7 @@ from semel.model.transactions import STAGED, Commit, CommitAppend, Listed, SinkO
 from semel.model.txn_outcomes import (
     BranchMissing,
     Committed,
+    IncarnationConflict,
     InvalidTxnState,
     NotOwner,
 )
@@ -122,7 +123,7 @@ def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
         last_epoch=named.last_epoch,
     )
     if command.sink is not None:
-        return _refuse_branch(found, command.sink, named)
+        return _refuse_branch(state, found, command.sink, named)
     if isinstance(found, Remembered):
         return aborted_before(found) if found.decision == ABORTED else over(found)
     if not isinstance(found, Txn):
@@ -133,7 +134,7 @@ def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
 
 
 def _refuse_branch(
-    found: Txn | Remembered | Outcome, sink: SinkTag, named: Listed
+    state: State, found: Txn | Remembered | Outcome, sink: SinkTag, named: Listed
 ) -> Txn | Outcome:
     """Refuse a transaction that is none of the sink's, or not ready."""
     if not isinstance(found, Txn):
@@ -142,7 +143,18 @@ def _refuse_branch(
     is_own = isinstance(owner, SinkOwner) and owner.app == sink.app
     if not isinstance(owner, SinkOwner) or not is_own or owner.version > sink.version:
         return NotOwner()
-    return found if found.row.is_prepared else incomplete(found)  # s6
+    if not found.row.is_prepared:
+        return incomplete(found)  # s6
+    return _refuse_anew(state, found) or found
+
+
+def _refuse_anew(state: State, txn: Txn) -> Outcome | None:
+    """Refuse to leave out what was staged for a stream that was deleted and created again."""
+    for path in sorted(txn.row.deleted):
+        stream = state.by_path.get(path)
+        if stream is not None and not stream.tail.is_deleted:
+            return IncarnationConflict(path, stream.row.incarnation)  # s6
+    return None
 
 
 def _paths_of(command: Commit) -> list[str]:

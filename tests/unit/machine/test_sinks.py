@@ -1,5 +1,6 @@
 """Sinks: which version is new, which a repeat, which of another history."""
 
+from semel.model.commands import Delete
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
 from semel.model.outcomes import LimitReached
 from semel.model.remembered import BY_COMMIT, Result, StreamResult
@@ -10,12 +11,13 @@ from semel.model.txn_outcomes import (
     BranchMissing,
     CheckpointDiverged,
     Committed,
+    IncarnationConflict,
     NotOwner,
     SinkChanged,
     UnknownSink,
     VersionForgotten,
 )
-from tests.unit.machine.builders import unchanged
+from tests.unit.machine.builders import create, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,
     abort,
@@ -131,3 +133,14 @@ def test_a_commit_drops_what_else_was_staged_for_this_version_and_older_ones() -
 def test_a_committed_branch_is_missing_for_the_next_version() -> None:
     machine = sink_machine()
     assert machine.execute(one_shot(sink=tag(3, "i3"), listed=(("a", 1),))) == BranchMissing("a")
+
+
+def test_what_was_staged_for_a_stream_made_anew_is_not_left_out_in_silence() -> None:
+    machine = txn_machine(stage("a", sunk(1)), chunk(0, txn="a"), prepare("a"))
+    commit = one_shot(sink=tag(1, "i1"), listed=(("a", 1),))
+    machine.execute(Delete("s", 0))
+    machine.execute(create(now=7))
+    assert unchanged(machine, commit) == IncarnationConflict("s", "i-s-7")
+    machine.execute(fork())
+    machine.execute(Delete("s", 0))
+    assert machine.execute(commit) == Committed(None, None, Result(deleted=("s",)))
