@@ -100,18 +100,21 @@ def test_health_says_ok_and_how_far_the_journal_is_durable(stream: Stream) -> No
     assert (head.status, head.body) == (200, b"")
 
 
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[A-Za-z]+"\})? [0-9]+(\.[0-9]+)?')
+
+
 @pytest.mark.spec("design 7.1")
 def test_metrics_are_in_the_text_format_and_count_outcomes(stream: Stream) -> None:
-    def figures() -> dict[str, int]:
+    def figures() -> dict[str, float]:
         answer = stream.server.ask("GET", "/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         lines = answer.body.decode().splitlines()
         samples = [line for line in lines if not line.startswith("#")]
         for sample in samples:
-            assert re.fullmatch(r'[a-z_]+(\{[a-z_]+="[A-Za-z]+"\})? [0-9]+', sample), sample
+            assert SAMPLE.fullmatch(sample), sample
             name = sample.partition(" ")[0].partition("{")[0]
             assert any(line.startswith(f"# TYPE {name} ") for line in lines)
-        return {name: int(value) for name, value in (line.split(" ") for line in samples)}
+        return {name: float(value) for name, value in (line.split(" ") for line in samples)}
 
     before = figures()
     stream.create()
