@@ -229,12 +229,13 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
 def _receipt(answer: Answer, conditions: Conditions) -> Receipt:
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
-    # A producer's new batch is 200, its repeat 204.
-    is_repeat = conditions.tag is not None and answer.status == 204
+    # A new batch of a producer or a transaction is 200, its repeat 204.
+    is_repeat = conditions.is_numbered and answer.status == 204
     is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
-    if next_offset is None and not is_duplicate:
+    proof = "Transaction-Next-Seq" if conditions.is_staged else "Stream-Next-Offset"
+    if proof.lower() not in headers and not is_duplicate:
         # Something on the way said yes: no server of streams forgets to say where they end.
-        raise ProtocolError("the answer has no Stream-Next-Offset")
+        raise ProtocolError(f"the answer has no {proof}")
     return Receipt(
         next_offset,
         is_duplicate,

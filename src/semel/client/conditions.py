@@ -20,6 +20,14 @@ class Tag(Struct, frozen=True):
     session: str | None = None
 
 
+class Branch(Struct, frozen=True):
+    """The transaction an append is part of; `seq` is its number there, if it is staged."""
+
+    transaction_id: str
+    epoch: int
+    seq: int | None = None
+
+
 class Conditions(Struct, frozen=True):
     """What an append asks for beside its messages."""
 
@@ -28,16 +36,20 @@ class Conditions(Struct, frozen=True):
     idempotency_key: str | None = None
     is_closing: bool = False
     tag: Tag | None = None
+    branch: Branch | None = None
 
     @property
     def headers(self) -> Fields:
         """The headers that say so."""
-        tag = self.tag
+        tag, branch = self.tag, self.branch
         found = {
             "Producer-Id": None if tag is None else tag.producer_id,
             "Producer-Seq": None if tag is None else str(tag.seq),
             "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
             "Producer-Session": None if tag is None else tag.session,
+            "Transaction-Id": None if branch is None else branch.transaction_id,
+            "Transaction-Epoch": None if branch is None else str(branch.epoch),
+            "Transaction-Seq": None if branch is None or branch.seq is None else str(branch.seq),
             "Stream-Seq": self.seq,
             "If-Match": None if self.if_match is None else f'"{self.if_match}"',
             "Idempotency-Key": self.idempotency_key,
@@ -48,7 +60,17 @@ class Conditions(Struct, frozen=True):
     @property
     def is_tagged(self) -> bool:
         """Whether a second try is recognised, and answered as the first one was."""
-        return self.idempotency_key is not None or self.tag is not None
+        return (self.idempotency_key, self.tag, self.branch) != (None, None, None)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the batch has its number, a producer's or a transaction's."""
+        return self.tag is not None or self.branch is not None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the messages get their offsets later, with the commit."""
+        return self.branch is not None and self.branch.seq is not None
 
     @property
     def is_guarded(self) -> bool:

@@ -17,6 +17,17 @@
     │   │   ├── ProducerExpired  it was idle too long; begin above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
+    │   ├── TransactionRefused   a transaction cannot do this
+    │   │   ├── TransactionAborted       for `reason`; nothing of it is visible, do it again
+    │   │   │   └── TransactionTimedOut  its deadline passed
+    │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
+    │   │   ├── TransactionCommitted     it cannot be aborted any more
+    │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
+    │   │   ├── PartitionNotInTransaction · TooManyTransactions
+    │   │   └── BranchIncomplete · BranchMissing
+    │   ├── PositionConflict     the group stands at `offset`: another instance is at work
+    │   ├── StreamInTransaction · OffsetUnstable    a transaction is undecided there
+    │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used with another payload
     │   ├── NotSupported         another server, which lacks this call of semel's
     │   ├── LimitReached         try again after `retry_after`, or make room
@@ -272,6 +283,184 @@ class PayloadMismatch(ProducerRefused):
 
     code = "payload_mismatch"
     advice = "find out why two messages got one number"
+
+
+class TransactionRefused(Refused):
+    """A transaction, or a call on one, is refused."""
+
+    code = "transaction_refused"
+    advice = "look at it with client.transaction_status()"
+
+
+class UnknownTransaction(TransactionRefused):
+    """No transaction of that id and epoch is known."""
+
+    code = "INVALID_TXN_ID"
+    advice = "begin it; outcomes are remembered for 7 days"
+
+
+class InvalidTransactionState(TransactionRefused):
+    """The transaction is in a `state` that does not allow this."""
+
+    code = "INVALID_TXN_STATE"
+    advice = "begin the next one"
+
+    @property
+    def state(self) -> str | None:
+        """What it is in."""
+        return self.text("state")
+
+
+class TransactionAborted(TransactionRefused):
+    """The transaction is aborted, for `reason`; nothing of it will be seen."""
+
+    code = "txn_aborted"
+    advice = "do it again, in a new one"
+
+    @property
+    def reason(self) -> str | None:
+        """Why: abort, timeout, fenced, superseded, reaped or operator."""
+        return self.text("reason")
+
+
+class TransactionTimedOut(TransactionAborted):
+    """The transaction took longer than it was begun for."""
+
+    code = "TRANSACTION_TIMED_OUT"
+    advice = "do it again, in a new one, with a longer timeout if that is needed"
+
+    @property
+    def reason(self) -> str:
+        """It is always the same."""
+        return "timeout"
+
+
+class TransactionCommitted(TransactionRefused):
+    """The transaction is committed; that is final."""
+
+    code = "txn_committed"
+    advice = "nothing is left to do"
+
+
+class TransactionFenced(TransactionRefused, ProducerFenced):
+    """A newer instance owns the producer, or has begun the transaction anew."""
+
+    code = "PRODUCER_FENCED"
+    advice = "stop this instance: a newer one does its work"
+
+
+class ConcurrentTransactions(TransactionRefused):
+    """The transaction `other` is in the way."""
+
+    code = "CONCURRENT_TRANSACTIONS"
+    advice = "end that one first, or use another producer_id"
+
+    @property
+    def other(self) -> str | None:
+        """The id of the other one."""
+        return self.text("transaction_id")
+
+
+class TooManyTransactions(TransactionRefused):
+    """The producer has too many that are undecided."""
+
+    code = "TOO_MANY_TRANSACTIONS"
+    advice = "decide the prepared ones first"
+
+
+class PartitionNotInTransaction(TransactionRefused):
+    """The stream was not named when the transaction began, and not added since."""
+
+    code = "PARTITION_NOT_IN_TXN"
+    advice = "call add_streams first, or name no streams at all when it begins"
+
+
+class BranchIncomplete(TransactionRefused):
+    """What is staged is not what was counted, or was not prepared."""
+
+    code = "branch_incomplete"
+    advice = "stage what is missing, then prepare"
+
+
+class BranchMissing(TransactionRefused):
+    """A transaction that was to be committed is not there any more."""
+
+    code = "branch_missing"
+    advice = "stage it again"
+
+
+class PositionConflict(Refused):
+    """The group stands at another offset of `stream` than was expected."""
+
+    code = "position_conflict"
+    advice = "another instance is at work; if this is the rightful one, read on from offset"
+
+    @property
+    def group(self) -> str | None:
+        """Whose position it is."""
+        return self.text("group")
+
+    @property
+    def stream(self) -> str | None:
+        """Where it is."""
+        return self.text("stream")
+
+    @property
+    def offset(self) -> str | None:
+        """Where the group stands."""
+        return self.text("offset")
+
+
+class StreamInTransaction(Refused):
+    """An open transaction has messages in the stream."""
+
+    code = "stream_in_transaction"
+    advice = "wait until it is decided"
+
+
+class OffsetUnstable(Refused):
+    """What lies at the offset is not decided yet."""
+
+    code = "offset_unstable"
+    advice = "take an offset up to stable_offset, or wait"
+
+    @property
+    def stable_offset(self) -> str | None:
+        """Up to where all is decided."""
+        return self.text("stable_offset")
+
+
+class SinkRefused(Refused):
+    """A sink's commit does not fit what it has committed before."""
+
+    code = "sink_refused"
+    advice = "look at it with `semel sinks`"
+
+    @property
+    def last_version(self) -> int | None:
+        """The last version that is committed."""
+        return self.number("last_version")
+
+
+class CheckpointDiverged(SinkRefused):
+    """The sink's history and the caller's are two different ones."""
+
+    code = "checkpoint_diverged"
+    advice = "find out which one is right; `semel sinks rebind` if it is the caller's"
+
+
+class AppBound(SinkRefused):
+    """The sink belongs to another query."""
+
+    code = "app_bound"
+    advice = "use another app, or `semel sinks rebind`"
+
+
+class VersionForgotten(SinkRefused):
+    """The version is too old to be compared."""
+
+    code = "version_forgotten"
+    advice = "go on after last_version"
 
 
 class KeyReused(Refused):

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from semel.client.addresses import query
 from semel.client.calls import Site
+from semel.client.documents import decoded, get, require_page
 from semel.client.errors import ProtocolError, Refused
 from semel.client.flows import Flow, Kind, ask
 from semel.client.outgoing import Request
-from semel.client.site_calls import decoded, get_page, require_page
 from semel.model.media import JSON_MEDIA_TYPE
 
 Document = dict[str, Any]
@@ -43,7 +43,7 @@ def list_transactions(site: Site, state: str | None, stream: str | None) -> Flow
         target = _target(site, _TRANSACTIONS) + query(
             state=state, stream=stream, after=after, limit=_LISTING_COUNT
         )
-        page = decoded((yield from get_page(site, target)), _Transactions)
+        page = decoded((yield from get(site, target)), _Transactions)
         found += page.transactions
         if page.next is None:
             return found
@@ -55,7 +55,7 @@ def list_transactions(site: Site, state: str | None, stream: str | None) -> Flow
 def show_transaction(site: Site, name: str, epoch: int | None) -> Flow[Document]:
     """Tell all about a transaction: the newest of its id, or that of an epoch."""
     target = _target(site, _TRANSACTIONS, name) + query(epoch=epoch)
-    return decoded((yield from get_page(site, target)), Document)
+    return decoded((yield from get(site, target)), Document)
 
 
 def end_transaction(site: Site, name: str, epoch: int, action: str) -> Flow[Document]:
@@ -70,12 +70,12 @@ def end_transaction(site: Site, name: str, epoch: int, action: str) -> Flow[Docu
 
 def list_sinks(site: Site) -> Flow[list[Document]]:
     """List the sinks."""
-    return decoded((yield from get_page(site, _target(site, _SINKS))), _Sinks).sinks
+    return decoded((yield from get(site, _target(site, _SINKS))), _Sinks).sinks
 
 
 def show_sink(site: Site, app: str) -> Flow[Document]:
     """Tell all about a sink."""
-    return decoded((yield from get_page(site, _target(site, _SINKS, app))), Document)
+    return decoded((yield from get(site, _target(site, _SINKS, app))), Document)
 
 
 def rebind_sink(site: Site, app: str, query_id: str, last_version: int) -> Flow[Document]:
@@ -97,9 +97,9 @@ def forget_sink(site: Site, app: str) -> Flow[None]:
 
 def show_group(site: Site, group: str) -> Flow[Document]:
     """Tell where a group stands, and the step it has pinned."""
-    found = decoded((yield from get_page(site, _target(site, _GROUPS, group, "offsets"))), Document)
+    found = decoded((yield from get(site, _target(site, _GROUPS, group, "offsets"))), Document)
     try:
-        page = yield from get_page(site, _target(site, _GROUPS, group, "snapshot"))
+        page = yield from get(site, _target(site, _GROUPS, group, "snapshot"))
     except Refused as error:
         if error.code != "snapshot_not_found":
             raise

@@ -1,35 +1,19 @@
 """The calls that are about a server and not one stream, and semel's own about producers."""
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from semel.client.addresses import query
-from semel.client.answers import Answer
 from semel.client.calls import Site, StreamCalls
-from semel.client.errors import NotSupported, ProtocolError
-from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.documents import decoded, get, post, require_page
+from semel.client.errors import ProtocolError
+from semel.client.flows import Flow, Kind, ask
 from semel.client.outgoing import Request
-from semel.client.refusals import error_of
 from semel.client.values import ProducerClaim, ProducerState, Registration, StreamEntry
-from semel.model.media import JSON_MEDIA_TYPE, normalise
-from semel.wire.media import PROBLEM
 
-T = TypeVar("T")
 _LISTING_COUNT: Final = 1_000
 _PRODUCERS: Final = "/v1/producers"
-_JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
-_LACKING: Final = frozenset(
-    {
-        "stream_not_found",
-        "stream_gone",
-        "UNKNOWN_PRODUCER_ID",
-        "INVALID_TXN_ID",
-        "unknown_sink",
-        "snapshot_not_found",
-    }
-)
 
 
 class Listing(Struct, frozen=True):
@@ -49,7 +33,7 @@ def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
     target = site.address.target("/v1/streams") + query(
         prefix=prefix or None, after=after, limit=_LISTING_COUNT
     )
-    answer = yield from get_page(site, target)
+    answer = yield from get(site, target)
     page = decoded(answer, Listing)
     _require_progress(page.next, after)
     return page
@@ -57,7 +41,7 @@ def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
 
 def health(site: Site) -> Flow[dict[str, Any]]:
     """Ask how the server is."""
-    answer = yield from get_page(site, site.address.target("/health"))
+    answer = yield from get(site, site.address.target("/health"))
     return decoded(answer, dict[str, Any])
 
 
@@ -70,7 +54,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         target = calls.site.address.target(_PRODUCERS) + query(
             stream=calls.path, id=producer_id, after=after, limit=limit
         )
-        answer = yield from get_page(calls.site, target)
+        answer = yield from get(calls.site, target)
         page = decoded(answer, _Producers)
         found += page.producers
         if page.next is None:
@@ -82,10 +66,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 def register_producer(site: Site, producer_id: str | None) -> Flow[Registration]:
     """Get an id, or the next epoch of one; asking again only raises it once more."""
     wanted = {} if producer_id is None else {"producer_id": producer_id}
-    target = site.address.target(_PRODUCERS)
-    request = Request("POST", target, _JSON, msgspec.json.encode(wanted))
-    asked = yield from ask(request, Kind.REPEATABLE, retries=site.retries)
-    require_page(asked)
+    asked = yield from post(site, site.address.target(_PRODUCERS), wanted)
     return decoded(asked.expect(200, 201), Registration)
 
 
@@ -95,10 +76,8 @@ def claim_producer(
     """Take a producer over, and learn what is stored; the same session again changes nothing."""
     wanted = {"stream": calls.path, "producer_id": producer_id, "session": session, "mode": mode}
     target = calls.site.address.target(f"{_PRODUCERS}/claim")
-    request = Request("POST", target, _JSON, msgspec.json.encode(wanted))
-    asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
-    _require_page(asked)
-    return _decoded(asked.expect(200), ProducerClaim)
+    asked = yield from post(calls.site, target, wanted)
+    return decoded(asked.expect(200), ProducerClaim)
 
 
 def explain(
@@ -114,7 +93,7 @@ def explain(
     target = calls.site.address.target(f"{_PRODUCERS}/explain") + query(
         stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
-    answer = yield from get_page(calls.site, target)
+    answer = yield from get(calls.site, target)
     return decoded(answer, dict[str, Any])
 
 
@@ -127,32 +106,6 @@ def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     asked.expect(200, 204)
 
 
-def get_page(site: Site, target: str) -> Flow[Answer]:
-    """Ask for a page of the server's own."""
-    asked = yield from ask(Request("GET", target), Kind.READ, retries=site.retries)
-    require_page(asked)
-    return asked.expect(200)
-
-
 def _require_progress(next_page: str | None, after: str | None) -> None:
     if next_page is not None and after is not None and next_page <= after:
         raise ProtocolError("a list does not go on after its page")
-
-
-def require_page(asked: Asked) -> None:
-    """Tell a server that lacks a page from one that lacks what was asked for there."""
-    answer = asked.answer
-    if answer.status not in (404, 405):
-        return
-    error = error_of(answer.status, answer.headers, answer.body)
-    is_semel = normalise(answer.headers.get("content-type", "")) == PROBLEM
-    if not is_semel or error.code not in _LACKING:
-        raise NotSupported(f"this server has no such page: {error.message}", status=answer.status)
-
-
-def decoded(answer: Answer, kind: type[T]) -> T:
-    """Read the document of an answer."""
-    try:
-        return msgspec.json.decode(answer.body, type=kind)
-    except msgspec.DecodeError as error:
-        raise ProtocolError(f"the answer is not what was asked for: {error}") from None
