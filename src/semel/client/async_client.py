@@ -12,7 +12,9 @@ from weakref import WeakSet
 
 from semel.client import site_calls
 from semel.client.async_driver import AsyncDriver
+from semel.client.async_group import AsyncCommitter
 from semel.client.async_producer import AsyncProducer
+from semel.client.async_transacting import AsyncTransacting
 from semel.client.calls import Site, StreamCalls
 from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
 from semel.client.conditions import Conditions, Configuration
@@ -20,9 +22,11 @@ from semel.client.errors import ClientError
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.following import live_reader
+from semel.client.group_calls import GroupReader, Place, refuse_events
 from semel.client.producer_opening import ProducerOptions, open_producer
 from semel.client.reading import Reader
 from semel.client.transport import transport_to
+from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
     START,
     Message,
@@ -38,7 +42,7 @@ from semel.model.media import DEFAULT_MEDIA_TYPE
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncTransacting):
     """A server, for one event loop at a time; connections are kept and reused.
 
     Every call ends within `timeout` seconds, with a result or a SemelError that says whether
@@ -67,9 +71,8 @@ class AsyncClient:
             connect_timeout=connect_timeout,
             tls=tls,
         )
-        self.timeout = timeout
-        self.site = Site(self.transport.address, retries, gzip)
-        self.driver = AsyncDriver(self.transport)
+        site = Site(self.transport.address, retries, gzip)
+        super().__init__(site, AsyncDriver(self.transport), timeout)
         self._producers: WeakSet[AsyncProducer] = WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -133,10 +136,6 @@ class AsyncClient:
     ) -> Registration:
         """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
         return await self.run(site_calls.register_producer(self.site, id), timeout)
-
-    async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Carry out a flow within `timeout`, or that of the client."""
-        return await self.driver.run(flow, self.timeout if timeout is None else timeout)
 
 
 class AsyncStream:
@@ -273,10 +272,18 @@ class AsyncStream:
     # ---- reading ---------------------------------------------------------------------------------
 
     async def read(
-        self, offset: str = START, *, limit: int | None = None, timeout: float | None = None
+        self,
+        offset: str = START,
+        *,
+        limit: int | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: float | None = None,
     ) -> AsyncIterator[Message]:
-        """Read from an offset to the end as it is now; `timeout` is for each page."""
-        reader = Reader(self.calls, offset, is_live=False)
+        """Read from an offset to the end as it is now; `timeout` is for each page.
+
+        What is not committed is not read, unless `isolation` is "read_uncommitted".
+        """
+        reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
         while (page := await self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -295,7 +302,13 @@ class AsyncStream:
         return found.decode()
 
     def tail(
-        self, offset: str = START, *, live: str = "auto", timeout: float | None = None
+        self,
+        offset: str = START,
+        *,
+        live: str = "auto",
+        group: str | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: float | None = None,
     ) -> "AsyncTail":
         """Read from an offset and go on with what comes, until the stream is closed.
 
@@ -303,9 +316,20 @@ class AsyncStream:
         asked for. The first answer must come within `timeout`;
         after that, a server that is gone is waited for, and nothing is skipped or repeated.
         `live`: `long-poll`, `sse`, or `auto` for the first, which brings each message's offset.
+
+        With a `group` it begins where the group stands, or at `offset` if it was never moved, and
+        `await message.commit()` moves the group behind a message. Nothing else moves it.
+        What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         within = self.client.timeout if timeout is None else timeout
-        return AsyncTail(self.client.driver, live_reader(self.calls, offset, live), within)
+        if group is None:
+            reader = live_reader(self.calls, offset, live, isolation=isolation)
+        else:
+            refuse_events(live)
+            place = Place(self.client.site, group, self.path)
+            on_commit = AsyncCommitter(self.client.run, place)
+            reader = GroupReader(self.calls, offset, place, on_commit, isolation=isolation)
+        return AsyncTail(self.client.driver, reader, within)
 
     # ---- producers -------------------------------------------------------------------------------
 

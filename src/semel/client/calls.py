@@ -50,6 +50,7 @@ class StreamCalls:
         self.target = site.address.stream_target(path)
         self.content_type: str | None = None
         self.is_semel = False  # as far as is known
+        self.is_foreign = False  # the same
 
     def patient(self) -> "StreamCalls":
         """Give the same calls, made again for as long as the time allows."""
@@ -88,6 +89,7 @@ class StreamCalls:
         info = _info(asked.expect(200))
         self.content_type = info.content_type
         self.is_semel = info.incarnation is not None
+        self.is_foreign = not self.is_semel
         return info
 
     def exists(self) -> Flow[bool]:

@@ -11,3 +11,8 @@ def share() -> float:
 def jitter(seconds: float) -> float:
     """Shorten a pause by up to half, so that many clients do not all come back at once."""
     return seconds * (0.5 + share() / 2)
+
+
+def fresh_id() -> str:
+    """Draw a name nobody has used."""
+    return os.urandom(16).hex()

@@ -18,11 +18,15 @@ from semel.client.errors import ClientError
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.following import live_reader
+from semel.client.group import Committer
+from semel.client.group_calls import GroupReader, Place, refuse_events
 from semel.client.producer import Producer
 from semel.client.producer_opening import ProducerOptions, open_producer
 from semel.client.reading import Reader
 from semel.client.sync_driver import Stop, SyncDriver
+from semel.client.transacting import Transacting
 from semel.client.transport import transport_to
+from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
     START,
     Message,
@@ -40,7 +44,7 @@ TIMEOUT_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 5.0
 
 
-class Client:
+class Client(Transacting):
     """A server. Safe to use from many threads; connections are kept and reused.
 
     Every call ends within `timeout` seconds, with a result or a SemelError that says whether
@@ -69,9 +73,8 @@ class Client:
             connect_timeout=connect_timeout,
             tls=tls,
         )
-        self.timeout = timeout
-        self.site = Site(self.transport.address, retries, gzip)
-        self.driver = SyncDriver(self.transport)
+        site = Site(self.transport.address, retries, gzip)
+        super().__init__(site, SyncDriver(self.transport), timeout)
         self._producers: WeakSet[Producer] = WeakSet()
         self._lock = threading.Lock()
 
@@ -137,10 +140,6 @@ class Client:
     ) -> Registration:
         """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
         return self.run(site_calls.register_producer(self.site, id), timeout)
-
-    def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Carry out a flow within `timeout`, or that of the client."""
-        return self.driver.run(flow, self.timeout if timeout is None else timeout)
 
 
 class Stream:
@@ -277,10 +276,18 @@ class Stream:
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(
-        self, offset: str = START, *, limit: int | None = None, timeout: float | None = None
+        self,
+        offset: str = START,
+        *,
+        limit: int | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: float | None = None,
     ) -> Iterator[Message]:
-        """Read from an offset to the end as it is now; `timeout` is for each page."""
-        reader = Reader(self.calls, offset, is_live=False)
+        """Read from an offset to the end as it is now; `timeout` is for each page.
+
+        What is not committed is not read, unless `isolation` is "read_uncommitted".
+        """
+        reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
         while (page := self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -297,16 +304,33 @@ class Stream:
         return self.read_bytes(offset, timeout=timeout).decode()
 
     def tail(
-        self, offset: str = START, *, live: str = "auto", timeout: float | None = None
+        self,
+        offset: str = START,
+        *,
+        live: str = "auto",
+        group: str | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: float | None = None,
     ) -> "Tail":
         """Read from an offset and go on with what comes, until the stream is closed.
 
         `now` is where the stream ends at this call. The first answer must come within `timeout`;
         after that, a server that is gone is waited for, and nothing is skipped or repeated.
         `live`: `long-poll`, `sse`, or `auto` for the first, which brings each message's offset.
+
+        With a `group` it begins where the group stands, or at `offset` if it was never moved, and
+        `message.commit()` moves the group behind a message. Nothing else moves it.
+        What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         within = self.client.timeout if timeout is None else timeout
-        return Tail(self.client.driver, live_reader(self.calls, offset, live), within)
+        if group is None:
+            reader = live_reader(self.calls, offset, live, isolation=isolation)
+        else:
+            refuse_events(live)
+            place = Place(self.client.site, group, self.path)
+            on_commit = Committer(self.client.run, place)
+            reader = GroupReader(self.calls, offset, place, on_commit, isolation=isolation)
+        return Tail(self.client.driver, reader, within)
 
     # ---- producers -------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from semel.client.flows import Flow, Hang, Kind, Receive, ask, pause_after
 from semel.client.outgoing import Request
 from semel.client.reading import SILENCE_SECONDS, Page, Reader, plain_messages
 from semel.client.sse_events import SseEvent, SseParser
+from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import Message
 from semel.model.media import is_json
 from semel.wire.media import EVENTS
@@ -34,23 +35,25 @@ class _Control(Struct, rename="camel"):
 _control = msgspec.json.Decoder(_Control)
 
 
-def live_reader(calls: StreamCalls, offset: str, live: str) -> Reader:
+def live_reader(
+    calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
+) -> Reader:
     """Choose how a stream is followed.
 
     A long-poll brings each message's own offset and time, so that is the usual way.
     """
     if live in ("auto", "long-poll"):
-        return Reader(calls, offset, is_live=True)
+        return Reader(calls, offset, is_live=True, isolation=isolation)
     if live == "sse":
-        return SseReader(calls, offset)
+        return SseReader(calls, offset, isolation=isolation)
     raise ValueError(f"live must be auto, long-poll or sse, not {live!r}")
 
 
 class SseReader(Reader):
     """A reader that is pushed what is new. Its messages have offsets at the ends of each push."""
 
-    def __init__(self, calls: StreamCalls, offset: str) -> None:
-        super().__init__(calls, offset, is_live=True)
+    def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
+        super().__init__(calls, offset, is_live=True, isolation=isolation)
         self._channel: Any = None
         self._parser = SseParser()
         self._is_base64 = False
@@ -83,7 +86,9 @@ class SseReader(Reader):
             yield Hang(channel)
 
     def _open(self) -> Flow[None]:
-        target = self._calls.target + query(offset=self.offset, live="sse", cursor=self._cursor)
+        target = self._calls.target + query(
+            offset=self.offset, live="sse", cursor=self._cursor, isolation=self.isolation
+        )
         request = Request("GET", target, (("Accept", EVENTS),), is_streamed=True)
         retries = None if self.has_begun else self._calls.site.retries
         asked = yield from ask(request, Kind.READ, retries=retries, silence_seconds=SILENCE_SECONDS)

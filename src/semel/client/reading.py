@@ -15,6 +15,7 @@ from semel.client.calls import StreamCalls
 from semel.client.errors import ProtocolError
 from semel.client.flows import Asked, Flow, Kind, OnRetry, ask
 from semel.client.outgoing import Fields, Request
+from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
 from semel.client.values import NOW, Message
 from semel.model.extras import timestamps_of
 from semel.model.media import is_json, normalise
@@ -44,7 +45,11 @@ class Reader:
     """A place in a stream, and how to move on from it.
 
     `next_page` is a flow that gives the next messages, or None when there is nothing more to come:
-    at the end as it is, or, if `is_live`, at the end of a closed stream.
+    at the end as it is, or, if `is_live`, at the end of a closed stream. `is_patient`: at the end
+    of an open one the server is to answer only when there is more, or after a while.
+
+    At read_committed it ends where the oldest open transaction begins. Other servers than semel
+    have none; they ignore the word until they are known, and are not sent it after that.
     """
 
     def __init__(
@@ -53,9 +58,17 @@ class Reader:
         offset: str,
         *,
         is_live: bool,
+        is_patient: bool = True,
+        isolation: str = READ_COMMITTED,
         on_retry: OnRetry | None = None,
     ) -> None:
+        if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
+            raise ValueError(
+                f"isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}"
+            )
         self.offset = offset
+        self._isolation = isolation
+        self._is_patient = is_patient
         self._on_retry = on_retry
         self._calls = calls
         self._is_live = is_live
@@ -84,7 +97,8 @@ class Reader:
         yield from self.begin()
         if self._is_over:
             return None
-        live = "long-poll" if self._is_live and self._is_at_end else None
+        is_waiting = self._is_live and self._is_at_end and self._is_patient
+        live = "long-poll" if is_waiting else None
         asked = yield from self._get(live)
         page = page_of(asked.expect(200, 204), self.offset)
         self.check(asked.answer.headers)
@@ -103,6 +117,13 @@ class Reader:
                 f"{self._calls.path} was deleted and made anew; this place in it is gone"
             )
         self._incarnation = found or self._incarnation
+        self._calls.is_foreign = found is None
+
+    @property
+    def isolation(self) -> str | None:
+        """What to send: semel's own default need not be said, and others do not know the word."""
+        is_said = self._isolation == READ_COMMITTED and not self._calls.is_foreign
+        return self._isolation if is_said else None
 
     def _move(self, page: Page) -> None:
         has_moved = page.next_offset != self.offset
@@ -125,7 +146,9 @@ class Reader:
 
     def _get(self, live: str | None) -> Flow[Asked]:
         cursor = self._cursor if live else None
-        target = self._calls.target + query(offset=self.offset, live=live, cursor=cursor)
+        target = self._calls.target + query(
+            offset=self.offset, live=live, cursor=cursor, isolation=self.isolation
+        )
         headers: Fields = (_ACCEPT,)
         if self._calls.site.is_gzip:
             headers = (_ACCEPT, ("Accept-Encoding", "gzip"))

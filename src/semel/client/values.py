@@ -1,7 +1,7 @@
 """What calls take and return."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ NOW: Final = "now"
 
 # Bytes that are taken as they are. A tuple: a union would be made anew for every message.
 READY: Final = (bytes, bytearray, memoryview)
+# Moves a group behind a message; of the client for asyncio, it is awaited.
+OnCommit = Callable[["Message"], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode_json: Final = msgspec.json.Decoder().decode
@@ -43,6 +45,7 @@ class Message(Struct, gc=False):
     headers: Sequence[Header] = ()
     time_ms: int | None = None
     kept: Any | UnsetType = UNSET
+    on_commit: OnCommit | None = None
 
     @property
     def value(self) -> Any:
@@ -66,6 +69,15 @@ class Message(Struct, gc=False):
         """Its own time, or else when the server stored it."""
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
         return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
+
+    def commit(self) -> Any:
+        """Move the group it was read for behind this message; awaited, of an AsyncClient.
+
+        PositionConflict if the group stands elsewhere: another instance has moved it.
+        """
+        if self.on_commit is None:
+            raise ValueError("only a message of tail(group=...) can be committed")
+        return self.on_commit(self)
 
     def __repr__(self) -> str:
         return f"Message(offset={self.offset!r}, raw={self.raw[:80]!r})"

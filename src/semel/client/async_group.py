@@ -1,0 +1,54 @@
+"""Groups of readers, for asyncio."""
+
+import asyncio
+from typing import Protocol, TypeVar
+
+from semel.client import group_calls
+from semel.client.calls import Site
+from semel.client.flows import Flow
+from semel.client.group_calls import Place
+from semel.client.txn_values import Moves
+from semel.client.values import Message
+
+T = TypeVar("T")
+
+
+class AsyncRun(Protocol):
+    """Carries out a flow within a time, or that of the client."""
+
+    async def __call__(self, flow: Flow[T], timeout: float | None = None, /) -> T:
+        """Carry it out."""
+
+
+class AsyncGroup:
+    """A group of readers: it has a place in each stream it was moved in."""
+
+    def __init__(self, site: Site, run: AsyncRun, name: str) -> None:
+        self.name = name
+        self._site = site
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"AsyncGroup({self.name!r})"
+
+    async def offsets(self, *, timeout: float | None = None) -> dict[str, str]:
+        """Ask where it stands, by stream."""
+        return await self._run(group_calls.positions(self._site, self.name), timeout)
+
+    async def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
+        """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing."""
+        return await self._run(group_calls.set_positions(self._site, self.name, moves), timeout)
+
+
+class AsyncCommitter:
+    """Moves a group behind messages, one at a time."""
+
+    def __init__(self, run: AsyncRun, place: Place) -> None:
+        self._run = run
+        self._place = place
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, message: Message) -> None:
+        """Move the group behind a message."""
+        async with self._lock:
+            await self._run(self._place.move(message))

@@ -1,0 +1,167 @@
+"""What `AsyncClient` does over many streams at once: transactions, commits, groups, processing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from semel.client import commit_calls, txn_calls
+from semel.client.async_driver import AsyncDriver
+from semel.client.async_group import AsyncGroup
+from semel.client.async_transaction import AsyncTransaction
+from semel.client.calls import Site
+from semel.client.chance import fresh_id
+from semel.client.commit_calls import KnownStreams, Mark, Parts
+from semel.client.flows import Flow
+from semel.client.identities import Identities, checked_owner
+from semel.client.processing import Batch, Outputs, Processor
+from semel.client.site_calls import register_producer
+from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
+from semel.client.values import Registration
+
+T = TypeVar("T")
+
+
+class AsyncTransacting:
+    """The part of `AsyncClient` that is about many streams at once."""
+
+    def __init__(self, site: Site, driver: AsyncDriver, timeout: float) -> None:
+        self.site = site
+        self.driver = driver
+        self.timeout = timeout
+        self._known = KnownStreams(site)
+        self._identities = Identities()
+        # Two registrations at once would fence one another.
+        self._registering: tuple[object, asyncio.Lock] = (None, asyncio.Lock())
+
+    async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        """Carry out a flow within `timeout`, or that of the client."""
+        return await self.driver.run(flow, self.timeout if timeout is None else timeout)
+
+    def transaction(
+        self,
+        id: str | None = None,
+        *,
+        producer_id: str | None = None,
+        producer_epoch: int | None = None,
+        kind: str = INLINE,
+        timeout: float = 60.0,
+        streams: Iterable[str] = (),
+    ) -> AsyncTransaction:
+        """Make a transaction, begun by its `with` block: committed at the end, or aborted.
+
+        `timeout`: seconds after which the server aborts it. `streams`: those it may write to;
+        without, any. `producer_id` names this instance: the first transaction of a client under
+        it fences off older instances, and aborts theirs. With `producer_epoch` the caller counts
+        the instances. Without both, ids of the server's are used. `kind`: "staged" keeps the
+        messages aside until the commit, and no reader ever waits for them.
+        """
+        owner = checked_owner(producer_id, producer_epoch)
+        identities = self._identities
+        return AsyncTransaction(
+            self.driver,
+            txn_calls.TransactionCalls(self.site, id or fresh_id(), kind, timeout),
+            self._known,
+            tuple(streams),
+            take=lambda: self._owner(owner, producer_id),
+            give_back=lambda used: None if owner else identities.give_back(producer_id, used),
+            call_timeout=self.timeout,
+        )
+
+    async def transaction_status(
+        self, token: str, *, timeout: float | None = None
+    ) -> TransactionStatus:
+        """Ask what became of a transaction, by its token, or of the newest one of an id."""
+        return await self.run(txn_calls.status(self.site, token), timeout)
+
+    async def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
+        """Commit a prepared transaction, whoever has prepared it; again if it is done."""
+        return await self.run(txn_calls.decide(self.site, token, "commit"), timeout)
+
+    async def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
+        """Abort a prepared transaction, whoever has prepared it; again if it is done."""
+        await self.run(txn_calls.decide(self.site, token, "abort"), timeout)
+
+    async def commit(
+        self,
+        *,
+        producer_id: str,
+        seq: int,
+        epoch: int = 0,
+        appends: Mapping[str, Iterable[Any]] | None = None,
+        offsets: Mapping[str, Moves] | None = None,
+        if_: Mapping[str, Offset] | None = None,
+        transactions: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> CommitResult:
+        """Append to many streams, move groups and check preconditions: all or nothing.
+
+        It is done once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; to
+        repeat it, also after a crash, changes nothing and tells what was done (`duplicate`).
+        `offsets`: group -> stream -> offset, or (from, to) to compare and set. `if_`: stream ->
+        the offset where it must end. `transactions`: tokens of staged ones of this producer.
+        """
+        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
+        mark = Mark(producer_id, epoch, seq)
+        return await self.run(commit_calls.commit(self._known, mark, parts), timeout)
+
+    def group(self, name: str) -> AsyncGroup:
+        """Name a group of readers; nothing is sent."""
+        return AsyncGroup(self.site, self.run, name)
+
+    async def process(
+        self,
+        group: str,
+        inputs: str | Iterable[str],
+        function: Callable[[Batch], Outputs | Awaitable[Outputs | None] | None],
+        *,
+        live: bool = True,
+        max_messages: int = 1000,
+        producer_id: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Make outputs of inputs, each input's effect exactly once, however often this is killed.
+
+        `function` is given a batch of one input (`batch.stream`, and its messages) and returns,
+        awaited or not, lists of values by output stream, or None. They are stored together with the group's place
+        in the input; if that fails, neither is. What the function does elsewhere may be done twice.
+
+        It goes on until all inputs are closed and read, or, unless `live`, until their end as it
+        is now; returns how many messages were processed. What `function` raises ends it, without a
+        trace of that batch. A newer instance, of the same group and inputs or `producer_id`, ends
+        it with TransactionFenced, any other that moves the group with PositionConflict.
+
+        The first answers must come within `timeout`; after that, a server that is gone is waited
+        for. Several inputs are asked in turn, up to four times a second when there is nothing new.
+        """
+        within = self.timeout if timeout is None else timeout
+        processor = Processor(
+            self.site,
+            group,
+            inputs,
+            producer_id=producer_id,
+            is_live=live,
+            max_messages=max_messages,
+            silence_seconds=within,
+        )
+        await self.run(processor.begin(), within)
+        count = 0
+        while (batch := await self.driver.run(processor.next_batch(), None)) is not None:
+            made = function(batch)
+            outputs = await made if isinstance(made, Awaitable) else made
+            await self.driver.run(processor.commit(batch, outputs), None)
+            count += len(batch)
+        return count
+
+    async def _owner(self, owner: Registration | None, producer_id: str | None) -> Registration:
+        return await self._registered(producer_id) if owner is None else owner
+
+    async def _registered(self, producer_id: str | None) -> Registration:
+        loop = asyncio.get_running_loop()
+        if self._registering[0] is not loop:  # a client may outlive its loop, and a lock not
+            self._registering = (loop, asyncio.Lock())
+        async with self._registering[1]:
+            found = self._identities.take(producer_id)
+            if found is None:
+                new = await self.run(register_producer(self.site, producer_id))
+                found = self._identities.add(producer_id, new)
+            return found

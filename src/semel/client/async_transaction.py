@@ -1,0 +1,170 @@
+"""A transaction, for asyncio."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from semel.client.async_driver import AsyncDriver
+from semel.client.commit_calls import KnownStreams
+from semel.client.errors import ClientError
+from semel.client.extras import Headers, Key, extras_of
+from semel.client.flows import Flow
+from semel.client.txn_calls import NEW, OPEN, TransactionCalls
+from semel.client.txn_values import CommitResult, Offset
+from semel.client.values import Receipt, Registration
+
+T = TypeVar("T")
+
+
+class AsyncTransaction:
+    """Appends to many streams, and positions of groups: seen all at once, or never.
+
+    Leaving the `with` block commits it; an exception there aborts it. After `prepare()` leaving
+    decides nothing. Tasks may share it: its calls are made one after the other.
+    """
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        calls: TransactionCalls,
+        known: KnownStreams,
+        streams: Sequence[str],
+        *,
+        take: Callable[[], Awaitable[Registration]],
+        give_back: Callable[[Registration], None],
+        call_timeout: float,
+    ) -> None:
+        self.calls = calls
+        self._driver = driver
+        self._known = known
+        self._streams = streams
+        self._take = take
+        self._give_back = give_back
+        self._timeout = call_timeout
+        self._lock = asyncio.Lock()
+        self._owner: Registration | None = None
+
+    async def __aenter__(self) -> Self:
+        if self.calls.state == NEW:
+            await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.calls.state != OPEN:
+            return
+        if error is None:
+            await self.commit()
+            return
+        with suppress(ClientError):  # what is raised is not masked; its deadline ends it
+            await self.abort()
+
+    def __repr__(self) -> str:
+        return f"AsyncTransaction({self.token!r}, {self.calls.state})"
+
+    @property
+    def id(self) -> str:
+        """Its id; the next one may have the same."""
+        return self.calls.id
+
+    @property
+    def epoch(self) -> int:
+        """Which one of its id it is."""
+        return self.calls.epoch
+
+    @property
+    def token(self) -> str:
+        """Id and epoch: the name of this one."""
+        return self.calls.token
+
+    @property
+    def state(self) -> str:
+        """What is known of it: new, open, prepared, deciding, committed or aborted."""
+        return self.calls.state
+
+    @property
+    def result(self) -> CommitResult | None:
+        """What the commit did."""
+        return self.calls.result
+
+    async def begin(self, *, timeout: float | None = None) -> None:
+        """Open it, as entering the `with` block does."""
+        self._owner = await self._take()
+        await self._run(self.calls.begin(self._owner, self._streams), timeout)
+
+    async def add_streams(self, *streams: str, timeout: float | None = None) -> None:
+        """Let it write to more streams, if some were named when it began."""
+        await self._run(self.calls.add_streams(streams), timeout)
+
+    async def append(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append one message; it is durable when this returns, and seen after the commit."""
+        return await self.append_many(
+            stream,
+            [value],
+            keys=None if key is None else [key],
+            headers=None if headers is None else [headers],
+            timestamps=None if timestamp is None else [timestamp],
+            timeout=timeout,
+        )
+
+    async def append_many(
+        self,
+        stream: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Key] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[datetime | None] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Append messages, all or none of them; the options are those of `append`."""
+        extras = extras_of(keys, headers, timestamps)
+        calls = self._known.calls(stream)
+        return await self._run(self.calls.append(calls, list(values), extras), timeout)
+
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[str, Offset], *, timeout: float | None = None
+    ) -> None:
+        """Let the commit move a group to these offsets, by stream."""
+        await self._run(self.calls.add_offsets(group, offsets), timeout)
+
+    async def prepare(self, *, timeout: float | None = None) -> str:
+        """Seal it, lift its deadline, and give the token by which anybody may decide it."""
+        return await self._run(self.calls.prepare(), timeout)
+
+    async def commit(self, *, timeout: float | None = None) -> CommitResult:
+        """Make all of it visible at once.
+
+        A lost answer is asked for until the time is over. Then it is Indeterminate, and calling
+        this again, or `client.transaction_status(txn.token)`, tells what became of it.
+        """
+        return await self._run(self.calls.commit(), timeout)
+
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Drop all of it."""
+        await self._run(self.calls.abort(), timeout)
+
+    async def _run(self, flow: Flow[T], timeout: float | None) -> T:
+        async with self._lock:
+            try:
+                return await self._driver.run(flow, self._timeout if timeout is None else timeout)
+            finally:
+                if self.calls.is_decided and self._owner is not None:
+                    owner, self._owner = self._owner, None
+                    self._give_back(owner)

@@ -1,0 +1,54 @@
+"""Groups of readers, for programs that wait."""
+
+import threading
+from typing import Protocol, TypeVar
+
+from semel.client import group_calls
+from semel.client.calls import Site
+from semel.client.flows import Flow
+from semel.client.group_calls import Place
+from semel.client.txn_values import Moves
+from semel.client.values import Message
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Carries out a flow within a time, or that of the client."""
+
+    def __call__(self, flow: Flow[T], timeout: float | None = None, /) -> T:
+        """Carry it out."""
+
+
+class Group:
+    """A group of readers: it has a place in each stream it was moved in."""
+
+    def __init__(self, site: Site, run: Run, name: str) -> None:
+        self.name = name
+        self._site = site
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r})"
+
+    def offsets(self, *, timeout: float | None = None) -> dict[str, str]:
+        """Ask where it stands, by stream."""
+        return self._run(group_calls.positions(self._site, self.name), timeout)
+
+    def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
+        """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing."""
+        return self._run(group_calls.set_positions(self._site, self.name, moves), timeout)
+
+
+class Committer:
+    """Moves a group behind messages, one at a time."""
+
+    def __init__(self, run: Run, place: Place) -> None:
+        self._run = run
+        self._place = place
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        """Move the group behind a message."""
+        with self._lock:
+            self._run(self._place.move(message))

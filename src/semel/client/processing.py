@@ -1,0 +1,165 @@
+"""Consume, transform, produce: each input's effect exactly once. Pure: flows, no sockets.
+
+Outputs and the place up to which the inputs are read are committed together, by one request, which
+is refused if the group stands elsewhere than thought. So at any moment the server knows exactly
+which inputs have their outputs stored, and a restart goes on from there, wherever it was killed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.client import errors
+from semel.client.calls import Site, StreamCalls
+from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
+from semel.client.flows import Flow, Pause
+from semel.client.group_calls import positions
+from semel.client.reading import Reader
+from semel.client.site_calls import register_producer
+from semel.client.txn_values import offset_of
+from semel.client.values import START, Message
+from semel.model.offsets import print_offset
+
+Outputs = Mapping[str, Iterable[Any]]
+
+_PAUSE_SECONDS_MIN: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.25
+_PAUSE_DOUBLINGS_MAX: Final = 5
+_BEGINNING: Final = print_offset(0)  # where a group stands that was never moved
+_GROUP_CHARS_MAX: Final = 200
+
+
+class Batch(Struct, frozen=True):
+    """Some messages of one input, in order. Iterating gives the messages."""
+
+    stream: str
+    messages: list[Message]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class _Input:
+    def __init__(self, path: str, reader: Reader, position: str) -> None:
+        self.path = path
+        self.reader = reader
+        self.position = position
+        self.ready: deque[Message] = deque()
+        self.is_over = False
+
+
+class Processor:
+    """Reads batches of the inputs, and commits what was made of each."""
+
+    def __init__(
+        self,
+        site: Site,
+        group: str,
+        inputs: str | Iterable[str],
+        *,
+        producer_id: str | None = None,
+        is_live: bool = True,
+        max_messages: int = 1000,
+        silence_seconds: float | None = None,
+    ) -> None:
+        paths = [inputs] if isinstance(inputs, str) else list(dict.fromkeys(inputs))
+        if not paths:
+            raise ValueError("there are no inputs to process")
+        if max_messages < 1:
+            raise ValueError("max_messages must be at least 1")
+        self._site = site
+        self._group = group
+        self._producer_id = producer_id or default_id(group, paths)
+        self._is_live = is_live
+        self._max_messages = max_messages
+        self._silence_seconds = silence_seconds
+        self._paths = paths
+        self._known = KnownStreams(replace(site, retries=None))
+        self._inputs: list[_Input] = []
+        self._mark: Mark | None = None
+        self._in_vain = 0
+
+    def begin(self) -> Flow[None]:
+        """Fence off the older instance, then ask where it has come to.
+
+        In this order: what the older one has on its way can no longer be applied after that.
+        """
+        registered = yield from register_producer(self._site, self._producer_id)
+        self._mark = Mark(registered.producer_id, registered.producer_epoch, 0)
+        stored = yield from positions(self._site, self._group)
+        self._inputs = [self._input(path, stored.get(path)) for path in self._paths]
+
+    def _input(self, path: str, position: str | None) -> _Input:
+        calls = StreamCalls(replace(self._site, retries=None), path)
+        reader = Reader(
+            calls,
+            START if position is None else position,
+            is_live=self._is_live,
+            is_patient=len(self._paths) == 1,  # waiting for one must not keep the others waiting
+        )
+        return _Input(path, reader, position or _BEGINNING)
+
+    def next_batch(self) -> Flow[Batch | None]:
+        """Read on, in turn; None when all inputs are at their end."""
+        while True:
+            for index, found in enumerate(self._inputs):
+                if not found.ready and not found.is_over:
+                    page = yield from found.reader.next_page()
+                    found.is_over = page is None
+                    found.ready.extend(page or ())
+                if found.ready:
+                    self._in_vain = 0
+                    self._inputs = [*self._inputs[index + 1 :], *self._inputs[: index + 1]]
+                    return self._batch(found)
+            if all(found.is_over for found in self._inputs):
+                return None
+            if len(self._inputs) > 1:
+                yield self._pause()
+
+    def commit(self, batch: Batch, outputs: Outputs | None) -> Flow[None]:
+        """Store what was made of a batch, and that it was."""
+        assert self._mark is not None
+        found = next(found for found in self._inputs if found.path == batch.stream)
+        to = _end(batch)
+        parts = Parts(outputs or {}, {self._group: {batch.stream: (found.position, to)}})
+        try:
+            yield from commit(self._known, self._mark, parts, silence_seconds=self._silence_seconds)
+        except errors.ProducerFenced as error:
+            raise errors.TransactionFenced(
+                f"a newer instance processes these inputs for {self._group}: {error.message}",
+                status=error.status,
+                facts=error.facts,
+            ) from None
+        found.position = to
+        self._mark = replace(self._mark, seq=self._mark.seq + 1)
+
+    def _batch(self, found: _Input) -> Batch:
+        count = min(self._max_messages, len(found.ready))
+        return Batch(found.path, [found.ready.popleft() for _ in range(count)])
+
+    def _pause(self) -> Pause:
+        doublings = min(self._in_vain, _PAUSE_DOUBLINGS_MAX)
+        self._in_vain += 1
+        return Pause(min(_PAUSE_SECONDS_MIN * 2**doublings, _PAUSE_SECONDS_MAX))
+
+
+def default_id(group: str, inputs: Sequence[str]) -> str:
+    """Name the producer of a group and its inputs: one instance of those at a time."""
+    digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
+    return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
+
+
+def _end(batch: Batch) -> str:
+    place = batch.messages[-1].next_place
+    if place is None:
+        raise errors.NotSupported("this server does not tell the offset of each message")
+    return offset_of(place)

@@ -1,0 +1,156 @@
+"""What a client does in one step over many streams: transactions, commits, groups, processing."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from semel.client import commit_calls, txn_calls
+from semel.client.calls import Site
+from semel.client.chance import fresh_id
+from semel.client.commit_calls import KnownStreams, Mark, Parts
+from semel.client.flows import Flow
+from semel.client.group import Group
+from semel.client.identities import Identities, checked_owner
+from semel.client.processing import Batch, Outputs, Processor
+from semel.client.site_calls import register_producer
+from semel.client.sync_driver import SyncDriver
+from semel.client.transaction import Transaction
+from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
+from semel.client.values import Registration
+
+T = TypeVar("T")
+
+
+class Transacting:
+    """The part of `Client` that is about many streams at once."""
+
+    def __init__(self, site: Site, driver: SyncDriver, timeout: float) -> None:
+        self.site = site
+        self.driver = driver
+        self.timeout = timeout
+        self._known = KnownStreams(site)
+        self._identities = Identities()
+        self._registering = threading.Lock()  # two at once would fence one another
+
+    def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+        """Carry out a flow within `timeout`, or that of the client."""
+        return self.driver.run(flow, self.timeout if timeout is None else timeout)
+
+    def transaction(
+        self,
+        id: str | None = None,
+        *,
+        producer_id: str | None = None,
+        producer_epoch: int | None = None,
+        kind: str = INLINE,
+        timeout: float = 60.0,
+        streams: Iterable[str] = (),
+    ) -> Transaction:
+        """Make a transaction, begun by its `with` block: committed at the end, or aborted.
+
+        `timeout`: seconds after which the server aborts it. `streams`: those it may write to;
+        without, any. `producer_id` names this instance: the first transaction of a client under
+        it fences off older instances, and aborts theirs. With `producer_epoch` the caller counts
+        the instances. Without both, ids of the server's are used. `kind`: "staged" keeps the
+        messages aside until the commit, and no reader ever waits for them.
+        """
+        owner = checked_owner(producer_id, producer_epoch)
+        identities = self._identities
+        return Transaction(
+            self.driver,
+            txn_calls.TransactionCalls(self.site, id or fresh_id(), kind, timeout),
+            self._known,
+            tuple(streams),
+            take=lambda: owner or self._registered(producer_id),
+            give_back=lambda used: None if owner else identities.give_back(producer_id, used),
+            call_timeout=self.timeout,
+        )
+
+    def transaction_status(self, token: str, *, timeout: float | None = None) -> TransactionStatus:
+        """Ask what became of a transaction, by its token, or of the newest one of an id."""
+        return self.run(txn_calls.status(self.site, token), timeout)
+
+    def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
+        """Commit a prepared transaction, whoever has prepared it; again if it is done."""
+        return self.run(txn_calls.decide(self.site, token, "commit"), timeout)
+
+    def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
+        """Abort a prepared transaction, whoever has prepared it; again if it is done."""
+        self.run(txn_calls.decide(self.site, token, "abort"), timeout)
+
+    def commit(
+        self,
+        *,
+        producer_id: str,
+        seq: int,
+        epoch: int = 0,
+        appends: Mapping[str, Iterable[Any]] | None = None,
+        offsets: Mapping[str, Moves] | None = None,
+        if_: Mapping[str, Offset] | None = None,
+        transactions: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> CommitResult:
+        """Append to many streams, move groups and check preconditions: all or nothing.
+
+        It is done once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; to
+        repeat it, also after a crash, changes nothing and tells what was done (`duplicate`).
+        `offsets`: group -> stream -> offset, or (from, to) to compare and set. `if_`: stream ->
+        the offset where it must end. `transactions`: tokens of staged ones of this producer.
+        """
+        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
+        mark = Mark(producer_id, epoch, seq)
+        return self.run(commit_calls.commit(self._known, mark, parts), timeout)
+
+    def group(self, name: str) -> Group:
+        """Name a group of readers; nothing is sent."""
+        return Group(self.site, self.run, name)
+
+    def process(
+        self,
+        group: str,
+        inputs: str | Iterable[str],
+        function: Callable[[Batch], Outputs | None],
+        *,
+        live: bool = True,
+        max_messages: int = 1000,
+        producer_id: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Make outputs of inputs, each input's effect exactly once, however often this is killed.
+
+        `function` is given a batch of one input (`batch.stream`, and its messages) and returns
+        lists of values by output stream, or None. They are stored together with the group's place
+        in the input; if that fails, neither is. What the function does elsewhere may be done twice.
+
+        It goes on until all inputs are closed and read, or, unless `live`, until their end as it
+        is now; returns how many messages were processed. What `function` raises ends it, without a
+        trace of that batch. A newer instance, of the same group and inputs or `producer_id`, ends
+        it with TransactionFenced, any other that moves the group with PositionConflict.
+
+        The first answers must come within `timeout`; after that, a server that is gone is waited
+        for. Several inputs are asked in turn, up to four times a second when there is nothing new.
+        """
+        within = self.timeout if timeout is None else timeout
+        processor = Processor(
+            self.site,
+            group,
+            inputs,
+            producer_id=producer_id,
+            is_live=live,
+            max_messages=max_messages,
+            silence_seconds=within,
+        )
+        self.run(processor.begin(), within)
+        count = 0
+        while (batch := self.driver.run(processor.next_batch(), None)) is not None:
+            self.driver.run(processor.commit(batch, function(batch)), None)
+            count += len(batch)
+        return count
+
+    def _registered(self, producer_id: str | None) -> Registration:
+        with self._registering:
+            found = self._identities.take(producer_id)
+            if found is None:
+                new = self.run(register_producer(self.site, producer_id))
+                found = self._identities.add(producer_id, new)
+            return found

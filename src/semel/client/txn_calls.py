@@ -1,0 +1,277 @@
+"""A transaction, call by call: what each sends, and what its answer means. Pure: no sockets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.client import errors
+from semel.client.addresses import query
+from semel.client.calls import Site, StreamCalls
+from semel.client.conditions import Branch, Conditions, Tag
+from semel.client.documents import decoded, get, post
+from semel.client.errors import Indeterminate
+from semel.client.extras import Extras
+from semel.client.flows import Asked, Flow
+from semel.client.txn_values import (
+    INLINE,
+    STAGED,
+    CommitResult,
+    Offset,
+    TransactionStatus,
+    offset_of,
+    parse_token,
+    token_of,
+)
+from semel.client.values import Receipt, Registration
+from semel.model.limits import TXN_TIMEOUT_MS_MAX
+
+T = TypeVar("T")
+TRANSACTIONS: Final = "/v1/transactions"
+
+NEW: Final = "new"
+OPEN: Final = "open"
+PREPARED: Final = "prepared"
+DECIDING: Final = "deciding"  # a commit was sent, and nobody has told what became of it
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+
+_FIND_OUT: Final = (
+    "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
+)
+_IN_DOUBT: Final = "an append of this transaction got no answer; abort it and do it again"
+
+
+class Begun(Struct, frozen=True):
+    """A transaction is open, until `deadline`."""
+
+    transaction_epoch: int
+    deadline: str | None = None
+
+
+class Prepared(Struct, frozen=True):
+    """A transaction waits for its decision, however long."""
+
+    token: str
+
+
+class TransactionCalls:
+    """One transaction of a producer: its calls, the numbers of its appends, and its state."""
+
+    def __init__(self, site: Site, transaction_id: str, kind: str, timeout: float) -> None:
+        if kind not in (INLINE, STAGED):
+            raise ValueError(f"kind must be {INLINE} or {STAGED}, not {kind!r}")
+        self.timeout_ms = round(timeout * 1000)
+        if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
+            raise ValueError(f"timeout must be up to {TXN_TIMEOUT_MS_MAX // 1000} seconds")
+        self.site = site
+        self.id = transaction_id
+        self.kind = kind
+        self.state = NEW
+        self.epoch = 0
+        self.result: CommitResult | None = None
+        self._producer = Registration("", 0)
+        self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
+        self._is_in_doubt = False
+
+    @property
+    def token(self) -> str:
+        """The name of this one transaction of its id."""
+        return token_of(self.id, self.epoch)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known how it ended."""
+        return self.state in (COMMITTED, ABORTED)
+
+    # ---- the calls -------------------------------------------------------------------------------
+
+    def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
+        """Open it; without streams it may write to any."""
+        self._producer = producer
+        document = {
+            "transaction_id": self.id,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "kind": self.kind,
+            "timeout_ms": self.timeout_ms,
+            "streams": list(streams),
+            "implicit": not streams,
+        }
+        target = self.site.address.target(TRANSACTIONS)
+        asked = yield from self._ours(_sent(self.site, target, document))
+        if asked.answer.status == 200 and not asked.was_lost:
+            # Its numbers are used by whoever has opened it.
+            raise errors.ConcurrentTransactions(
+                f"the transaction {self.id} is open already",
+                status=200,
+                facts={"transaction_id": self.id},
+            )
+        self.epoch = decoded(asked.answer, Begun).transaction_epoch
+        self.state = OPEN
+
+    def add_streams(self, streams: Iterable[str]) -> Flow[None]:
+        """Let it write to more streams."""
+        yield from self._call("streams", {"streams": list(streams)})
+
+    def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
+        """Append messages, with the next number; sent again with the same one."""
+        self._require_open()
+        self._require_sure()
+        name = calls.path if self.kind == INLINE else ""
+        seq = self._next.get(name, 0)
+        # Until there is an answer nobody knows whether the number is used; also if this call is
+        # never gone on with.
+        self._is_in_doubt = True
+        try:
+            receipt = yield from self._ours(calls.append(values, self._conditions(seq), extras))
+        except (errors.Refused, errors.Unavailable, TypeError, ValueError):
+            self._is_in_doubt = False
+            raise
+        if receipt.mismatch:
+            raise errors.PayloadMismatch(
+                f"{self.id} has stored something else in {calls.path} under number {seq}"
+            )
+        self._is_in_doubt = False
+        self._next[name] = seq + 1
+        return receipt
+
+    def add_offsets(self, group: str, offsets: Mapping[str, Offset]) -> Flow[None]:
+        """Let the commit move a group."""
+        printed = {path: offset_of(offset) for path, offset in offsets.items()}
+        yield from self._call("offsets", {"group": group, "offsets": printed})
+
+    def prepare(self) -> Flow[str]:
+        """Seal it, and lift its deadline."""
+        if self.state != PREPARED:
+            self._require_open()
+            self._require_sure()
+        asked = yield from self._call("prepare", {})
+        self.state = PREPARED
+        return decoded(asked.answer, Prepared).token
+
+    def commit(self) -> Flow[CommitResult]:
+        """Make all of it visible at once; asked until the outcome is known."""
+        if self.result is not None:
+            return self.result
+        self._require_sure()
+        self.state = DECIDING
+        try:
+            asked = yield from self._call("commit", {})
+        except Indeterminate as error:
+            error.advice = _FIND_OUT.format(token=self.token)
+            raise
+        self.state = COMMITTED
+        self.result = decoded(asked.answer, CommitResult)
+        return self.result
+
+    def abort(self) -> Flow[None]:
+        """Drop all of it; again if it is dropped already."""
+        if self.state == ABORTED:
+            return
+        yield from self._call("abort", {})
+        self.state = ABORTED
+
+    # ---- what they share -------------------------------------------------------------------------
+
+    def _conditions(self, seq: int) -> Conditions:
+        if self.kind == STAGED:
+            return Conditions(branch=Branch(self.id, self.epoch, seq))
+        producer = self._producer
+        tag = Tag(producer.producer_id, seq, producer.producer_epoch)
+        return Conditions(tag=tag, branch=Branch(self.id, self.epoch))
+
+    def _call(self, action: str, document: Mapping[str, Any]) -> Flow[Asked]:
+        if self.state == NEW:
+            raise errors.InvalidTransactionState(
+                f"the transaction {self.id} has not begun; use it in a with block"
+            )
+        whole = {
+            "producer_id": self._producer.producer_id,
+            "producer_epoch": self._producer.producer_epoch,
+            "transaction_epoch": self.epoch,
+            **document,
+        }
+        # A decision is asked for as long as the time allows.
+        site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
+        return self._ours(_sent(site, action_target(self.site, self.id, action), whole))
+
+    def _ours(self, flow: Flow[T]) -> Flow[T]:
+        """Carry out a call, and take note of what a refusal tells of the transaction."""
+        try:
+            return (yield from flow)
+        except errors.TransactionAborted as error:
+            self.state = ABORTED
+            if error.reason == "fenced":
+                raise _fenced(error) from None
+            raise
+        except errors.TransactionCommitted:
+            self.state = COMMITTED
+            raise
+        except errors.InvalidTransactionState as error:
+            self.state = error.state if error.state in (COMMITTED, ABORTED) else self.state
+            raise
+        except errors.ProducerFenced as error:
+            raise _fenced(error) from None
+
+    def _require_open(self) -> None:
+        if self.state != OPEN:
+            told = "has not begun; use it in a with block" if self.state == NEW else "is closed"
+            raise errors.InvalidTransactionState(
+                f"the transaction {self.id} {told}", facts={"state": self.state}
+            )
+
+    def _require_sure(self) -> None:
+        if self._is_in_doubt:
+            raise errors.InvalidTransactionState(_IN_DOUBT, facts={"state": self.state})
+
+
+# ---- transactions of anybody ---------------------------------------------------------------------
+
+
+def status(site: Site, token: str) -> Flow[TransactionStatus]:
+    """Ask what became of a transaction; `token` may be an id, for its newest one."""
+    try:
+        transaction_id, epoch = parse_token(token)
+    except ValueError:
+        return (yield from _status(site, token, None))
+    try:
+        return (yield from _status(site, transaction_id, epoch))
+    except errors.UnknownTransaction:
+        return (yield from _status(site, token, None))  # an id that looks like a token
+
+
+def decide(site: Site, token: str, action: str) -> Flow[CommitResult]:
+    """Commit or abort a prepared transaction by its token, whoever has prepared it."""
+    transaction_id, epoch = parse_token(token)
+    site = replace(site, retries=None)
+    target = action_target(site, transaction_id, action)
+    try:
+        asked = yield from _sent(site, target, {"transaction_epoch": epoch})
+    except Indeterminate as error:
+        error.advice = "it is decided once: ask again, or client.transaction_status(token)"
+        raise
+    return decoded(asked.answer, CommitResult)
+
+
+def action_target(site: Site, transaction_id: str, action: str) -> str:
+    """Give the request target of a call on a transaction."""
+    return site.address.target(f"{TRANSACTIONS}/{quote(transaction_id, safe='')}/{action}")
+
+
+def _status(site: Site, transaction_id: str, epoch: int | None) -> Flow[TransactionStatus]:
+    page = f"{TRANSACTIONS}/{quote(transaction_id, safe='')}"
+    answer = yield from get(site, site.address.target(page) + query(epoch=epoch))
+    return decoded(answer, TransactionStatus)
+
+
+def _sent(site: Site, target: str, document: Mapping[str, Any]) -> Flow[Asked]:
+    asked = yield from post(site, target, document)
+    asked.expect(200, 201)
+    return asked
+
+
+def _fenced(error: errors.Refused) -> errors.TransactionFenced:
+    return errors.TransactionFenced(error.message, status=error.status, facts=error.facts)

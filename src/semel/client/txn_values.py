@@ -1,0 +1,91 @@
+"""What transactions, commits and groups take and return."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from semel.model.offsets import parse_offset, print_offset
+
+INLINE: Final = "inline"
+STAGED: Final = "staged"
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+
+Offset = str | int
+# Where a group shall stand: an offset, or one to compare with and one to set.
+Move = Offset | tuple[Offset, Offset]
+Moves = Mapping[str, Move]
+
+
+class StreamResult(Struct, frozen=True):
+    """What a decision put into a stream."""
+
+    first_offset: str
+    next_offset: str
+    messages: int
+
+
+class CommitResult(Struct, frozen=True):
+    """What a commit did. `duplicate`: it was done before, and this is what was done then.
+
+    `streams` by path; `offsets` by group and stream; `deleted` are streams of it that are gone. All
+    three are None if the server no longer knows.
+    """
+
+    streams: dict[str, StreamResult] | None = None
+    offsets: dict[str, dict[str, str]] | None = None
+    deleted: list[str] | None = None
+    duplicate: bool = False
+
+
+class TransactionStatus(Struct, frozen=True):
+    """What the server knows of a transaction: `open`, `prepared`, `committed` or `aborted`.
+
+    `streams` of a decided one are as in `CommitResult`, those of an open one what it holds so far.
+    """
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    reason: str | None = None
+    kind: str | None = None
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    deadline: str | None = None
+    streams: dict[str, dict[str, Any]] = {}
+    offsets: dict[str, dict[str, str]] = {}
+    deleted: list[str] = []
+
+
+def offset_of(place: Offset | None) -> str:
+    """Print an offset; ValueError if it is none a group can stand at."""
+    ordinal = parse_offset(place) if isinstance(place, str) else place
+    if not isinstance(ordinal, int) or ordinal < 0:
+        raise ValueError(f"{place!r} is no offset; take next_offset of a message")
+    return print_offset(ordinal)
+
+
+def moves_document(moves: Moves) -> dict[str, Any]:
+    """Word where a group shall stand, by stream."""
+    return {path: _move(move) for path, move in moves.items()}
+
+
+def _move(move: Move) -> Any:
+    if isinstance(move, tuple):
+        start, to = move
+        return {"from": offset_of(start), "to": offset_of(to)}
+    return offset_of(move)
+
+
+def token_of(transaction_id: str, epoch: int) -> str:
+    """Name one transaction of an id, as `prepare` does."""
+    return f"{transaction_id}:{epoch}"
+
+
+def parse_token(token: str) -> tuple[str, int]:
+    """Read the name of a transaction; ValueError if it is none."""
+    transaction_id, colon, epoch = token.rpartition(":")
+    if not (colon and transaction_id and epoch.isascii() and epoch.isdigit()):
+        raise ValueError(f"{token!r} is no token of a transaction, such as txn-1:1")
+    return transaction_id, int(epoch)
