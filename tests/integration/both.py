@@ -7,6 +7,8 @@ from typing import Any
 
 from semel import AsyncClient, Client
 from semel.client.async_client import AsyncStream, AsyncTail
+from semel.client.async_group import AsyncGroup
+from semel.client.async_transaction import AsyncTransaction
 
 KINDS = ("sync", "async")
 
@@ -65,11 +67,22 @@ class _TailProxy(_Proxy):
         self._runner.run(self._inner.close())
 
 
+class _BlockProxy(_Proxy):
+    def __enter__(self) -> "_BlockProxy":
+        self._runner.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._inner.__aexit__(*error))
+
+
 def _waiting(runner: asyncio.Runner, found: Any) -> Any:
     """Turn what is awaited into what waits."""
     if isinstance(found, AsyncTail):
         return _TailProxy(runner, found)
-    if isinstance(found, AsyncStream):
+    if isinstance(found, AsyncTransaction):
+        return _BlockProxy(runner, found)
+    if isinstance(found, AsyncStream | AsyncGroup):
         return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))

@@ -122,8 +122,9 @@ class AsyncTransacting:
         """Make outputs of inputs, each input's effect exactly once, however often this is killed.
 
         `function` is given a batch of one input (`batch.stream`, and its messages) and returns,
-        awaited or not, lists of values by output stream, or None. They are stored together with the group's place
-        in the input; if that fails, neither is. What the function does elsewhere may be done twice.
+        awaited or not, lists of values by output stream, or None. They are stored together with
+        the group's place in the input; if that fails, neither is. What the function does elsewhere
+        may be done twice.
 
         It goes on until all inputs are closed and read, or, unless `live`, until their end as it
         is now; returns how many messages were processed. What `function` raises ends it, without a

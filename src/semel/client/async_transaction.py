@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from semel.client.async_driver import AsyncDriver
 from semel.client.commit_calls import KnownStreams
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -60,11 +60,14 @@ class AsyncTransaction:
     ) -> None:
         if self.calls.state != OPEN:
             return
-        if error is None:
-            await self.commit()
+        if error is not None:
+            await self._drop()
             return
-        with suppress(ClientError):  # what is raised is not masked; its deadline ends it
-            await self.abort()
+        try:
+            await self.commit()
+        except Refused:
+            await self._drop()
+            raise
 
     def __repr__(self) -> str:
         return f"AsyncTransaction({self.token!r}, {self.calls.state})"
@@ -159,6 +162,12 @@ class AsyncTransaction:
     async def abort(self, *, timeout: float | None = None) -> None:
         """Drop all of it."""
         await self._run(self.calls.abort(), timeout)
+
+    async def _drop(self) -> None:
+        """Abort it, on the way to raise something else; if that fails, its deadline ends it."""
+        if self.calls.state == OPEN:
+            with suppress(ClientError):
+                await self.abort()
 
     async def _run(self, flow: Flow[T], timeout: float | None) -> T:
         async with self._lock:

@@ -117,7 +117,8 @@ class Reader:
                 f"{self._calls.path} was deleted and made anew; this place in it is gone"
             )
         self._incarnation = found or self._incarnation
-        self._calls.is_foreign = found is None
+        is_frames = normalise(headers.get("content-type", "")) == FRAMES
+        self._calls.is_foreign = self._incarnation is None and not is_frames
 
     @property
     def isolation(self) -> str | None:

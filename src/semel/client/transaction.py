@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from semel.client.commit_calls import KnownStreams
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, Refused
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.sync_driver import SyncDriver
@@ -60,11 +60,14 @@ class Transaction:
     ) -> None:
         if self.calls.state != OPEN:
             return
-        if error is None:
-            self.commit()
+        if error is not None:
+            self._drop()
             return
-        with suppress(ClientError):  # what is raised is not masked; its deadline ends it
-            self.abort()
+        try:
+            self.commit()
+        except Refused:
+            self._drop()
+            raise
 
     def __repr__(self) -> str:
         return f"Transaction({self.token!r}, {self.calls.state})"
@@ -159,6 +162,12 @@ class Transaction:
     def abort(self, *, timeout: float | None = None) -> None:
         """Drop all of it."""
         self._run(self.calls.abort(), timeout)
+
+    def _drop(self) -> None:
+        """Abort it, on the way to raise something else; if that fails, its deadline ends it."""
+        if self.calls.state == OPEN:
+            with suppress(ClientError):
+                self.abort()
 
     def _run(self, flow: Flow[T], timeout: float | None) -> T:
         with self._lock:

@@ -41,7 +41,7 @@ ABORTED: Final = "aborted"
 _FIND_OUT: Final = (
     "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
 )
-_IN_DOUBT: Final = "an append of this transaction got no answer; abort it and do it again"
+_IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
 class Begun(Struct, frozen=True):
@@ -156,12 +156,16 @@ class TransactionCalls:
         """Make all of it visible at once; asked until the outcome is known."""
         if self.result is not None:
             return self.result
+        self._require_begun()
         self._require_sure()
-        self.state = DECIDING
+        before, self.state = self.state, DECIDING
         try:
             asked = yield from self._call("commit", {})
         except Indeterminate as error:
             error.advice = _FIND_OUT.format(token=self.token)
+            raise
+        except errors.Refused:
+            self.state = self.state if self.is_decided else before
             raise
         self.state = COMMITTED
         self.result = decoded(asked.answer, CommitResult)
@@ -184,10 +188,7 @@ class TransactionCalls:
         return Conditions(tag=tag, branch=Branch(self.id, self.epoch))
 
     def _call(self, action: str, document: Mapping[str, Any]) -> Flow[Asked]:
-        if self.state == NEW:
-            raise errors.InvalidTransactionState(
-                f"the transaction {self.id} has not begun; use it in a with block"
-            )
+        self._require_begun()
         whole = {
             "producer_id": self._producer.producer_id,
             "producer_epoch": self._producer.producer_epoch,
@@ -216,16 +217,22 @@ class TransactionCalls:
         except errors.ProducerFenced as error:
             raise _fenced(error) from None
 
+    def _require_begun(self) -> None:
+        if self.state == NEW:
+            raise self._wrong_state("has not begun; use it in a with block")
+
     def _require_open(self) -> None:
+        self._require_begun()
         if self.state != OPEN:
-            told = "has not begun; use it in a with block" if self.state == NEW else "is closed"
-            raise errors.InvalidTransactionState(
-                f"the transaction {self.id} {told}", facts={"state": self.state}
-            )
+            raise self._wrong_state(f"is {self.state}, and takes no more")
 
     def _require_sure(self) -> None:
         if self._is_in_doubt:
-            raise errors.InvalidTransactionState(_IN_DOUBT, facts={"state": self.state})
+            raise self._wrong_state(_IN_DOUBT)
+
+    def _wrong_state(self, told: str) -> errors.InvalidTransactionState:
+        message = f"the transaction {self.id} {told}"
+        return errors.InvalidTransactionState(message, facts={"state": self.state})
 
 
 # ---- transactions of anybody ---------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_an_array_is_split_byte_for_byte() -> None:
 def test_a_read_goes_on_until_it_is_up_to_date() -> None:
     it = reader()
     first = Played(it.next_page(), [plain(b"[1]", "a")])
-    assert first.sends[0].request.target == "/v1/stream/orders?offset=-1"
+    assert first.sends[0].request.target == "/v1/stream/orders?offset=-1&isolation=read_committed"
     assert dict(first.sends[0].request.headers)["Accept"].startswith("application/vnd.semel.frames")
     second = Played(it.next_page(), [plain(b"[2]", "b", stream_up_to_date="true")])
     assert second.sends[0].request.target == "/v1/stream/orders?offset=a"
@@ -208,7 +208,7 @@ def control(offset: str, rest: str = "") -> tuple[str, bytes]:
 def test_events_become_messages_when_the_control_event_has_told_where_to_go_on() -> None:
     it = SseReader(calls(), "-1")
     opened = Played(it.next_page(), [sse(), part(("data", b"[1]"))])
-    assert opened.sends[0].request.target.endswith("?offset=-1&live=sse")
+    assert opened.sends[0].request.target.endswith("?offset=-1&live=sse&isolation=read_committed")
     assert opened.sends[0].request.is_streamed
     assert opened.result == []
     found = play(it.next_page(), part(("data", b"[2,3]"), control("a")))

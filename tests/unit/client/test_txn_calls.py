@@ -1,0 +1,587 @@
+"""Transactions, commits, groups and processing, carried out by hand."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from semel.client import commit_calls, errors, group_calls, txn_calls
+from semel.client.commit_calls import KnownStreams, Mark, Parts
+from semel.client.extras import Extras
+from semel.client.flows import Flow, Kind, Lost, NotSent, Pause, Send
+from semel.client.group_calls import GroupReader, Place
+from semel.client.identities import Identities, checked_owner
+from semel.client.processing import Batch, Processor, default_id
+from semel.client.reading import Reader
+from semel.client.txn_calls import TransactionCalls
+from semel.client.txn_values import CommitResult, StreamResult, offset_of, parse_token
+from semel.client.values import Message, Registration
+from semel.model.offsets import print_offset
+from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
+from tests.unit.client.test_reading import frames
+
+LOST = Lost("reset")
+OWNER = Registration("p", 3)
+NONE = Extras()
+STORED = answer(200, stream_next_offset=print_offset(1))
+REPEAT = answer(204, stream_next_offset=print_offset(1))
+DONE = {"state": "committed", "streams": {}, "offsets": {}, "deleted": []}
+
+
+def document(value: Any, status: int = 200) -> Any:
+    return answer(status, msgspec.json.encode(value), content_type="application/json")
+
+
+def body_of(send: Send) -> Any:
+    return msgspec.json.decode(send.request.body or b"")
+
+
+def opened(kind: str = "inline") -> TransactionCalls:
+    txn = TransactionCalls(SITE, "t/1", kind, 60)
+    play(txn.begin(OWNER, []), document({"transaction_epoch": 7, "deadline": None}, 201))
+    return txn
+
+
+def append(txn: TransactionCalls, *values: Any, path: str = "orders") -> Flow[Any]:
+    return txn.append(calls(path), list(values), NONE)
+
+
+# ---- begin ---------------------------------------------------------------------------------------
+
+
+# rows: R14
+def test_a_transaction_begins_under_its_producer() -> None:
+    txn = TransactionCalls(SITE, "t", "staged", 1.5)
+    begun = document({"transaction_epoch": 1}, 201)
+    (sent,) = Played(txn.begin(OWNER, ["a"]), [begun]).sends
+    assert (sent.request.target, sent.kind) == ("/v1/transactions", Kind.REPEATABLE)
+    assert body_of(sent) == {
+        "transaction_id": "t",
+        "producer_id": "p",
+        "producer_epoch": 3,
+        "kind": "staged",
+        "timeout_ms": 1500,
+        "streams": ["a"],
+        "implicit": False,
+    }
+    assert (txn.state, txn.epoch, txn.token) == ("open", 1, "t:1")
+
+
+# rows: R15
+def test_what_somebody_has_open_is_not_joined_unless_it_is_our_own() -> None:
+    again = document({"transaction_epoch": 1})
+    played = Played(TransactionCalls(SITE, "t", "inline", 60).begin(OWNER, []), [again])
+    assert isinstance(played.error, errors.ConcurrentTransactions)
+    assert played.error.other == "t"
+    txn = TransactionCalls(SITE, "t", "inline", 60)
+    play(txn.begin(OWNER, []), LOST, again)
+    assert txn.state == "open"
+
+
+def test_a_transaction_that_makes_no_sense_is_refused_here() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        TransactionCalls(SITE, "t", "other", 60)
+    for seconds in (0, 901):
+        with pytest.raises(ValueError, match="timeout"):
+            TransactionCalls(SITE, "t", "inline", seconds)
+    txn = TransactionCalls(SITE, "t", "inline", 60)
+    for flow in (append(txn, 1), txn.commit(), txn.abort(), txn.prepare()):
+        with pytest.raises(errors.InvalidTransactionState, match="has not begun"):
+            play(flow)
+
+
+def test_another_server_has_no_transactions() -> None:
+    txn = TransactionCalls(SITE, "t", "inline", 60)
+    assert isinstance(
+        Played(txn.begin(OWNER, []), [answer(404, b"none")]).error, errors.NotSupported
+    )
+
+
+def test_a_client_registers_an_id_once_and_lends_its_own_to_one_at_a_time() -> None:
+    known = Identities()
+    assert known.take("p") is None
+    known.add("p", OWNER)
+    assert known.take("p") is known.take("p") is OWNER
+    lent = known.add(None, Registration("1", 0))
+    assert known.take(None) is None
+    known.give_back(None, lent)
+    known.give_back("p", OWNER)
+    assert (known.take(None), known.take(None)) == (lent, None)
+    assert checked_owner("p", None) is None
+    assert checked_owner("p", 3) == OWNER
+    with pytest.raises(ValueError, match="producer_id"):
+        checked_owner(None, 3)
+
+
+# ---- appends -------------------------------------------------------------------------------------
+
+
+# rows: R18
+def test_appends_are_numbered_by_stream_and_sent_again_with_the_same_number() -> None:
+    txn = opened()
+    first = Played(append(txn, {"id": 1}), [LOST, REPEAT])
+    assert len({send.request for send in first.sends}) == 1
+    assert first.result.duplicate
+    headers = dict(first.sends[0].request.headers)
+    assert headers == {
+        "Content-Type": "application/json",
+        "Producer-Id": "p",
+        "Producer-Seq": "0",
+        "Producer-Epoch": "3",
+        "Transaction-Id": "t/1",
+        "Transaction-Epoch": "7",
+    }
+    numbers = []
+    for path in ("orders", "other", "orders"):
+        (sent,) = Played(append(txn, 1, path=path), [STORED]).sends
+        numbers.append(dict(sent.request.headers)["Producer-Seq"])
+    assert numbers == ["1", "0", "2"]
+
+
+def test_staged_appends_are_numbered_over_all_streams() -> None:
+    txn = opened("staged")
+    found = []
+    for path in ("a", "b", "a"):
+        played = Played(append(txn, 1, path=path), [answer(200, transaction_next_seq="1")])
+        assert played.result.next_offset is None
+        found.append(dict(played.sends[0].request.headers))
+    assert [headers["Transaction-Seq"] for headers in found] == ["0", "1", "2"]
+    assert "Producer-Id" not in found[0]
+
+
+def test_a_refused_append_does_not_use_its_number() -> None:
+    txn = opened()
+    refused = Played(append(txn, 1), [problem(409, "PARTITION_NOT_IN_TXN")])
+    assert isinstance(refused.error, errors.PartitionNotInTransaction)
+    with pytest.raises(TypeError):
+        play(txn.append(calls(content_type="text/plain"), [1], NONE))
+    (sent,) = Played(append(txn, 1), [STORED]).sends
+    assert dict(sent.request.headers)["Producer-Seq"] == "0"
+
+
+@pytest.mark.parametrize("ending", ["no answer", "another payload", "given up"])
+def test_a_transaction_with_an_append_in_doubt_can_only_be_aborted(ending: str) -> None:
+    txn = opened()
+    if ending == "no answer":
+        assert isinstance(Played(append(txn, 1), [LOST, False]).error, errors.Indeterminate)
+    elif ending == "another payload":
+        other = answer(204, stream_next_offset="1", producer_payload_mismatch="true")
+        assert isinstance(Played(append(txn, 1), [other]).error, errors.PayloadMismatch)
+    else:
+        next(append(txn, 1))  # sent, and never gone on with
+    for flow in (append(txn, 2), txn.prepare(), txn.commit()):
+        with pytest.raises(errors.InvalidTransactionState, match="abort it"):
+            play(flow)
+    play(txn.abort(), document({}))
+    assert txn.state == "aborted"
+
+
+# ---- decisions -----------------------------------------------------------------------------------
+
+
+# rows: R16, R19, R20
+def test_every_call_says_whose_transaction_it_is() -> None:
+    txn = opened()
+    played = [
+        Played(txn.add_streams(["b"]), [document({})]),
+        Played(txn.add_offsets("g", {"a": 5}), [document({})]),
+        Played(txn.prepare(), [document({"token": "t/1:7"})]),
+        Played(txn.commit(), [document(DONE)]),
+    ]
+    owner = {"producer_id": "p", "producer_epoch": 3, "transaction_epoch": 7}
+    sent = [(one.sends[0].request.target, body_of(one.sends[0])) for one in played]
+    start = "/v1/transactions/t%2F1/"
+    assert sent == [
+        (start + "streams", {**owner, "streams": ["b"]}),
+        (start + "offsets", {**owner, "group": "g", "offsets": {"a": print_offset(5)}}),
+        (start + "prepare", owner),
+        (start + "commit", owner),
+    ]
+    assert played[2].result == "t/1:7"
+    assert txn.state == "committed"
+
+
+# rows: R20
+def test_a_lost_answer_to_a_commit_is_asked_for_until_it_is_known() -> None:
+    txn = opened()
+    stream = {"first_offset": "0", "next_offset": "2", "messages": 1}
+    told = document({**DONE, "duplicate": True, "streams": {"a": stream}})
+    result = play(txn.commit(), LOST, NotSent("no"), answer(502), told)
+    assert result.streams == {"a": StreamResult("0", "2", 1)}
+    assert play(txn.commit()) is txn.result is result
+
+
+def test_a_commit_nobody_has_answered_says_how_to_find_out() -> None:
+    txn = opened()
+    played = Played(txn.commit(), [LOST, False])
+    assert isinstance(played.error, errors.Indeterminate)
+    assert played.error.applied == "unknown"
+    assert "transaction_status('t/1:7')" in played.error.advice
+    assert txn.state == "deciding"
+    assert play(txn.commit(), document(DONE)).duplicate is False
+    assert txn.state == "committed"
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "expected", "state"),
+    [
+        ("TRANSACTION_TIMED_OUT", {}, errors.TransactionTimedOut, "aborted"),
+        ("txn_aborted", {"reason": "operator"}, errors.TransactionAborted, "aborted"),
+        ("txn_aborted", {"reason": "fenced"}, errors.TransactionFenced, "aborted"),
+        ("PRODUCER_FENCED", {"current_epoch": 4}, errors.TransactionFenced, "open"),
+        ("INVALID_TXN_STATE", {"state": "aborted"}, errors.InvalidTransactionState, "aborted"),
+        ("INVALID_TXN_STATE", {"state": "sink"}, errors.InvalidTransactionState, "open"),
+        ("INVALID_TXN_ID", {}, errors.UnknownTransaction, "open"),
+        ("stream_closed", {"stream": "a"}, errors.StreamClosed, "open"),
+    ],
+)
+def test_what_a_refused_commit_means(code: str, facts: Any, expected: type, state: str) -> None:
+    txn = opened()
+    status = 404 if code == "INVALID_TXN_ID" else 409
+    played = Played(txn.commit(), [problem(status, code, **facts)])
+    assert type(played.error) is expected
+    assert txn.state == state
+
+
+# rows: R43
+def test_what_is_permanent_is_not_tried_again_and_what_passes_is() -> None:
+    txn = opened()
+    fenced = Played(txn.commit(), [problem(403, "PRODUCER_FENCED")])
+    assert len(fenced.sends) == 1
+    assert isinstance(fenced.error, errors.ProducerFenced)
+    assert isinstance(fenced.error, errors.TransactionRefused)
+    assert play(txn.commit(), problem(503, "overloaded"), document(DONE)) is not None
+
+
+def test_an_abort_is_done_once_and_a_committed_one_cannot_be() -> None:
+    txn = opened()
+    play(txn.abort(), LOST, document({}))
+    play(txn.abort())
+    late = opened()
+    assert isinstance(
+        Played(late.abort(), [problem(409, "txn_committed")]).error, errors.TransactionCommitted
+    )
+    assert late.state == "committed"
+    assert late.is_decided
+
+
+def test_a_prepared_one_is_decided_by_its_token() -> None:
+    played = Played(txn_calls.decide(SITE, "a:b:2", "commit"), [document(DONE)])
+    (sent,) = played.sends
+    assert sent.request.target == "/v1/transactions/a%3Ab/commit"
+    assert body_of(sent) == {"transaction_epoch": 2}
+    doubt = Played(txn_calls.decide(SITE, "a:2", "abort"), [LOST, False]).error
+    assert isinstance(doubt, errors.Indeterminate)
+    assert "transaction_status" in doubt.advice
+    for token in ("", "a", ":1", "a:", "a:x"):
+        with pytest.raises(ValueError, match="token"):
+            parse_token(token)
+
+
+def test_the_status_of_a_transaction_is_asked_for_by_token_or_id() -> None:
+    told = document({"transaction_id": "t", "transaction_epoch": 2, "state": "aborted"})
+    by_token = Played(txn_calls.status(SITE, "t:2"), [told])
+    assert by_token.sends[0].request.target == "/v1/transactions/t?epoch=2"
+    assert by_token.result.state == "aborted"
+    by_id = Played(txn_calls.status(SITE, "t"), [told])
+    assert by_id.sends[0].request.target == "/v1/transactions/t"
+    strange = Played(txn_calls.status(SITE, "t:2"), [problem(404, "INVALID_TXN_ID"), told])
+    assert strange.sends[1].request.target == "/v1/transactions/t%3A2"
+
+
+# ---- one-shot commits ----------------------------------------------------------------------------
+
+
+def known(**types: str) -> KnownStreams:
+    found = KnownStreams(SITE)
+    for path, content_type in types.items():
+        found.calls(path).content_type = content_type
+    return found
+
+
+def test_a_commit_says_all_of_it_in_one_request() -> None:
+    streams = known(a="application/json", b="text/plain", c="application/octet-stream")
+    parts = Parts(
+        {"a": [{"x": 1}, b"[2, 3]"], "b": ["text"], "c": [b"ok", b"\xff"], "a/none": []},
+        {"g": {"a": 1, "b": (2, print_offset(3))}},
+        {"a": 4},
+        ["t:1"],
+    )
+    streams.calls("a/none").content_type = "text/plain"
+    flow = commit_calls.commit(streams, Mark("p", 1, 2), parts)
+    played = Played(flow, [LOST, document({**DONE, "duplicate": True})])
+    assert played.result.duplicate
+    assert len({send.request for send in played.sends}) == 1
+    assert body_of(played.sends[0]) == {
+        "producer_id": "p",
+        "producer_epoch": 1,
+        "producer_seq": 2,
+        "appends": [
+            {"stream": "a", "messages": [{"x": 1}, [2, 3]]},
+            {"stream": "b", "messages": ["text"]},
+            {"stream": "c", "messages": ["ok", {"base64": "/w=="}]},
+        ],
+        "offsets": {
+            "g": {"a": print_offset(1), "b": {"from": print_offset(2), "to": print_offset(3)}}
+        },
+        "if": {"a": print_offset(4)},
+        "transactions": [{"id": "t", "epoch": 1}],
+    }
+
+
+def test_a_commit_nobody_has_answered_is_to_be_sent_again() -> None:
+    flow = commit_calls.commit(known(), Mark("p", 0, 0), Parts(expects={"a": 0}))
+    error = Played(flow, [LOST, False]).error
+    assert isinstance(error, errors.Indeterminate)
+    assert "the same producer_id, epoch and seq" in error.advice
+
+
+@pytest.mark.parametrize("value", [b"1]}", b"1,2", b"", b"{"])
+def test_bytes_that_are_no_json_do_not_tear_the_document(value: bytes) -> None:
+    flow = commit_calls.commit(known(a="application/json"), Mark("p", 0, 0), Parts({"a": [value]}))
+    with pytest.raises(ValueError, match="no JSON"):
+        play(flow)
+
+
+@pytest.mark.parametrize("values", ["text", b"bytes", {"a": 1}])
+def test_one_value_where_a_list_is_due_is_refused(values: Any) -> None:
+    flow = commit_calls.commit(known(a="application/json"), Mark("p", 0, 0), Parts({"a": values}))
+    with pytest.raises(TypeError, match="a list of values"):
+        play(flow)
+
+
+def test_results_that_are_no_longer_held_are_none() -> None:
+    told = document({"duplicate": True, "streams": None, "offsets": None, "deleted": None})
+    flow = commit_calls.commit(known(), Mark("p", 0, 0), Parts(expects={"a": 0}))
+    assert play(flow, told) == CommitResult(duplicate=True)
+
+
+@pytest.mark.parametrize("offset", [None, -1, "-1", "now", "x"])
+def test_what_is_no_offset_moves_nobody(offset: Any) -> None:
+    with pytest.raises(ValueError, match="no offset"):
+        offset_of(offset)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def standing(**offsets: int) -> Any:
+    printed = {path: print_offset(offset) for path, offset in offsets.items()}
+    return document({"group": "g", "offsets": printed})
+
+
+def conflict(offset: int) -> Any:
+    facts = {"group": "g", "stream": "orders", "offset": print_offset(offset)}
+    return problem(409, "position_conflict", **facts)
+
+
+def message(next_place: int | str | None) -> Message:
+    return Message(b"1", "application/json", None, next_place)
+
+
+def test_a_group_is_moved_by_stream() -> None:
+    played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), [standing(x=1)])
+    assert played.sends[0].request.target == "/v1/groups/a%20b/offsets"
+    assert played.result == {"x": print_offset(1)}
+    with pytest.raises(ValueError, match="nothing to move"):
+        play(group_calls.set_positions(SITE, "g", {}))
+    with pytest.raises(ValueError, match="name"):
+        play(group_calls.positions(SITE, ""))
+
+
+def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> None:
+    moves = {"orders": (0, 1)}
+    wanted = {"orders": print_offset(1)}
+    flow = group_calls.set_positions(SITE, "g", moves)
+    assert play(flow, LOST, conflict(1), standing(orders=1)) == wanted
+    elsewhere = Played(
+        group_calls.set_positions(SITE, "g", moves), [LOST, conflict(2), standing(orders=2)]
+    )
+    assert isinstance(elsewhere.error, errors.PositionConflict)
+    other = Played(group_calls.set_positions(SITE, "g", moves), [LOST, problem(404, "stream_gone")])
+    assert isinstance(other.error, errors.StreamGone)
+
+
+def test_a_message_moves_the_group_from_where_it_stood() -> None:
+    place = Place(SITE, "g", "orders")
+    assert play(place.begin(), standing(orders=2)) == print_offset(2)
+    moved = Played(place.move(message(5)), [standing(orders=5)])
+    move = {"from": print_offset(2), "to": print_offset(5)}
+    assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
+    play(place.move(message(4)))  # committed with the later one
+    refused = Played(place.move(message(print_offset(6))), [conflict(9)])
+    assert isinstance(refused.error, errors.PositionConflict)
+    assert (refused.error.group, refused.error.stream) == ("g", "orders")
+    assert refused.error.offset == print_offset(9)
+    with pytest.raises(ValueError, match="next_offset"):
+        play(place.move(message(None)))
+    with pytest.raises(ValueError, match="group"):
+        message(1).commit()
+
+
+def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
+    place = Place(SITE, "g", "orders")
+    play(place.begin(), standing())
+    assert isinstance(Played(place.move(message(1)), [LOST, False]).error, errors.Indeterminate)
+    after = Played(place.move(message(2)), [conflict(1), standing(orders=2)])
+    assert body_of(after.sends[1]) == {
+        "offsets": {"orders": {"from": print_offset(1), "to": print_offset(2)}}
+    }
+    # What an earlier try has done need not be done again.
+    next(place.move(message(5)))
+    play(place.move(message(4)), conflict(5))
+    play(place.move(message(5)))
+
+
+def test_a_tail_of_a_group_begins_where_it_stands() -> None:
+    seen: list[Message] = []
+    place = Place(SITE, "g", "orders")
+    reader = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    played = Played(reader.next_page(), [standing(orders=3), frames(b"3", start=3)])
+    assert "offset=0000000000000000_0000000000000003&" in played.sends[1].request.target
+    played.result[0].commit()
+    assert seen == played.result
+    fresh = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    sent = Played(fresh.next_page(), [standing(), frames(b"1")]).sends
+    assert "offset=-1&" in sent[1].request.target
+    with pytest.raises(ValueError, match="sse"):
+        group_calls.refuse_events("sse")
+
+
+# ---- isolation -----------------------------------------------------------------------------------
+
+
+# rows: R31, R32, R33
+def test_only_decided_messages_are_asked_for_unless_told_otherwise() -> None:
+    reader = Reader(calls(), "-1", is_live=False)
+    sent = Played(reader.next_page(), [frames(b"1")]).sends[0]
+    assert sent.request.target == "/v1/stream/orders?offset=-1&isolation=read_committed"
+    raw = Reader(calls(), "-1", is_live=False, isolation="read_uncommitted")
+    assert "isolation" not in Played(raw.next_page(), [frames(b"1")]).sends[0].request.target
+    with pytest.raises(ValueError, match="isolation"):
+        Reader(calls(), "-1", is_live=False, isolation="serializable")
+
+
+def test_a_server_that_is_not_semel_is_not_told_of_isolation() -> None:
+    reader = Reader(calls(), "-1", is_live=True)
+    foreign = answer(200, b"[1]", content_type="application/json", stream_next_offset="a")
+    play(reader.next_page(), foreign)
+    sent = Played(reader.next_page(), [answer(204, stream_next_offset="a")]).sends[0]
+    assert "isolation" not in sent.request.target
+
+
+# ---- processing ----------------------------------------------------------------------------------
+
+REGISTERED = document({"producer_id": "me", "producer_epoch": 4})
+
+
+def page(*bodies: bytes, start: int = 0, tail: int | None = None) -> Any:
+    count = len(bodies)
+    end = start + count if tail is None else tail
+    return frames(*bodies, start=start, tail=end)
+
+
+def begun(*inputs: str, **options: Any) -> Processor:
+    found = Processor(SITE, "g", inputs, producer_id="me", **options)
+    played = Played(found.begin(), [REGISTERED, standing(a=2)])
+    # First the older instance is fenced, then it is asked where it came to.
+    targets = [send.request.target for send in played.sends]
+    assert targets == ["/v1/producers", "/v1/groups/g/offsets"]
+    found._known.calls("out").content_type = "application/json"
+    return found
+
+
+# rows: R40
+def test_outputs_and_place_are_committed_by_one_request() -> None:
+    processor = begun("a", is_live=False, max_messages=2)
+    batch = play(processor.next_batch(), page(b"2", b"3", b"4", start=2))
+    assert batch is not None
+    assert (batch.stream, [each.value for each in batch], len(batch)) == ("a", [2, 3], 2)
+    first = Played(processor.commit(batch, {"out": [5]}), [LOST, document(DONE)])
+    assert len({send.request for send in first.sends}) == 1
+    assert body_of(first.sends[0]) == {
+        "producer_id": "me",
+        "producer_epoch": 4,
+        "producer_seq": 0,
+        "appends": [{"stream": "out", "messages": [5]}],
+        "offsets": {"g": {"a": {"from": print_offset(2), "to": print_offset(4)}}},
+    }
+    rest = play(processor.next_batch())
+    assert rest is not None
+    (sent,) = Played(processor.commit(rest, None), [document(DONE)]).sends
+    assert body_of(sent) == {
+        "producer_id": "me",
+        "producer_epoch": 4,
+        "producer_seq": 1,
+        "offsets": {"g": {"a": {"from": print_offset(4), "to": print_offset(5)}}},
+    }
+    assert play(processor.next_batch()) is None
+
+
+# rows: R41
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (problem(403, "PRODUCER_FENCED", current_epoch=5), errors.TransactionFenced),
+        (conflict(7), errors.PositionConflict),
+    ],
+)
+def test_an_instance_that_was_overtaken_stops(refusal: Any, expected: type) -> None:
+    processor = begun("a")
+    batch = Batch("a", [message(3)])
+    played = Played(processor.commit(batch, {"out": [1]}), [refusal])
+    assert type(played.error) is expected
+    assert len(played.sends) == 1
+
+
+def test_several_inputs_are_asked_in_turn() -> None:
+    processor = begun("a", "b")
+    empty = page(start=0, tail=0)
+    first = Played(
+        processor.next_batch(), [page(start=2, tail=2), empty, page(start=2, tail=2), page(b"1")]
+    )
+    assert first.result.stream == "b"
+    assert len([step for step in first.steps if isinstance(step, Pause)]) == 1
+    assert all("live" not in send.request.target for send in first.sends)
+    # The next turn is the other one's.
+    second = play(processor.next_batch(), page(b"2", start=2))
+    assert second is not None
+    assert second.stream == "a"
+
+
+def test_one_live_input_is_waited_for() -> None:
+    processor = begun("a")
+    quiet = page(start=2, tail=2)
+    played = Played(processor.next_batch(), [quiet, page(b"1", start=2)])
+    assert "live=long-poll" in played.sends[1].request.target
+    assert not played.pauses
+
+
+def test_processing_that_makes_no_sense_is_refused_here() -> None:
+    with pytest.raises(ValueError, match="inputs"):
+        Processor(SITE, "g", [])
+    with pytest.raises(ValueError, match="max_messages"):
+        Processor(SITE, "g", "a", max_messages=0)
+    processor = begun("a")
+    with pytest.raises(errors.NotSupported):
+        play(processor.commit(Batch("a", [message(None)]), None))
+
+
+def test_the_name_of_a_processor_is_that_of_its_group_and_inputs() -> None:
+    name = default_id("Abrechnung ü", ["b", "a"])
+    assert name == default_id("Abrechnung ü", ["a", "b"])
+    assert name != default_id("Abrechnung ü", ["a"])
+    assert name.isascii()
+    assert len(default_id("ü" * 128, ["a"])) <= 256
+
+
+def test_a_client_forgets_streams_before_they_fill_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commit_calls, "_KNOWN_STREAMS_MAX", 2)
+    found = KnownStreams(SITE)
+    first = found.calls("a")
+    assert found.calls("a") is first
+    for path in ("b", "c"):
+        found.calls(path)
+    assert found.calls("a") is not first
