@@ -15,6 +15,7 @@ from semel.client.flows import Flow
 from semel.client.identities import Identities, checked_owner
 from semel.client.processing import Batch, Outputs, Processor
 from semel.client.site_calls import register_producer
+from semel.client.txn_calls import TransactionCalls, Undecided
 from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
 from semel.client.values import Registration
 
@@ -30,6 +31,7 @@ class AsyncTransacting:
         self.timeout = timeout
         self._known = KnownStreams(site)
         self._identities = Identities()
+        self._undecided: Undecided = {}
         # Two registrations at once would fence one another.
         self._registering: tuple[object, asyncio.Lock] = (None, asyncio.Lock())
 
@@ -59,7 +61,7 @@ class AsyncTransacting:
         identities = self._identities
         return AsyncTransaction(
             self.driver,
-            txn_calls.TransactionCalls(self.site, id or fresh_id(), kind, timeout),
+            TransactionCalls(self.site, id or fresh_id(), kind, timeout, self._undecided),
             self._known,
             tuple(streams),
             take=lambda: self._owner(owner, producer_id),

@@ -15,6 +15,7 @@ from semel.client.processing import Batch, Outputs, Processor
 from semel.client.site_calls import register_producer
 from semel.client.sync_driver import SyncDriver
 from semel.client.transaction import Transaction
+from semel.client.txn_calls import TransactionCalls, Undecided
 from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
 from semel.client.values import Registration
 
@@ -30,6 +31,7 @@ class Transacting:
         self.timeout = timeout
         self._known = KnownStreams(site)
         self._identities = Identities()
+        self._undecided: Undecided = {}
         self._registering = threading.Lock()  # two at once would fence one another
 
     def run(self, flow: Flow[T], timeout: float | None = None) -> T:
@@ -58,7 +60,7 @@ class Transacting:
         identities = self._identities
         return Transaction(
             self.driver,
-            txn_calls.TransactionCalls(self.site, id or fresh_id(), kind, timeout),
+            TransactionCalls(self.site, id or fresh_id(), kind, timeout, self._undecided),
             self._known,
             tuple(streams),
             take=lambda: owner or self._registered(producer_id),

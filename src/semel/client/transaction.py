@@ -176,4 +176,5 @@ class Transaction:
             finally:
                 if self.calls.is_decided and self._owner is not None:
                     owner, self._owner = self._owner, None
+                    self.calls.forget()
                     self._give_back(owner)

@@ -44,6 +44,10 @@ _FIND_OUT: Final = (
 _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
+# The transactions of a client that are not known to be decided, by token.
+Undecided = dict[str, object]
+
+
 class Begun(Struct, frozen=True):
     """A transaction is open, until `deadline`."""
 
@@ -60,7 +64,14 @@ class Prepared(Struct, frozen=True):
 class TransactionCalls:
     """One transaction of a producer: its calls, the numbers of its appends, and its state."""
 
-    def __init__(self, site: Site, transaction_id: str, kind: str, timeout: float) -> None:
+    def __init__(
+        self,
+        site: Site,
+        transaction_id: str,
+        kind: str,
+        timeout: float,
+        undecided: Undecided | None = None,
+    ) -> None:
         if kind not in (INLINE, STAGED):
             raise ValueError(f"kind must be {INLINE} or {STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
@@ -75,6 +86,7 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_in_doubt = False
+        self._undecided: Undecided = {} if undecided is None else undecided
 
     @property
     def token(self) -> str:
@@ -85,6 +97,10 @@ class TransactionCalls:
     def is_decided(self) -> bool:
         """Whether it is known how it ended."""
         return self.state in (COMMITTED, ABORTED)
+
+    def forget(self) -> None:
+        """Count it no longer among those of its client that are not decided."""
+        self._undecided.pop(self.token, None)
 
     # ---- the calls -------------------------------------------------------------------------------
 
@@ -102,14 +118,19 @@ class TransactionCalls:
         }
         target = self.site.address.target(TRANSACTIONS)
         asked = yield from self._ours(_sent(self.site, target, document))
-        if asked.answer.status == 200 and not asked.was_lost:
-            # Its numbers are used by whoever has opened it.
+        self.epoch = decoded(asked.answer, Begun).transaction_epoch
+        # It is ours if a lost or doubled request of ours has opened it. Else its numbers are used,
+        # and what is in it is another's.
+        is_ours = self._undecided.setdefault(self.token, self) is self
+        if is_ours and asked.answer.status == 200:
+            found = yield from status(self.site, self.token)
+            is_ours = found.is_empty
+        if not is_ours:
             raise errors.ConcurrentTransactions(
                 f"the transaction {self.id} is open already",
-                status=200,
+                status=asked.answer.status,
                 facts={"transaction_id": self.id},
             )
-        self.epoch = decoded(asked.answer, Begun).transaction_epoch
         self.state = OPEN
 
     def add_streams(self, streams: Iterable[str]) -> Flow[None]:

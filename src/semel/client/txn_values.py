@@ -56,6 +56,13 @@ class TransactionStatus(Struct, frozen=True):
     streams: dict[str, dict[str, Any]] = {}
     offsets: dict[str, dict[str, str]] = {}
     deleted: list[str] = []
+    next_seq: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was done in it so far."""
+        messages = sum(held.get("messages", 0) for held in self.streams.values())
+        return self.state == "open" and not (messages or self.next_seq or self.offsets)
 
 
 def offset_of(place: Offset | None) -> str:

@@ -67,15 +67,39 @@ def test_a_transaction_begins_under_its_producer() -> None:
     assert (txn.state, txn.epoch, txn.token) == ("open", 1, "t:1")
 
 
+def status(**facts: Any) -> Any:
+    return document({"transaction_id": "t", "transaction_epoch": 1, "state": "open", **facts})
+
+
 # rows: R15
-def test_what_somebody_has_open_is_not_joined_unless_it_is_our_own() -> None:
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"streams": {"a": {"messages": 1}}},
+        {"next_seq": 1},
+        {"offsets": {"g": {"a": print_offset(1)}}},
+        {"state": "prepared"},
+    ],
+)
+def test_what_is_open_with_something_in_it_is_not_joined(facts: Any) -> None:
     again = document({"transaction_epoch": 1})
-    played = Played(TransactionCalls(SITE, "t", "inline", 60).begin(OWNER, []), [again])
+    flow = TransactionCalls(SITE, "t", "inline", 60).begin(OWNER, [])
+    played = Played(flow, [LOST, again, status(**facts)])
     assert isinstance(played.error, errors.ConcurrentTransactions)
     assert played.error.other == "t"
-    txn = TransactionCalls(SITE, "t", "inline", 60)
-    play(txn.begin(OWNER, []), LOST, again)
+
+
+# rows: R15
+def test_an_empty_one_is_ours_unless_this_client_has_it_already() -> None:
+    again = document({"transaction_epoch": 1})
+    undecided: dict[str, object] = {}
+    txn = TransactionCalls(SITE, "t", "inline", 60, undecided)
+    play(txn.begin(OWNER, ["a"]), again, status(streams={"a": {"messages": 0}}))
     assert txn.state == "open"
+    second = TransactionCalls(SITE, "t", "inline", 60, undecided)
+    assert isinstance(Played(second.begin(OWNER, []), [again]).error, errors.ConcurrentTransactions)
+    txn.forget()
+    assert undecided == {}
 
 
 def test_a_transaction_that_makes_no_sense_is_refused_here() -> None:
