@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -68,7 +69,7 @@ class Parts(Struct, frozen=True):
 
 
 def commit(
-    known: KnownStreams, mark: Mark, parts: Parts, *, silence_seconds: float | None = None
+    known: KnownStreams, mark: Mark, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
     """Commit all of it or nothing; sent again under the same number."""
     document: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """JSON documents of semel's own calls: sent, asked for, and read."""
 
+from math import inf
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,9 +36,7 @@ def get(site: Site, target: str) -> Flow[Answer]:
     return asked.expect(200)
 
 
-def post(
-    site: Site, target: str, document: Any, *, silence_seconds: float | None = None
-) -> Flow[Asked]:
+def post(site: Site, target: str, document: Any, *, silence_seconds: float = inf) -> Flow[Asked]:
     """Send a document that changes nothing the second time."""
     request = Request("POST", target, _JSON, msgspec.json.encode(document))
     asked = yield from ask(

@@ -8,6 +8,7 @@ which inputs have their outputs stored, and a restart goes on from there, wherev
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from math import inf
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -69,7 +70,7 @@ class Processor:
         producer_id: str | None = None,
         is_live: bool = True,
         max_messages: int = 1000,
-        silence_seconds: float | None = None,
+        silence_seconds: float = inf,
     ) -> None:
         paths = [inputs] if isinstance(inputs, str) else list(dict.fromkeys(inputs))
         if not paths:
