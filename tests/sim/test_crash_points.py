@@ -106,7 +106,7 @@ def test_t1_a_begin_that_was_not_durable_never_was(way: str) -> None:
     script.done(begin(script, INLINE))
 
 
-# rows: B43
+# rows: X04
 @pytest.mark.sim
 @WAYS
 @KINDS
@@ -135,7 +135,7 @@ def test_t2_an_open_transaction_times_out_after_a_crash(way: str, kind: str) -> 
     assert [script.stable(path) for path in STREAMS] == [2 * (kind == INLINE)] * 3
 
 
-# rows: B43
+# rows: X04
 @pytest.mark.sim
 @WAYS
 @KINDS
@@ -154,7 +154,7 @@ def test_t3_a_prepared_transaction_waits_for_its_decision(
     demand_all(script)
 
 
-# rows: R29, B33
+# rows: R29, X24
 @pytest.mark.sim
 @WAYS
 @KINDS
@@ -170,7 +170,7 @@ def test_t4_to_t6_a_durable_decision_is_whole(way: str, kind: str, is_cut: bool)
     demand_all(script)
 
 
-# rows: B36
+# rows: X05
 @pytest.mark.sim
 @WAYS
 @KINDS

@@ -15,7 +15,7 @@ def test_the_machine_alone_agrees_with_the_model(seed: int) -> None:
         pair.step()
 
 
-# rows: R29, R40, B28
+# rows: R29, R40
 @pytest.mark.sim
 @pytest.mark.parametrize("seed", range(8))
 def test_the_sum_of_all_accounts_never_changes(seed: int) -> None:

@@ -279,7 +279,7 @@ def test_find_refuses_what_is_unknown_stale_or_someone_elses() -> None:
     run(model, ask.CommitTxn(0, "t", 1, "r", 1, by_operator=True))
 
 
-# rows: B29, X25
+# rows: X25
 def test_a_late_commit_cannot_end_the_next_transaction() -> None:
     model = model_of(begin(), abort(), begin())
     assert unchanged(model, commit()) == txn_out.TxnAborted("abort")
@@ -380,7 +380,6 @@ def test_the_first_publish_may_go_on_or_begin_at_zero() -> None:
     assert unchanged(model, publish(2, epoch=2)) == out.SequenceGap(1, 2)
 
 
-# rows: B17
 def test_the_receipt_of_an_aborted_transaction_is_no_receipt() -> None:
     model = model_of(create(), begin(), publish(0), publish(1), abort(), begin())
     assert model.execute(publish(0, epoch=2)) == OK(3, 4, False, 0, 0)
