@@ -173,6 +173,14 @@ def test_staged_appends_are_numbered_over_all_streams() -> None:
     assert "Producer-Id" not in found[0]
 
 
+def test_a_yes_without_the_next_number_is_not_believed() -> None:
+    (staged, inline) = opened("staged"), opened()
+    for txn, missing in ((staged, "Transaction-Next-Seq"), (inline, "Stream-Next-Offset")):
+        error = Played(append(txn, 1), [answer(200)]).error
+        assert isinstance(error, errors.ProtocolError)
+        assert missing in str(error)
+
+
 def test_a_refused_append_does_not_use_its_number() -> None:
     txn = opened()
     refused = Played(append(txn, 1), [problem(409, "PARTITION_NOT_IN_TXN")])
