@@ -355,12 +355,12 @@ class Transactions:
         both = dict(txn.positions)
         for position in c.positions:
             both[position.group, self.book.streams[position.path].number] = position.to
-        if len(both) > self.bounds.positions:
-            return out.LimitReached("transaction_positions", self.bounds.positions)
         for position in c.positions:
             tail = self.book.streams[position.path].tail
             if position.to > tail:
                 return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
+        if len(both) > self.bounds.positions:
+            return out.LimitReached("transaction_positions", self.bounds.positions)
         if both != txn.positions:
             txn.positions, txn.touched_ms = both, self.write(c.now_ms)
         return txn_out.TxnExtended(txn.id, len(both))
