@@ -97,7 +97,7 @@ FLOORS = {
     "TxnAborted": 1_000,
     "TxnCommitted": 500,
     "ConcurrentTransactions": 5_000,
-    "TooManyTransactions": 50,
+    "TooManyTransactions": 10,
     "PartitionNotInTxn": 2_000,
     "StreamInTransaction": 100,
     "OffsetUnstable": 200,
