@@ -4,6 +4,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -30,6 +31,7 @@ SEED: Final = 29
 def transact(url: str, owner: int, verdicts: dict[int, str]) -> None:
     """Use one id for all transactions, so that what is late would find the next one open."""
     chance = random.Random(SEED + owner)
+    before = f"t-{owner}:1"
     with Client(url) as client:
         for number in range(TRANSACTIONS_PER_OWNER):
             value = owner * TRANSACTIONS_PER_OWNER + number
@@ -40,6 +42,11 @@ def transact(url: str, owner: int, verdicts: dict[int, str]) -> None:
                 ) as txn:
                     for stream in STREAMS:
                         txn.append(stream, value)
+                    for decide in (client.commit_prepared, client.abort_prepared):
+                        if txn.token != before:
+                            with suppress(errors.Refused):
+                                decide(before)  # of the one before, and late
+                    before = txn.token
                     if not is_wanted:
                         txn.abort()
                 verdicts[value] = "committed" if is_wanted else "aborted"
