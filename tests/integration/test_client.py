@@ -19,7 +19,7 @@ import semel
 from semel import Client, errors
 from tests.integration.both import KINDS, client_of
 from tests.integration.listener import Listener, answering, closing, deaf, silent
-from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of
+from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of, sound_server
 
 SHORT_SECONDS = 0.3  # for calls that must run out of time
 MESSAGE_COUNT = 20
@@ -27,12 +27,8 @@ MESSAGE_COUNT = 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    it = Server(tmp_path_factory.mktemp("client") / "data")
-    try:
+    with sound_server(tmp_path_factory.mktemp("client") / "data") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 @pytest.fixture(params=KINDS)

@@ -19,7 +19,7 @@ from semel import AsyncClient, Client, errors
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
 from tests.integration.both import KINDS, client_of
-from tests.spec.process import PATIENCE_SECONDS, Server, offset_of
+from tests.spec.process import PATIENCE_SECONDS, Server, offset_of, sound_server
 from tests.spec.txn_calls import fresh
 
 UNCOMMITTED = "read_uncommitted"
@@ -29,12 +29,8 @@ KILL_COUNT = 8
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    it = Server(tmp_path_factory.mktemp("transactions") / "data")
-    try:
+    with sound_server(tmp_path_factory.mktemp("transactions") / "data") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 @pytest.fixture(params=KINDS)

@@ -22,17 +22,13 @@ from semel.client.producer_batches import BatchAck, FailedBatch
 from semel.client.producer_opening import ProducerOptions
 from semel.model.limits import RECEIPTS_DEFAULT
 from semel.testing import FaultPlan, FaultProxy
-from tests.spec.process import PATIENCE_SECONDS, Server
+from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    it = Server(tmp_path_factory.mktemp("producer") / "data")
-    try:
+    with sound_server(tmp_path_factory.mktemp("producer") / "data") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 @pytest.fixture

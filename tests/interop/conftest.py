@@ -8,19 +8,15 @@ from typing import Final
 import pytest
 
 from tests.interop.node_server import reference_server
-from tests.spec.process import Server, Stream
+from tests.spec.process import Server, Stream, sound_server
 
 HOME: Final = Path(__file__).resolve().parents[2] / "build" / "interop"
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    it = Server(tmp_path_factory.mktemp("interop") / "data")
-    try:
+    with sound_server(tmp_path_factory.mktemp("interop") / "data") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 @pytest.fixture

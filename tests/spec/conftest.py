@@ -4,17 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.spec.process import Server, Stream
+from tests.spec.process import Server, Stream, sound_server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    it = Server(tmp_path_factory.mktemp("spec") / "data")
-    try:
+    with sound_server(tmp_path_factory.mktemp("spec") / "data") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 @pytest.fixture

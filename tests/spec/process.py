@@ -133,6 +133,17 @@ class Server:
         return health.status == 200 and health.json["status"] == "ok" and not self.stderr
 
 
+@contextmanager
+def sound_server(data: Path) -> Iterator[Server]:
+    """A server that must have nothing to complain about in the end."""
+    it = Server(data)
+    try:
+        yield it
+        assert it.is_sound(), it.stderr
+    finally:
+        it.kill()
+
+
 def read_answer(line: socket.socket) -> Answer | None:
     """Read one answer from a connection; None if there is none."""
     response = http.client.HTTPResponse(line)

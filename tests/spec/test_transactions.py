@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.wire.bodies import decode_frames
-from tests.spec.process import Event, Events, Later, Server, Stream, offset_of
+from tests.spec.process import Event, Events, Later, Server, Stream, offset_of, sound_server
 from tests.spec.txn_calls import COMMITTED, Txn, begun, call, committed, fresh, positions, refusal
 
 FRAMES = "application/vnd.semel.frames"
@@ -943,12 +943,8 @@ def listed(server: Server, query: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Server]:
-    it = Server(tmp_path / "alone")
-    try:
+    with sound_server(tmp_path / "alone") as it:
         yield it
-        assert it.is_sound(), it.stderr
-    finally:
-        it.kill()
 
 
 # rows: R39
