@@ -1,7 +1,7 @@
 """Decisions on groups: where they stand, and what their next step reads."""
 
 from semel.machine.events import Decision
-from semel.machine.named import find_named, refuse_move
+from semel.machine.named import find_moves, find_named
 from semel.machine.state import State
 from semel.machine.txn_events import PositionsMoved, SnapshotPinned
 from semel.machine.txn_rows import SnapshotRow
@@ -18,18 +18,9 @@ from semel.model.txn_outcomes import (
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
     """Move positions, all or none."""
-    streams = find_named(state, (position.path for position in command.positions))
-    if not isinstance(streams, dict):
-        return Decision(streams)
-    for position in command.positions:
-        stream = streams[position.path]
-        refusal = refuse_move(stream, position, stream.tail.tail)
-        if refusal is not None:
-            return Decision(refusal)
-    moves = tuple(
-        (position.group, streams[position.path].row.number, position.to)
-        for position in command.positions
-    )
+    moves = find_moves(state, command.positions)
+    if not isinstance(moves, tuple):
+        return Decision(moves)
     return Decision(PositionsSet(len(moves)), PositionsMoved(moves), grows=True)
 
 

@@ -39,3 +39,20 @@ def refuse_move(stream: Stream, position: Position, tail: int) -> Refusal | None
     if stored is None and known and len(known) >= GROUPS_PER_STREAM_MAX:
         return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
     return None
+
+
+def find_moves(
+    state: State, positions: tuple[Position, ...]
+) -> tuple[tuple[str, int, int], ...] | Refusal:
+    """Find the moves (group, stream, offset) that positions ask for, or the first refused."""
+    streams = find_named(state, (position.path for position in positions))
+    if not isinstance(streams, dict):
+        return streams
+    for position in positions:
+        stream = streams[position.path]
+        refusal = refuse_move(stream, position, stream.tail.tail)
+        if refusal is not None:
+            return refusal
+    return tuple(
+        (position.group, streams[position.path].row.number, position.to) for position in positions
+    )

@@ -5,7 +5,7 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
-from semel.machine.named import find_named, refuse_move
+from semel.machine.named import find_moves, find_named
 from semel.machine.producers import is_assigned_id
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_events import TxnBegun, TxnExtended
@@ -172,18 +172,9 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
-    streams = find_named(state, (position.path for position in command.positions))
-    if not isinstance(streams, dict):
-        return Decision(streams)
-    for position in command.positions:
-        stream = streams[position.path]
-        refusal = refuse_move(stream, position, stream.tail.tail)
-        if refusal is not None:
-            return Decision(refusal)
-    moves = tuple(
-        (position.group, streams[position.path].row.number, position.to)
-        for position in command.positions
-    )
+    moves = find_moves(state, command.positions)
+    if not isinstance(moves, tuple):
+        return Decision(moves)
     count = len({(group, number) for group, number, _ in (*txn.row.positions, *moves)})
     if count > TXN_POSITIONS_MAX:
         return Decision(LimitReached("transaction_positions", TXN_POSITIONS_MAX))

@@ -8,10 +8,11 @@ from typing import Any, Final
 from semel.broker.broker import TAIL, ReadDone, Reply
 from semel.broker.engine import Engine
 from semel.broker.gaps import GapHold
-from semel.model.commands import Append, Create, Delete, SwitchDedup, Trim
+from semel.model.commands import Append
 from semel.model.outcomes import Appended, Outcome
 from semel.model.transactions import READ_COMMITTED
 from semel.server.answers import send
+from semel.server.calls import Calls
 from semel.server.commits import COMMITS, Commits
 from semel.server.crowd import Crowds
 from semel.server.event_stream import EventStream
@@ -64,6 +65,7 @@ class App:
         self._origin = origin  # for those who do not say whom they asked
         self._scheme = origin.partition(":")[0]
         self._tally = Tally()
+        self._streams = Calls(engine, self._tally)
         self._reads = Reads(engine, unread or Unread())
         self._live = Live(
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
@@ -152,7 +154,7 @@ class App:
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
         location = paths.stream_url(origin or self._origin, path)
-        self._submit(command, responder, partial(responses.put_response, location=location))
+        self._streams.submit(command, responder, partial(responses.put_response, location=location))
 
     def _source_type(self, path: str) -> str | None:
         stream = self._engine.broker.state.by_path.get(path)
@@ -198,28 +200,12 @@ class App:
     def _patch(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()
         command = requests.parse_patch(path, request.headers, request.repeated, now_ms=now_ms)
-        self._submit(command, responder, responses.patch_response)
+        self._streams.submit(command, responder, responses.patch_response)
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()
         command = queries.parse_delete(path, request.query, now_ms=now_ms)
-        self._submit(command, responder, responses.delete_response)
-
-    def _submit(
-        self,
-        command: Create | Delete | Trim | SwitchDedup | Problem,
-        responder: Responder,
-        answer: Callable[[Outcome], WireResponse],
-    ) -> None:
-        if isinstance(command, Problem):
-            send(responder, responses.problem_response(command))
-            return
-
-        def reply(outcome: Outcome) -> None:
-            self._tally.note(outcome)
-            send(responder, answer(outcome))
-
-        self._engine.submit(command, reply)
+        self._streams.submit(command, responder, responses.delete_response)
 
     # ---- reads -----------------------------------------------------------------------------------
 

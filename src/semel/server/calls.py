@@ -1,4 +1,4 @@
-"""What every group of calls beside the streams has: a command is submitted, a question asked."""
+"""What every group of calls has: a command is submitted, a question asked."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,7 +6,7 @@ from typing import TypeVar
 from semel.broker.engine import Engine
 from semel.machine import State
 from semel.model.outcomes import Outcome
-from semel.model.transactions import TxnCommand
+from semel.model.transactions import EngineCommand
 from semel.server.answers import send
 from semel.server.http import Request, Responder
 from semel.server.metrics import Tally
@@ -32,7 +32,7 @@ class Calls:
 
     def submit(
         self,
-        command: TxnCommand | Problem,
+        command: EngineCommand | Problem,
         responder: Responder,
         answer: Callable[[Outcome], Response],
     ) -> None:

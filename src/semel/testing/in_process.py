@@ -84,6 +84,7 @@ class InProcessServer:
             self._temporary = tempfile.TemporaryDirectory(prefix="semel-")
             self.data = self._temporary.name
         self._switch_seconds = sys.getswitchinterval()
+        self._gc_thresholds = gc.get_threshold()
         try:
             self._engine = await Engine.open(self.data, self._settings, on_fatal=self._fail)
             await self._listen(self._engine)
