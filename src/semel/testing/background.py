@@ -5,16 +5,18 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-import uvloop
-
 _PATIENCE_SECONDS: Final = 60.0  # for a busy machine; nothing that runs here takes as long
 
 
 class BackgroundLoop:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own.
+
+    It is asyncio's own: closing one of uvloop's waits for every handle, and may wait for ever for
+    a connection that was accepted while the listener closed.
+    """
 
     def __init__(self, name: str) -> None:
-        self._loop = uvloop.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 

@@ -7,6 +7,7 @@ proxy.dropped_after_commit
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Final, Self
 
 from semel.testing.background import Home
@@ -111,11 +112,13 @@ class FaultProxy:
             self.counts["connections"] += 1
             session = asyncio.create_task(Session(self._wires, reader, writer).run())
         self._sessions.add(session)
-        session.add_done_callback(self._ended)
+        session.add_done_callback(partial(self._ended, writer))
 
-    def _ended(self, session: asyncio.Task[None]) -> None:
+    def _ended(self, writer: asyncio.StreamWriter, session: asyncio.Task[None]) -> None:
         self._sessions.discard(session)
-        if not session.cancelled():
+        if session.cancelled():
+            writer.transport.abort()  # cancelled before its first step, it has closed nothing
+        else:
             self._bug = session.exception() or self._bug
 
     async def _close(self) -> None:
