@@ -16,7 +16,7 @@ from semel.server.connection import Connection
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from tests.http.harness import Client, each_loop, echo, get, serving
+from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, get, serving
 
 
 @each_loop
@@ -155,3 +155,20 @@ def test_a_handshake_under_way_does_not_hold_up_the_end(tls: ssl.SSLContext) -> 
         assert is_served_over_tls(server.port)  # so the one before it was let in
         server.run(server.listener.drain(0.0))
         assert client.is_closed()
+
+
+@each_loop
+@pytest.mark.parametrize("turns", range(5))
+def test_who_stands_in_the_door_does_not_hold_up_the_end(loop: str, turns: int) -> None:
+    """Cancelled there, a connection would never hear that it ended, and all would wait for it."""
+    with serving(loop=loop) as server:
+
+        async def connect_and_drain() -> list[Client]:
+            clients = [server.connect() for _ in range(10)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.listener.drain(10 * ANSWER_SECONDS)
+            return clients
+
+        for client in server.run(connect_and_drain()):
+            client.close()

@@ -31,7 +31,8 @@ class Acceptor:
         self.port = 0
         self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._entries: set[asyncio.Task[None]] = set()
+        self._has_handshakes = False
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
@@ -60,6 +61,7 @@ class Acceptor:
     def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
         """Accept connections from now on."""
         self._is_open = True
+        self._has_handshakes = tls is not None
         connect = partial(
             self._connect,
             factory,
@@ -84,9 +86,9 @@ class Acceptor:
                 self._rest(listening, connect)
                 return
             accepted.setblocking(False)
-            handshake = connect(accepted)
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            entry = connect(accepted)
+            self._entries.add(entry)
+            entry.add_done_callback(self._entries.discard)
 
     def _rest(
         self, listening: socket.socket, connect: Callable[[socket.socket], asyncio.Task[None]]
@@ -118,13 +120,23 @@ class Acceptor:
 
         return self._loop.create_task(connect())
 
+    async def shut(self) -> None:
+        """Close the door, and wait until nobody stands in it.
+
+        Only a TLS handshake is broken off. Without one an entry is a turn of the loop from its end,
+        and uvloop, when it is cancelled there, never tells the connection that it was lost.
+        """
+        self.close()
+        if self._has_handshakes:
+            for entry in self._entries:
+                entry.cancel()
+        await asyncio.gather(*self._entries, return_exceptions=True)
+
     def close(self) -> None:
-        """Accept no more, and forget whoever is not through the door."""
+        """Accept no more."""
         self._is_open = False
         for listening in self._sockets:
             if listening.fileno() >= 0:
                 self._loop.remove_reader(listening.fileno())
                 listening.close()
         self._sockets.clear()
-        for handshake in self._handshakes:
-            handshake.cancel()

@@ -67,7 +67,7 @@ class Listener:
 
     async def drain(self, seconds: float) -> None:
         """Accept no more, finish what is under way for at most `seconds`, then cut the rest."""
-        self._acceptor.close()
+        await self._acceptor.shut()
         registry = self._registry
         if registry is None:
             return
