@@ -37,6 +37,7 @@ class BackgroundLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()  # it looks addresses up on threads
 
 
 class Home:
