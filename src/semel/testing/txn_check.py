@@ -1,0 +1,97 @@
+"""The transaction checker: were transactions all or nothing, and did readers see only that?
+
+Values are unique, so the streams tell who put each message where, and nothing has to be searched
+for: the time taken grows with the size of the history. What semel does not promise is no anomaly:
+reads of several streams are no snapshot, a read may end before the first message of an open inline
+transaction, and inline transactions that overlap may stand in one order here and in another there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from semel.testing.txn_ends import check_ends
+from semel.testing.txn_facts import Anomaly, Facts, Log
+from semel.testing.txn_graph import Moments, cycles, graph_of
+from semel.testing.txn_history import TransactionHistory
+from semel.testing.txn_order import check_order
+from semel.testing.txn_reads import check_reads
+
+ANOMALIES_MAX: Final = 1_000
+
+
+class TransactionReport(Struct, frozen=True):
+    """What was checked, and what was found; no anomalies is good.
+
+    `committed` and `aborted` are what clients were told. What nobody was told is resolved by what
+    is visible. `edges` are those of the dependency graph.
+    """
+
+    anomalies: list[Anomaly]
+    committed: int
+    aborted: int
+    resolved_committed: int
+    resolved_aborted: int
+    reads: int
+    edges: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.committed:,} committed, {self.aborted:,} aborted, unknown resolved as"
+            f" {self.resolved_committed:,} committed and {self.resolved_aborted:,} aborted;"
+            f" {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+        )
+
+
+def check_transactions(
+    history: TransactionHistory,
+    committed: Log,
+    uncommitted: Log,
+    *,
+    positions: Mapping[tuple[str, str], int] | None = None,
+) -> TransactionReport:
+    """Compare a history with what the streams hold at its end, when nothing is open any more.
+
+    `committed` and `uncommitted` have every message of every stream as a reader is given them at
+    read_committed and at read_uncommitted; `positions` where groups stand, by group and stream. At
+    most 1,000 anomalies are listed. Every client must have ended before, and no stream may be
+    trimmed or deleted.
+    """
+    facts = Facts(history, committed, uncommitted, positions or {})
+    moments = Moments(facts)
+    graph, edges = graph_of(moments)
+    checks: tuple[Iterable[Anomaly], ...] = (
+        check_ends(facts),
+        check_order(facts),
+        check_reads(facts),
+        cycles(moments, graph),
+    )
+    anomalies = _listed(checks)
+    outcomes = [each.outcome for each in history.transactions]
+    unknown = [
+        end for end, told in zip(facts.is_committed, outcomes, strict=True) if told == "unknown"
+    ]
+    return TransactionReport(
+        anomalies,
+        committed=outcomes.count("committed"),
+        aborted=outcomes.count("aborted"),
+        resolved_committed=sum(unknown),
+        resolved_aborted=len(unknown) - sum(unknown),
+        reads=sum(1 for _ in facts.reads()),
+        edges=edges,
+    )
+
+
+def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:
+    found: list[Anomaly] = []
+    for anomaly in _all(checks):
+        found.append(anomaly)
+        if len(found) == ANOMALIES_MAX:
+            break
+    return found
+
+
+def _all(checks: Iterable[Iterable[Anomaly]]) -> Iterator[Anomaly]:
+    for check in checks:
+        yield from check

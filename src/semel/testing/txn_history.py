@@ -1,0 +1,172 @@
+"""What clients did in transactions and what they were told, for `check_transactions`.
+
+    history = TransactionHistory()
+    transfer = history.begin("transfer-7", kind="inline")
+    transfer.append("checking", ["7: -10"]).ok()
+    transfer.append("savings", ["7: +10"]).ok()
+    transfer.decide()               # the commit is about to be sent
+    transfer.committed()            # or .aborted(); or nothing, if nobody knows how it ended
+    started_at = history.clock()
+    history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
+
+A transaction is what the application wanted once: the retries of its requests belong to it. Values
+must be unique, so that the streams tell which transaction put each message there.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from time import monotonic_ns
+from typing import Final, Literal
+
+from msgspec import Struct
+
+Kind = Literal["inline", "staged", "one-shot"]
+_Outcome = Literal["committed", "aborted", "unknown"]
+
+
+class TransactionAppend(Struct, eq=False):
+    """One append in a transaction. Without an answer it may have been taken or not."""
+
+    stream: str
+    values: Sequence[Hashable]
+    invoked_at: int
+    clock: Callable[[], int]
+    returned_at: int | None = None
+    is_refused: bool = False
+
+    def ok(self) -> None:
+        """The answer said that the messages are taken."""
+        self.returned_at = self.clock()
+
+    def refuse(self) -> None:
+        """The answer said that the messages were not taken, and will not be."""
+        self.is_refused, self.returned_at = True, self.clock()
+
+
+class TransactionRead(Struct, eq=False):
+    """One answer to a read: these values, of which the first is number `start` of its stream.
+
+    Numbers count what a reader is given, from 0, and know nothing of offsets. `is_up_to_date`: it
+    came to the end of what it may see. `is_committed`: it was made at read_committed.
+    """
+
+    stream: str
+    values: Sequence[Hashable]
+    start: int
+    reader: str
+    invoked_at: int
+    returned_at: int
+    is_up_to_date: bool
+    is_committed: bool
+
+    @property
+    def end(self) -> int:
+        """The number behind the last value."""
+        return self.start + len(self.values)
+
+
+class RecordedTransaction(Struct, eq=False):
+    """One transaction. Until it is told otherwise, nobody knows how it ended.
+
+    `steps` are its appends, and the reads its client made before them, one after another. `moves`
+    are the positions of groups it moves, by group and stream.
+    """
+
+    id: str
+    kind: Kind
+    invoked_at: int
+    clock: Callable[[], int]
+    steps: list[TransactionAppend | TransactionRead] = []
+    moves: dict[tuple[str, str], int] = {}
+    decide_at: int | None = None
+    outcome: _Outcome = "unknown"
+    returned_at: int | None = None
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether its messages have their places before the decision."""
+        return self.kind == "inline"
+
+    def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
+        """Write down that an append begins; of a one-shot commit, what it has for a stream."""
+        step = TransactionAppend(stream, values, self.clock(), self.clock)
+        self.steps.append(step)
+        return step
+
+    def read(
+        self,
+        stream: str,
+        values: Sequence[Hashable],
+        *,
+        start: int,
+        invoked_at: int,
+        is_up_to_date: bool = True,
+    ) -> None:
+        """Write down a read at read_committed on which what comes next in it may depend."""
+        reader = f"transaction {self.id}"
+        self.steps.append(
+            TransactionRead(
+                stream, values, start, reader, invoked_at, self.clock(), is_up_to_date, True
+            )
+        )
+
+    def move(self, group: str, stream: str, to: int) -> None:
+        """Write down that its commit moves a group; `to` is unique for group and stream."""
+        self.moves[group, stream] = to
+
+    def decide(self) -> None:
+        """Write down that the commit is about to be sent."""
+        self.decide_at = self.clock()
+
+    def committed(self) -> None:
+        """The answer said that it is committed."""
+        self.outcome, self.returned_at = "committed", self.clock()
+
+    def aborted(self) -> None:
+        """The answer said that it is aborted, or was refused and is not open any more."""
+        self.outcome, self.returned_at = "aborted", self.clock()
+
+
+class TransactionHistory:
+    """Transactions and reads of any number of streams. Threads may share it.
+
+    `clock` gives integers that never go back and that all clients share.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
+        self.clock: Final = clock
+        self.transactions: Final[list[RecordedTransaction]] = []
+        self.reads: Final[list[TransactionRead]] = []
+
+    def begin(self, id: str, *, kind: Kind = "inline") -> RecordedTransaction:
+        """Write down that a transaction begins; `id` is a name for people."""
+        transaction = RecordedTransaction(id, kind, self.clock(), self.clock)
+        self.transactions.append(transaction)
+        return transaction
+
+    def read(
+        self,
+        stream: str,
+        values: Sequence[Hashable],
+        *,
+        start: int,
+        invoked_at: int,
+        reader: str = "reader",
+        is_up_to_date: bool = True,
+        is_committed: bool = True,
+    ) -> None:
+        """Write down that a read begun at `invoked_at` (`history.clock()`) has returned.
+
+        Reads of one `reader` are made one after another, of whatever streams.
+        """
+        self.reads.append(
+            TransactionRead(
+                stream,
+                values,
+                start,
+                reader,
+                invoked_at,
+                self.clock(),
+                is_up_to_date,
+                is_committed,
+            )
+        )
