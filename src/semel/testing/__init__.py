@@ -1,7 +1,8 @@
 """Tools for tests, of semel's own and of the applications that use it.
 
 A server of one's own: `local()` is a process that may be killed, `InProcessServer` lives in the
-test. A bad network: `FaultProxy` with its `FaultPlan`. A judge: `History` and `check_history`.
+test. A bad network: `FaultProxy` with its `FaultPlan`. A judge: `History` and `check_history`,
+for transactions `TransactionHistory` and `check_transactions`.
 
 And stand-ins for the world: a disk that loses power and a store that fails.
 
@@ -35,11 +36,21 @@ from semel.testing.history import History, Operation, Read
 from semel.testing.in_process import InProcessServer
 from semel.testing.power_loss import CRASH_MODES, SECTOR_BYTES, CrashMode
 from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
+from semel.testing.txn_check import TransactionReport, check_transactions
+from semel.testing.txn_facts import Anomaly
+from semel.testing.txn_history import (
+    Kind,
+    RecordedTransaction,
+    TransactionAppend,
+    TransactionHistory,
+    TransactionRead,
+)
 
 __all__ = [
     "CRASH_MODES",
     "SECTOR_BYTES",
     "Action",
+    "Anomaly",
     "CrashMode",
     "Death",
     "Fail",
@@ -50,13 +61,19 @@ __all__ = [
     "History",
     "InProcessServer",
     "Killed",
+    "Kind",
     "LocalServer",
     "LostSync",
     "NotStarted",
     "Operation",
     "PowerLost",
     "Read",
+    "RecordedTransaction",
     "ShortWrite",
+    "TransactionAppend",
+    "TransactionHistory",
+    "TransactionRead",
+    "TransactionReport",
     "Violation",
     "VirtualDisk",
     "VirtualFile",
@@ -64,6 +81,7 @@ __all__ = [
     "VirtualStore",
     "VirtualWriter",
     "check_history",
+    "check_transactions",
     "local",
     "refuse",
 ]

@@ -1,0 +1,51 @@
+"""Run it: `python -m tests.transactions [--committed N] [--kills N] [--client-kills N] [--seed N]`.
+
+Clients commit transactions of every kind over several streams while the server and some of them are
+killed and half of them have a bad network; others read. In the end the transaction checker judges.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.transactions.judge import Failed
+from tests.transactions.run import Size, run_in_processes
+
+COMMITTED_DEFAULT: Final = 10_000
+KILLS_DEFAULT: Final = 10
+CLIENT_KILLS_DEFAULT: Final = 4
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, check and report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.transactions", description=__doc__)
+    parser.add_argument("--committed", type=int, default=COMMITTED_DEFAULT)
+    parser.add_argument("--kills", type=int, default=KILLS_DEFAULT)
+    parser.add_argument("--client-kills", type=int, default=CLIENT_KILLS_DEFAULT)
+    parser.add_argument("--crews", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_000)
+    size = Size(**vars(parser.parse_args(arguments)))
+    started = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="semel-transactions-") as folder:
+            report = run_in_processes(size, Path(folder))
+    except Failed as failure:
+        sys.stdout.write(f"ANOMALIES with --seed {size.seed}: {failure}\n")
+        return 1
+    except BaseException as error:
+        error.add_note(f"with --seed {size.seed}")
+        raise
+    seconds = time.monotonic() - started
+    sys.stdout.write(
+        f"transactions: {report}; {size.kills} kills of the server and {size.client_kills} of"
+        f" clients; {seconds:.0f} s, seed {size.seed}\n"
+    )
+    is_tested = report.committed >= size.committed and report.aborted and report.resolved_committed
+    return 0 if is_tested else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

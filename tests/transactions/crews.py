@@ -1,0 +1,114 @@
+"""Shares of the run: several clients on threads, and a fault proxy for some of them."""
+
+import threading
+from collections.abc import Callable, MutableSequence
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from semel.testing import Action, FaultPlan, FaultProxy
+from tests.transactions.notes import Notes
+from tests.transactions.readers import WAYS, catch_up, follow
+from tests.transactions.writers import STREAMS, Writer
+
+_KINDS: Final = tuple(action.value for action in Action if action is not Action.PASS)
+_RATE: Final = 0.004
+_WRITERS: Final = 4
+_LOOK_SECONDS: Final = 0.05
+
+
+class Over(Protocol):
+    """An event of threads, or of processes."""
+
+    def wait(self, timeout: float) -> bool: ...
+
+
+class Crew:
+    """Threads; what they raise is raised by `join`."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=self._guard, args=(work, arguments))
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def _guard(self, work: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - raised in the end
+            self.errors.append(error)
+
+
+def _proxy(url: str, random: Random) -> FaultProxy:
+    plan = FaultPlan(
+        dict.fromkeys(_KINDS, _RATE),
+        seed=random.getrandbits(32),
+        delay_seconds=(0.0, 0.1),
+        trickle_seconds=0.0002,
+        reorder_seconds=0.1,
+        stall_seconds=0.5,
+    )
+    return FaultProxy(url, plan)
+
+
+def run_writers(
+    url: str,
+    folder: Path,
+    name: str,
+    seed: int,
+    over: Over,
+    progress: MutableSequence[int],
+    slot: int,
+) -> None:
+    """Commit until it is over; `progress[slot]` counts them. Every second client is unlucky."""
+    random = Random(f"{seed}-{name}")
+    notes = Notes(folder / f"{name}.notes")
+    told = threading.Event()
+    lock = threading.Lock()
+    crew = Crew()
+
+    def on_commit() -> None:
+        with lock:
+            progress[slot] += 1
+
+    with _proxy(url, random) as proxy:
+        for number in range(_WRITERS):
+            where = proxy.url if number % 2 else url
+            mine = Random(random.random())
+            writer = Writer(where, notes, f"{name}.{number}", mine, told, on_commit)
+            crew.start(writer.run)
+        while not (over.wait(_LOOK_SECONDS) or crew.errors):
+            pass
+        told.set()
+        crew.join()
+    notes.close()
+
+
+def run_readers(url: str, folder: Path, seed: int, over: Over) -> None:
+    """Read until it is over, and tail until the streams are closed."""
+    random = Random(f"{seed}-readers")
+    notes = Notes(folder / "readers.notes")
+    told = threading.Event()
+    crew = Crew()
+    with _proxy(url, random) as proxy:
+        for number, where in enumerate((url, proxy.url)):
+            mine = Random(random.random())
+            crew.start(catch_up, where, notes, f"catch-up-{number}", mine, told)
+        for index, stream in enumerate(STREAMS):
+            for way in WAYS:
+                where = proxy.url if index % 3 == 0 else url
+                crew.start(follow, where, notes, stream, way)
+        while not (over.wait(_LOOK_SECONDS) or crew.errors):
+            pass
+        told.set()
+        crew.join()
+    notes.close()

@@ -1,0 +1,144 @@
+"""Who does the work: crews in processes that can be killed, or on threads of this one."""
+
+import multiprocessing
+import threading
+from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from random import Random
+from time import sleep
+from typing import Final, Protocol
+
+from tests.transactions.crews import Crew, run_readers, run_writers
+from tests.transactions.judge import Failed
+
+
+class Hands(Protocol):
+    """The crews of a run."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def start(self) -> None: ...
+
+    def committed(self) -> int: ...
+
+    def kill_a_crew(self, random: Random) -> None: ...
+
+    def require_alive(self) -> None: ...
+
+    def end_writers(self) -> None: ...
+
+    def end_readers(self) -> None: ...
+
+
+class _Flag:
+    """An event between processes that does not mind if one that waits for it is killed."""
+
+    def __init__(self, shared: "Synchronized[int]") -> None:
+        self._shared = shared
+
+    def set(self) -> None:
+        self._shared.value = 1
+
+    def wait(self, timeout: float) -> bool:
+        if not self._shared.value:
+            sleep(timeout)
+        return bool(self._shared.value)
+
+
+class InProcesses:
+    """A process for each crew of writers, and one for the readers."""
+
+    def __init__(self, url: str, folder: Path, crews: int, seed: int) -> None:
+        self.folder: Final = folder
+        self._url = url
+        self._seed = seed
+        self._context = multiprocessing.get_context("spawn")  # a fork would hold the server's pipes
+        self._over = _Flag(self._context.Value("b", 0, lock=False))
+        self._progress = self._context.Array("q", crews, lock=False)
+        self._lives = 0
+        self._crews: list[BaseProcess] = []
+        self._readers: BaseProcess = self._context.Process(
+            target=run_readers, args=(url, folder, seed, self._over)
+        )
+
+    def start(self) -> None:
+        self._readers.start()
+        self._crews = [self._start_crew(slot) for slot in range(len(self._progress))]
+
+    def _start_crew(self, slot: int) -> BaseProcess:
+        name = f"crew{self._lives}"
+        self._lives += 1
+        process = self._context.Process(
+            target=run_writers,
+            args=(self._url, self.folder, name, self._seed, self._over, self._progress, slot),
+        )
+        process.start()
+        return process
+
+    def committed(self) -> int:
+        return sum(self._progress)
+
+    def kill_a_crew(self, random: Random) -> None:
+        """Kill the clients of a crew in the middle of their work; others take their place."""
+        slot = random.randrange(len(self._crews))
+        self._crews[slot].kill()
+        self._crews[slot].join()
+        self._crews[slot] = self._start_crew(slot)
+
+    def require_alive(self) -> None:
+        if not all(each.is_alive() for each in (*self._crews, self._readers)):
+            raise Failed("clients have ended; what they raised is above")
+
+    def end_writers(self) -> None:
+        self._over.set()
+        _join(self._crews)
+
+    def end_readers(self) -> None:
+        _join([self._readers])
+
+
+def _join(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise Failed("clients have failed; what they raised is above")
+
+
+class InThreads:
+    """Threads of this process: nobody can kill them."""
+
+    def __init__(self, url: str, folder: Path, crews: int, seed: int) -> None:
+        self.folder: Final = folder
+        self._url = url
+        self._seed = seed
+        self._over = threading.Event()
+        self._progress = [0] * crews
+        self._writers = Crew()
+        self._readers = Crew()
+
+    def start(self) -> None:
+        self._readers.start(run_readers, self._url, self.folder, self._seed, self._over)
+        for slot in range(len(self._progress)):
+            name = f"crew{slot}"
+            over, progress = self._over, self._progress
+            arguments = (self._url, self.folder, name, self._seed, over, progress, slot)
+            self._writers.start(run_writers, *arguments)
+
+    def committed(self) -> int:
+        return sum(self._progress)
+
+    def kill_a_crew(self, random: Random) -> None:
+        raise NotImplementedError
+
+    def require_alive(self) -> None:
+        for error in (*self._writers.errors, *self._readers.errors):
+            raise error
+
+    def end_writers(self) -> None:
+        self._over.set()
+        self._writers.join()
+
+    def end_readers(self) -> None:
+        self._readers.join()

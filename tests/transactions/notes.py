@@ -1,0 +1,158 @@
+"""What every client writes down, in a file that outlives it; and all of it as one history."""
+
+import os
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, Final
+
+import msgspec
+
+from semel.testing import (
+    Kind,
+    RecordedTransaction,
+    TransactionAppend,
+    TransactionHistory,
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Notes:
+    """A file of what happened and when, one line each. Threads may share it.
+
+    A line is written in one call, so a client that is killed leaves whole lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, id: str, what: str, *details: Any, at: int | None = None) -> None:
+        line = (monotonic_ns() if at is None else at, id, what, details)
+        os.write(self._file, _encode(line) + b"\n")
+
+    def begin(self, id: str, kind: Kind) -> "Noted":
+        self.write(id, "begin", kind)
+        return Noted(self, id)
+
+    def read(
+        self,
+        stream: str,
+        values: Sequence[Hashable],
+        *,
+        start: int,
+        invoked_at: int,
+        reader: str,
+        is_up_to_date: bool,
+        is_committed: bool = True,
+        returned_at: int | None = None,
+    ) -> None:
+        details = (stream, values, start, invoked_at, reader, is_up_to_date, is_committed)
+        self.write("", "read", *details, at=returned_at)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Noted:
+    """One transaction in the notes; the calls of `RecordedTransaction`."""
+
+    def __init__(self, notes: Notes, id: str) -> None:
+        self.id: Final = id
+        self._notes = notes
+
+    def append(self, stream: str, value: str) -> None:
+        self._notes.write(self.id, "append", stream, [value])
+
+    def ok(self) -> None:
+        """The last append was answered."""
+        self._notes.write(self.id, "ok")
+
+    def read(
+        self,
+        stream: str,
+        values: Sequence[str],
+        start: int,
+        invoked_at: int,
+        is_up_to_date: bool,
+    ) -> None:
+        self._notes.write(self.id, "read", stream, values, start, invoked_at, is_up_to_date)
+
+    def move(self, group: str, stream: str, to: int) -> None:
+        self._notes.write(self.id, "move", group, stream, to)
+
+    def decide(self) -> None:
+        self._notes.write(self.id, "decide")
+
+    def committed(self) -> None:
+        self._notes.write(self.id, "committed")
+
+    def aborted(self) -> None:
+        self._notes.write(self.id, "aborted")
+
+
+class _Loader:
+    """Tells a history what the files say, at the times they say."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self.history = TransactionHistory(lambda: self._now)
+        self._transactions: dict[str, RecordedTransaction] = {}
+        self._last: dict[str, TransactionAppend] = {}
+
+    def take(self, line: bytes) -> None:
+        self._now, id, what, details = _decode(line)
+        if what == "begin":
+            self._transactions[id] = self.history.begin(id, kind=details[0])
+        elif not id:
+            self._read(*details)
+        else:
+            self._step(self._transactions[id], what, details)
+
+    def _step(self, transaction: RecordedTransaction, what: str, details: Sequence[Any]) -> None:
+        match what:
+            case "append":
+                self._last[transaction.id] = transaction.append(*details)
+            case "ok":
+                self._last[transaction.id].ok()
+            case "read":
+                stream, values, start, invoked_at, is_up_to_date = details
+                transaction.read(
+                    stream,
+                    values,
+                    start=start,
+                    invoked_at=invoked_at,
+                    is_up_to_date=is_up_to_date,
+                )
+            case _:
+                getattr(transaction, what)(*details)
+
+    def _read(
+        self,
+        stream: str,
+        values: Sequence[Hashable],
+        start: int,
+        invoked_at: int,
+        reader: str,
+        is_up_to_date: bool,
+        is_committed: bool,
+    ) -> None:
+        self.history.read(
+            stream,
+            values,
+            start=start,
+            invoked_at=invoked_at,
+            reader=reader,
+            is_up_to_date=is_up_to_date,
+            is_committed=is_committed,
+        )
+
+
+def load(files: Iterable[Path]) -> TransactionHistory:
+    """Make one history of all notes."""
+    loader = _Loader()
+    for file in sorted(files):
+        for line in file.read_bytes().splitlines():
+            loader.take(line)
+    return loader.history

@@ -1,0 +1,144 @@
+"""The whole run: a server and clients that are killed while they work, and the judgement."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import Final, NamedTuple, Protocol
+
+from semel import Client
+from semel.client.errors import ClientError, StreamInTransaction
+from semel.client.operator_calls import list_transactions
+from semel.client.txn_values import token_of
+from semel.testing import TransactionReport, local
+from tests.transactions.hands import Hands, InProcesses, InThreads
+from tests.transactions.judge import Failed, judge
+from tests.transactions.writers import INPUTS, INPUTS_COUNT, STREAMS
+
+_LOOK_SECONDS: Final = 0.02
+_DOWN_SECONDS_MAX: Final = 0.1
+_SWEEP_SECONDS: Final = 1.0
+_GIVE_UP_SECONDS: Final = 300.0
+_JSON: Final = "application/json"
+
+
+class Size(NamedTuple):
+    """How large a run is; `client_kills` is how many processes of clients are killed."""
+
+    committed: int
+    kills: int
+    client_kills: int
+    crews: int
+    seed: int
+
+
+class Server(Protocol):
+    """Where the clients go; without kills it may be in this process."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class KillableServer(Server, Protocol):
+    """A server in a process of its own."""
+
+    def kill(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+
+def run_in_processes(size: Size, folder: Path) -> TransactionReport:
+    """Run with a process for every crew, some of which are killed."""
+    with local(folder / "data", long_poll_timeout=2) as server:
+        report = _run(size, server, InProcesses(server.url, folder, size.crews, size.seed), server)
+        if server.stderr:
+            raise Failed(f"the server complained: {server.stderr}")
+        return report
+
+
+def run_in_threads(
+    size: Size, folder: Path, server: Server, killable: KillableServer | None = None
+) -> TransactionReport:
+    """Run in this process; no client is killed."""
+    return _run(size, server, InThreads(server.url, folder, size.crews, size.seed), killable)
+
+
+def _run(
+    size: Size, server: Server, hands: Hands, killable: KillableServer | None
+) -> TransactionReport:
+    with Client(server.url) as client:
+        for stream in STREAMS:
+            client.stream(stream).create(_JSON)
+        client.stream(INPUTS).create(_JSON).append_many(range(INPUTS_COUNT))
+        hands.start()
+        try:
+            _disturb(size, client, hands, killable)
+        finally:
+            hands.end_writers()
+            _close_all(client)
+            hands.end_readers()
+        if killable is not None:
+            killable.kill()  # whatever was still on its way is gone
+            killable.restart()
+        return judge(client, hands.folder)
+
+
+def _disturb(size: Size, client: Client, hands: Hands, killable: KillableServer | None) -> None:
+    """Kill at moments spread over the run, until there are enough commits."""
+    random = Random(size.seed)
+    server_moments = _moments(random, size.committed, size.kills)
+    client_moments = _moments(random, size.committed, size.client_kills)
+    give_up_at = monotonic() + _GIVE_UP_SECONDS
+    sweep_at = 0.0
+    while hands.committed() < size.committed or server_moments or client_moments:
+        hands.require_alive()
+        now = monotonic()
+        if now > give_up_at:
+            raise Failed(f"only {hands.committed()} commits in {_GIVE_UP_SECONDS:g} seconds")
+        if killable is not None and server_moments and hands.committed() >= server_moments[0]:
+            del server_moments[0]
+            killable.kill()
+            sleep(random.uniform(0, _DOWN_SECONDS_MAX))
+            killable.restart()
+        if client_moments and hands.committed() >= client_moments[0]:
+            del client_moments[0]
+            hands.kill_a_crew(random)
+        if now > sweep_at:
+            sweep_at = now + _SWEEP_SECONDS
+            _abort_prepared(client)
+        sleep(_LOOK_SECONDS)
+
+
+def _moments(random: Random, committed: int, count: int) -> list[float]:
+    step = committed / max(1, count)
+    return [step * (number + random.random()) for number in range(count)]
+
+
+def _abort_prepared(client: Client) -> None:
+    """End what a client prepared and left, or is about to commit: it waits for ever otherwise."""
+    try:
+        for found in client.run(list_transactions(client.site, "prepared", None)):
+            token = token_of(found["transaction_id"], found["transaction_epoch"])
+            client.abort_prepared(token)
+    except ClientError:
+        pass  # it was committed in between; or at the next sweep
+
+
+def _close_all(client: Client) -> None:
+    """Close the streams, which ends the tails, once the last transaction in each is decided."""
+    streams: Sequence[str] = STREAMS
+    give_up_at = monotonic() + _GIVE_UP_SECONDS
+    while streams and monotonic() < give_up_at:
+        _abort_prepared(client)
+        streams = [stream for stream in streams if not _is_closed(client, stream)]
+        sleep(_LOOK_SECONDS)
+    if streams:
+        raise Failed(f"{streams} cannot be closed")
+
+
+def _is_closed(client: Client, stream: str) -> bool:
+    try:
+        client.stream(stream).close()
+    except StreamInTransaction:
+        return False
+    return True

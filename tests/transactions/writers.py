@@ -1,0 +1,196 @@
+"""Clients that commit transactions of every kind, and write down what they were told."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from random import Random
+from time import monotonic_ns
+from typing import Final
+
+from semel import Client
+from semel.client.errors import (
+    ClientError,
+    Indeterminate,
+    Refused,
+    TransactionAborted,
+    TransactionCommitted,
+    Unavailable,
+)
+from semel.client.transaction import Transaction
+from semel.client.txn_values import READ_COMMITTED
+from semel.testing import Kind
+from tests.transactions.notes import Noted, Notes
+from tests.transactions.pages import Cursor, Line
+
+STREAMS: Final = ("a", "b", "c", "d", "e", "f")
+INPUTS: Final = "inputs"  # where groups move; nobody writes there
+INPUTS_COUNT: Final = 10_000
+
+_KINDS: Final[tuple[Kind, ...]] = ("inline", "staged", "one-shot", "one-shot")
+_READ_SHARE: Final = 0.15
+_MOVE_SHARE: Final = 0.3
+_ABORT_SHARE: Final = 0.06
+_LEFT_SHARE: Final = 0.005  # left open, as by a client that died
+_LATE_SHARE: Final = 0.1  # of those committed: an abort comes after it
+_PREPARE_SHARE: Final = 0.1
+_SHORT_SHARE: Final = 0.01  # of transactions whose deadline is too short
+_SHORT_SECONDS: Final = 0.02
+_DEADLINE_SECONDS: Final = 2.0
+_CALL_SECONDS: Final = (0.3, 10.0, 10.0, 10.0)
+_TRIES_MAX: Final = 3
+
+
+class Writer:
+    """One client, which makes one transaction after another until it is over."""
+
+    def __init__(
+        self,
+        url: str,
+        notes: Notes,
+        name: str,
+        random: Random,
+        over: threading.Event,
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._on_commit = on_commit
+        self._url = url
+        self._notes = notes
+        self._name = name
+        self._random = random
+        self._over = over
+        self._line = Line(url)
+        self._cursors = {stream: Cursor(stream, READ_COMMITTED) for stream in STREAMS}
+        self._count = 0
+        self._moves = 0
+        self._identity = 0
+        self._seq = 0
+
+    def run(self) -> None:
+        with Client(self._url, timeout=10.0) as client:
+            while not self._over.is_set():
+                self._one(client)
+        self._line.close()
+
+    def _one(self, client: Client) -> None:
+        self._count += 1
+        kind = self._random.choice(_KINDS)
+        noted = self._notes.begin(f"{self._name}-{self._count}", kind)
+        if kind == "one-shot":
+            self._one_shot(client, noted)
+        else:
+            self._transact(client, noted, kind)
+
+    # ---- parts of a transaction ------------------------------------------------------------------
+
+    def _appends(self, noted: Noted) -> dict[str, list[str]]:
+        streams = self._random.sample(STREAMS, self._random.randint(1, 3))
+        return {stream: [f"{noted.id}.{stream}"] for stream in streams}
+
+    def _move(self, noted: Noted) -> int | None:
+        if self._random.random() > _MOVE_SHARE or self._moves == INPUTS_COUNT:
+            return None
+        self._moves += 1
+        noted.move(self._name, INPUTS, self._moves)
+        return self._moves
+
+    def _read(self, noted: Noted) -> None:
+        if self._random.random() > _READ_SHARE:
+            return
+        cursor = self._cursors[self._random.choice(STREAMS)]
+        invoked_at = monotonic_ns()
+        page = cursor.read(self._line)
+        if page is None:
+            return
+        noted.read(cursor.stream, page.values, cursor.count, invoked_at, page.is_up_to_date)
+        cursor.move(page)
+
+    def _seconds(self) -> float:
+        return self._random.choice(_CALL_SECONDS)
+
+    # ---- one-shot commits ------------------------------------------------------------------------
+
+    def _one_shot(self, client: Client, noted: Noted) -> None:
+        self._read(noted)
+        appends = self._appends(noted)
+        for stream, values in appends.items():
+            noted.append(stream, values[0])
+        to = self._move(noted)
+        noted.decide()
+        commit = partial(
+            client.commit,
+            producer_id=f"{self._name}-one-shot-{self._identity}",
+            seq=self._seq,
+            appends=appends,
+            offsets={} if to is None else {self._name: {INPUTS: to}},
+        )
+        for _ in range(_TRIES_MAX):
+            with suppress(Unavailable, Indeterminate):
+                commit(timeout=self._seconds())
+                noted.committed()
+                self._on_commit()
+                self._seq += 1
+                return
+        self._identity, self._seq = self._identity + 1, 0  # nobody knows; begin anew
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def _transact(self, client: Client, noted: Noted, kind: Kind) -> None:
+        is_short = self._random.random() < _SHORT_SHARE
+        seconds = _SHORT_SECONDS if is_short else _DEADLINE_SECONDS
+        transaction = client.transaction(noted.id, kind=kind, timeout=seconds)
+        try:
+            transaction.begin()
+            self._fill(transaction, noted)
+            self._end(client, transaction, noted)
+        except TransactionAborted:
+            noted.aborted()
+        except (Unavailable, Indeterminate, Refused):
+            self._give_up(transaction, noted)
+
+    def _fill(self, transaction: Transaction, noted: Noted) -> None:
+        for stream, values in self._appends(noted).items():
+            self._read(noted)
+            noted.append(stream, values[0])
+            transaction.append(stream, values[0], timeout=self._seconds())
+            noted.ok()
+        to = self._move(noted)
+        if to is not None:
+            transaction.commit_offsets(self._name, {INPUTS: to})
+
+    def _end(self, client: Client, transaction: Transaction, noted: Noted) -> None:
+        fate = self._random.random()
+        if fate < _LEFT_SHARE:
+            return
+        if fate < _LEFT_SHARE + _ABORT_SHARE:
+            transaction.abort()
+            noted.aborted()
+            return
+        commit: Callable[..., object] = transaction.commit
+        is_prepared = self._random.random() < _PREPARE_SHARE
+        if is_prepared:
+            commit = partial(client.commit_prepared, transaction.prepare())
+        noted.decide()
+        if not self._is_committed(commit):
+            return
+        noted.committed()
+        self._on_commit()
+        if not is_prepared and self._random.random() < _LATE_SHARE:
+            self._abort_late(transaction)
+
+    def _is_committed(self, commit: Callable[..., object]) -> bool:
+        for _ in range(_TRIES_MAX):
+            with suppress(Unavailable, Indeterminate):
+                commit(timeout=self._seconds())
+                return True
+        return False
+
+    def _abort_late(self, transaction: Transaction) -> None:
+        """Abort what is committed, as a message that was on its way for long would."""
+        with suppress(TransactionCommitted, Unavailable, Indeterminate):
+            transaction.abort()
+
+    def _give_up(self, transaction: Transaction, noted: Noted) -> None:
+        with suppress(ClientError):
+            transaction.abort(timeout=_DEADLINE_SECONDS)
+            noted.aborted()
