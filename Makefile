@@ -43,6 +43,7 @@ demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 test: cover $(NODE) ## the coverage gate, every test, the bad network, then the simulator
 	$(BIN)/python -m pytest -n 2 --durations=15 tests
 	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.transactions
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure core

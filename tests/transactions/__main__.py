@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"transactions: {report}; {size.kills} kills of the server and {size.client_kills} of"
         f" clients; {seconds:.0f} s, seed {size.seed}\n"
     )
-    is_tested = report.committed >= size.committed and report.aborted and report.resolved_committed
+    unknown = report.resolved_committed + report.resolved_aborted
+    is_tested = report.committed >= size.committed and report.aborted and unknown
     return 0 if is_tested else 1
 
 

@@ -1,7 +1,8 @@
 """The end of a run: what all were told, against what the streams and the groups hold."""
 
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from semel import Client
 from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
@@ -18,21 +19,40 @@ class Failed(Exception):
     """A promise was not kept; the message says which."""
 
 
-def judge(client: Client, folder: Path) -> TransactionReport:
-    """Check everything; Failed if anything is wrong."""
+class Evidence(NamedTuple):
+    """What clients were told, and what is there in the end."""
+
+    history: TransactionHistory
+    committed: dict[str, list[Hashable]]
+    uncommitted: dict[str, list[Hashable]]
+    positions: dict[tuple[str, str], int]
+
+    def check(self) -> TransactionReport:
+        """Ask the checker."""
+        history, committed, uncommitted, positions = self
+        return check_transactions(history, committed, uncommitted, positions=positions)
+
+
+def gather(client: Client, folder: Path) -> Evidence:
+    """Load all notes, and read everything."""
     history = load(folder.glob("*.notes"))
     committed = {stream: _values(client, stream, READ_COMMITTED) for stream in STREAMS}
     uncommitted = {stream: _values(client, stream, READ_UNCOMMITTED) for stream in STREAMS}
-    positions = _positions(client, history)
-    report = check_transactions(history, committed, uncommitted, positions=positions)
+    return Evidence(history, committed, uncommitted, _positions(client, history))
+
+
+def judge(evidence: Evidence) -> TransactionReport:
+    """Check everything; Failed if anything is wrong."""
+    report = evidence.check()
     if report.anomalies:
         shown = "\n".join(str(anomaly) for anomaly in report.anomalies[:_SHOWN_MAX])
         raise Failed(f"{report}\n{shown}")
-    _require_whole_tails(history, {stream: len(log) for stream, log in committed.items()})
+    lengths = {stream: len(log) for stream, log in evidence.committed.items()}
+    _require_whole_tails(evidence.history, lengths)
     return report
 
 
-def _values(client: Client, stream: str, isolation: str) -> list[str]:
+def _values(client: Client, stream: str, isolation: str) -> list[Hashable]:
     return [message.value for message in client.stream(stream).read(isolation=isolation)]
 
 

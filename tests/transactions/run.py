@@ -12,7 +12,7 @@ from semel.client.operator_calls import list_transactions
 from semel.client.txn_values import token_of
 from semel.testing import TransactionReport, local
 from tests.transactions.hands import Hands, InProcesses, InThreads
-from tests.transactions.judge import Failed, judge
+from tests.transactions.judge import Evidence, Failed, gather, judge
 from tests.transactions.writers import INPUTS, INPUTS_COUNT, STREAMS
 
 _LOOK_SECONDS: Final = 0.02
@@ -50,7 +50,8 @@ class KillableServer(Server, Protocol):
 def run_in_processes(size: Size, folder: Path) -> TransactionReport:
     """Run with a process for every crew, some of which are killed."""
     with local(folder / "data", long_poll_timeout=2) as server:
-        report = _run(size, server, InProcesses(server.url, folder, size.crews, size.seed), server)
+        hands = InProcesses(server.url, folder, size.crews, size.seed)
+        report = judge(_run(size, server, hands, server))
         if server.stderr:
             raise Failed(f"the server complained: {server.stderr}")
         return report
@@ -58,14 +59,12 @@ def run_in_processes(size: Size, folder: Path) -> TransactionReport:
 
 def run_in_threads(
     size: Size, folder: Path, server: Server, killable: KillableServer | None = None
-) -> TransactionReport:
-    """Run in this process; no client is killed."""
+) -> Evidence:
+    """Run in this process; no client is killed, and nothing is judged."""
     return _run(size, server, InThreads(server.url, folder, size.crews, size.seed), killable)
 
 
-def _run(
-    size: Size, server: Server, hands: Hands, killable: KillableServer | None
-) -> TransactionReport:
+def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | None) -> Evidence:
     with Client(server.url) as client:
         for stream in STREAMS:
             client.stream(stream).create(_JSON)
@@ -80,7 +79,7 @@ def _run(
         if killable is not None:
             killable.kill()  # whatever was still on its way is gone
             killable.restart()
-        return judge(client, hands.folder)
+        return gather(client, hands.folder)
 
 
 def _disturb(size: Size, client: Client, hands: Hands, killable: KillableServer | None) -> None:

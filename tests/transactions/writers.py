@@ -37,7 +37,7 @@ _PREPARE_SHARE: Final = 0.1
 _SHORT_SHARE: Final = 0.01  # of transactions whose deadline is too short
 _SHORT_SECONDS: Final = 0.02
 _DEADLINE_SECONDS: Final = 2.0
-_CALL_SECONDS: Final = (0.3, 10.0, 10.0, 10.0)
+_CALL_SECONDS: Final = (0.1, 10.0, 10.0, 10.0)
 _TRIES_MAX: Final = 3
 
 
@@ -124,7 +124,7 @@ class Writer:
             appends=appends,
             offsets={} if to is None else {self._name: {INPUTS: to}},
         )
-        for _ in range(_TRIES_MAX):
+        for _ in range(self._random.randint(1, _TRIES_MAX)):
             with suppress(Unavailable, Indeterminate):
                 commit(timeout=self._seconds())
                 noted.committed()
@@ -179,7 +179,7 @@ class Writer:
             self._abort_late(transaction)
 
     def _is_committed(self, commit: Callable[..., object]) -> bool:
-        for _ in range(_TRIES_MAX):
+        for _ in range(self._random.randint(1, _TRIES_MAX)):
             with suppress(Unavailable, Indeterminate):
                 commit(timeout=self._seconds())
                 return True

@@ -56,25 +56,29 @@ def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
     return component
 
 
-def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int = 64) -> list[int]:
+def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) -> list[int]:
     """Find a short cycle in a component: the shortest one through its first nodes."""
-    inside = set(component)
-    cycles = (_cycle_from(graph, inside, node) for node in sorted(inside)[:starts_max])
-    return min(cycles, key=len)
+    cycles = (
+        path_between(graph, child, node)
+        for node in sorted(component)[:starts_max]
+        for child in graph[node]
+    )
+    return min((cycle for cycle in cycles if cycle), key=len)
 
 
-def _cycle_from(graph: Graph, inside: set[int], start: int) -> list[int]:
+def path_between(graph: Graph, start: int, end: int) -> list[int]:
+    """Find a shortest way from one node to another, both included; empty if there is none."""
     came_from = {start: start}
     queue = deque([start])
-    while queue:
+    while queue and end not in came_from:
         node = queue.popleft()
         for child in graph[node]:
-            if child == start:
-                cycle = [node]
-                while cycle[-1] != start:
-                    cycle.append(came_from[cycle[-1]])
-                return cycle[::-1]
-            if child in inside and child not in came_from:
+            if child not in came_from:
                 came_from[child] = node
                 queue.append(child)
-    raise ValueError(f"node {start} is on no cycle")
+    if end not in came_from:
+        return []
+    path = [end]
+    while path[-1] != start:
+        path.append(came_from[path[-1]])
+    return path[::-1]

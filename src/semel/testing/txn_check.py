@@ -11,9 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.testing.txn_cycles import cycles, graph_of
 from semel.testing.txn_ends import check_ends
 from semel.testing.txn_facts import Anomaly, Facts, Log
-from semel.testing.txn_graph import Moments, cycles, graph_of
+from semel.testing.txn_graph import Moments
 from semel.testing.txn_history import TransactionHistory
 from semel.testing.txn_order import check_order
 from semel.testing.txn_reads import check_reads

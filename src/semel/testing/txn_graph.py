@@ -18,12 +18,10 @@ not before the decision.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from semel.testing.components import Graph, components, shortest_cycle
-from semel.testing.txn_facts import Anomaly, Facts, Sent, told
+from semel.testing.txn_facts import Facts, Sent, told
 from semel.testing.txn_history import TransactionAppend, TransactionRead
 
 WW: Final = "ww"
@@ -197,73 +195,3 @@ def _cut_ends(facts: Facts) -> dict[str, list[int]]:
 
 def _told_read(read: TransactionRead) -> str:
     return f"a read of {read.stream} up to number {read.end} by {read.reader}"
-
-
-# ---- cycles --------------------------------------------------------------------------------------
-
-
-def graph_of(moments: Moments) -> tuple[Graph, int]:
-    """Build the graph, and count its edges."""
-    graph: list[list[int]] = [[] for _ in range(moments.count)]
-    count = 0
-    for edge in moments.edges():
-        graph[edge.source].append(edge.target)
-        count += 1
-    return graph, count
-
-
-def cycles(moments: Moments, graph: Graph) -> Iterator[Anomaly]:
-    """Name one cycle of each component."""
-    for component in components(graph):
-        yield _named(moments, shortest_cycle(graph, component))
-
-
-def _named(moments: Moments, cycle: Sequence[int]) -> Anomaly:
-    edges = _edges_of(moments, cycle)
-    kinds = [edge.kind for edge in edges]
-    if RW in kinds:
-        name = "G-single" if kinds.count(RW) == 1 else "G2"
-    else:
-        name = "G1c" if WR in kinds else "G0"
-    lines = [f"\n  {number}. {line}" for number, line in enumerate(_lines(moments, edges), 1)]
-    involved = dict.fromkeys(filter(None, map(moments.transaction, cycle)))
-    return Anomaly(
-        name,
-        "each came before the next, and the last before the first:" + "".join(lines),
-        tuple(involved),
-    )
-
-
-def _edges_of(moments: Moments, cycle: Sequence[int]) -> list[Edge]:
-    """Find the edges of a cycle, beginning with something a client did."""
-    start = next(i for i, node in enumerate(cycle) if not moments.is_cut(node))
-    around = [*cycle[start:], *cycle[: start + 1]]
-    wanted = {pair: Edge(*pair, THEN) for pair in pairwise(around)}
-    found = {edge[:2]: edge for edge in moments.edges() if edge[:2] in wanted}
-    return [found[pair] for pair in wanted]
-
-
-def _lines(moments: Moments, edges: Sequence[Edge]) -> Iterator[str]:
-    """Tell a cycle edge by edge; a way through the cuts of a stream is one sentence."""
-    begun: Edge | None = None
-    for edge in edges:
-        into = begun or edge
-        if moments.is_cut(edge.target):
-            begun = into
-            continue
-        begun = None
-        yield _sentence(moments, into, edge.target)
-
-
-def _sentence(moments: Moments, edge: Edge, target: int) -> str:
-    one, other = moments.told(edge.source), moments.told(target)
-    match edge.kind:
-        case "ww":
-            what = f"put {edge.value!r} into {edge.stream}, and behind it {edge.later!r} came by"
-        case "wr":
-            what = f"brought {edge.value!r} into {edge.stream}, which was seen by"
-        case "rw":
-            what = f"did not see {edge.value!r} in {edge.stream}; it was there for"
-        case _:
-            what = "was over before"
-    return f"{one} {what} {other} [{edge.kind}]"

@@ -127,5 +127,5 @@ def test_a_commit_that_forgets_the_positions_is_found(seed: int) -> None:
     world.run(40)
     assume(world.positions)
     where = world.random.choice(sorted(world.positions))
-    world.positions[where] -= 1
-    assert names(world.check()) & {"torn", "G1a"}
+    del world.positions[where]
+    assert "torn" in names(world.check())

@@ -1,0 +1,136 @@
+"""Bugs a server might have, each of which the run must find; and what they are called then."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, Final
+
+import pytest
+
+from semel.broker import broker, seen
+from semel.broker.reader import Reader
+from semel.machine import commits, txn_end
+from semel.machine.draft import Draft
+from semel.machine.group_apply import move_positions
+from semel.machine.rows import TailRow
+from semel.machine.state import State, Stream, Txn, stable_of
+from semel.machine.txn_decide import decide_abort_txn
+from semel.model.commands import Batch
+from semel.model.remembered import COMMITTED, Remembered
+from semel.model.transactions import AbortTxn
+from semel.server import event_stream
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+_SELDOM: Final = 10
+
+
+def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
+    """Read to the tail, whatever is open."""
+
+    def end_of(tail: TailRow, is_committed: bool) -> int:
+        return tail.tail
+
+    for module in (broker, seen, event_stream):
+        patch.setattr(module, "end_of", end_of)
+
+
+def readers_are_given_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Skip nothing."""
+
+    def visible(
+        self: Reader, number: int, offset: int, end: int, *, is_committed: bool
+    ) -> Iterator[tuple[int, int]]:
+        yield offset, end
+
+    patch.setattr(Reader, "_visible", visible)
+
+
+def a_commit_skips_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """Leave the third append of a one-shot commit out."""
+    append = Draft.append
+
+    def skipping(self: Draft, stream: Stream, batch: Batch) -> None:
+        if len(self.sections) < 2:
+            append(self, stream, batch)
+
+    patch.setattr(Draft, "append", skipping)
+
+
+def a_commit_is_written_as_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """Tell a client that its transaction is committed, and abort it."""
+    end, number = Draft.end, count()
+
+    def aborting(self: Draft, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
+        end(self, txn, is_committed=is_committed and next(number) % _SELDOM != 0, reason=reason)
+
+    patch.setattr(Draft, "end", aborting)
+
+
+def an_abort_after_the_commit_counts(patch: pytest.MonkeyPatch) -> None:
+    """Hide what a transaction has committed when an abort of it comes late."""
+    hidden: dict[int, set[int]] = {}
+    visible = Reader._visible
+
+    def deciding(state: State, command: AbortTxn) -> Any:
+        found = command.remembered
+        if isinstance(found, Remembered) and found.decision == COMMITTED:
+            for part in found.result.streams:
+                number = state.by_path[part.path].row.number
+                hidden.setdefault(number, set()).add(part.first_offset)
+        return decide_abort_txn(state, command)
+
+    def hiding(
+        self: Reader, number: int, offset: int, end: int, *, is_committed: bool
+    ) -> Iterator[tuple[int, int]]:
+        for first, last in visible(self, number, offset, end, is_committed=is_committed):
+            for gap in sorted(hidden.get(number, ())):
+                if is_committed and first <= gap < last:
+                    if first < gap:
+                        yield first, gap
+                    first = gap + 1  # noqa: PLW2901 - behind the gap
+            if first < last:
+                yield first, last
+
+    deciders = importlib.import_module("semel.machine.decide")  # not its function
+    patch.setitem(deciders._DECIDERS, AbortTxn, deciding)
+    patch.setattr(Reader, "_visible", hiding)
+
+
+def a_repeated_commit_is_done_again(patch: pytest.MonkeyPatch) -> None:
+    """Do not look at the number of a one-shot commit."""
+    patch.setattr(commits, "_judge_producer", lambda state, command: None)
+
+
+def positions_stay(patch: pytest.MonkeyPatch) -> None:
+    """Now and then, forget the positions of groups when a transaction is committed."""
+    number = count()
+
+    def forgetting(state: State, positions: Any, time_ms: int) -> None:
+        if next(number) % 2:
+            move_positions(state, positions, time_ms)
+
+    patch.setattr(txn_end, "move_positions", forgetting)
+
+
+def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
+    """Hold a stream up after a decision, until the next one."""
+
+    def late(stream: Stream, tail: int) -> int:
+        if stream.row.number % 2:
+            return min(stable_of(stream, tail), max(stream.tail.stable, stream.tail.tail))
+        return stable_of(stream, tail)
+
+    patch.setattr(txn_end, "stable_of", late)
+
+
+# The bug, and the anomalies of which one must be found.
+MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
+    (readers_do_not_wait_for_decisions, "G1a|G1b"),
+    (readers_are_given_what_was_aborted, "G1a"),
+    (a_commit_skips_a_stream, "torn"),
+    (a_commit_is_written_as_an_abort, "lost"),
+    (an_abort_after_the_commit_counts, "torn|lost"),
+    (a_repeated_commit_is_done_again, "duplicate"),
+    (positions_stay, "torn"),
+    (messages_are_seen_stream_by_stream, "torn|stale"),
+)

@@ -1,0 +1,66 @@
+"""A taste of the run for every test run; `python -m tests.transactions` is the whole meal."""
+
+import copy
+import re
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from semel.testing import InProcessServer, TransactionReport, local
+from tests.transactions.alterations import ALTERATIONS, Alteration
+from tests.transactions.judge import Evidence, judge
+from tests.transactions.mutants import MUTANTS, Mutant
+from tests.transactions.notes import load
+from tests.transactions.run import Size, run_in_threads
+
+SEED = time.time_ns() % 1_000_000_000
+pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("transactions")]
+
+
+def require_one(names: str, report: TransactionReport) -> None:
+    found = {anomaly.name for anomaly in report.anomalies}
+    assert any(re.fullmatch(names, name) for name in found), (SEED, found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("transactions")
+
+
+@pytest.fixture(scope="module")
+def evidence(folder: Path) -> Evidence:
+    size = Size(committed=400, kills=2, client_kills=0, crews=1, seed=SEED)
+    with local(folder / "data", long_poll_timeout=2) as server:
+        found = run_in_threads(size, folder, server, server)
+        assert server.stderr == ""
+    return found
+
+
+def test_concurrent_transactions_are_whole_and_isolated_with_a_server_that_is_killed(
+    evidence: Evidence,
+) -> None:
+    report = judge(evidence)
+    assert report.committed >= 400
+    assert report.aborted > 0
+
+
+@pytest.mark.parametrize(("alteration", "names"), ALTERATIONS)
+def test_a_run_that_is_told_wrongly_is_found_out(
+    alteration: Alteration, names: str, evidence: Evidence, folder: Path
+) -> None:
+    history = load(folder.glob("*.notes"))
+    altered = Evidence(history, *copy.deepcopy(evidence[1:]))
+    alteration(altered, Random(SEED))
+    require_one(names, altered.check())
+
+
+@pytest.mark.parametrize(("mutant", "names"), MUTANTS)
+def test_a_server_with_a_bug_is_found_out(
+    mutant: Mutant, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    size = Size(committed=300, kills=0, client_kills=0, crews=1, seed=SEED)
+    with InProcessServer(tmp_path / "data", long_poll_seconds=2) as server:
+        require_one(names, run_in_threads(size, tmp_path, server).check())
