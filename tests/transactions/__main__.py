@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=KILLS_DEFAULT)
     parser.add_argument("--client-kills", type=int, default=CLIENT_KILLS_DEFAULT)
     parser.add_argument("--crews", type=int, default=3)
+    parser.add_argument("--fault-rate", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_000)
     size = Size(**vars(parser.parse_args(arguments)))
     started = time.monotonic()

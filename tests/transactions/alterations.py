@@ -32,7 +32,8 @@ def _remove(evidence: Evidence, append: TransactionAppend) -> None:
 
 
 def _read(evidence: Evidence, random: Random, length: int) -> TransactionRead:
-    return random.choice([read for read in evidence.history.reads if len(read.values) >= length])
+    reads = (read for read in evidence.history.reads if read.is_committed)
+    return random.choice([read for read in reads if len(read.values) >= length])
 
 
 def lose_a_stream(evidence: Evidence, random: Random) -> None:
@@ -95,23 +96,20 @@ def read_what_was_aborted(evidence: Evidence, random: Random) -> None:
 
 
 def end_a_read_early(evidence: Evidence, random: Random) -> None:
-    """Take the last value, known to be committed for long, from a read that had everything."""
+    """Take the last value, known to be committed for long, from reads that had everything.
+
+    From all of them: here and there an older transaction may have held it up, for all we know.
+    """
     ends = {
         value: each.returned_at or _LATE
         for each in evidence.history.transactions
         for value in _values(each)
         if each.outcome == "committed" and len(_appends(each)) > 1
     }
-    fitting = [
-        read
-        for read in evidence.history.reads
-        if read.is_up_to_date
-        and read.is_committed
-        and read.values
-        and ends.get(read.values[-1], _LATE) < read.invoked_at
-    ]
-    read = random.choice(fitting)
-    read.values = read.values[:-1]
+    for read in evidence.history.reads:
+        is_whole = read.is_up_to_date and read.is_committed and read.values
+        if is_whole and ends.get(read.values[-1], _LATE) < read.invoked_at:
+            read.values = read.values[:-1]
 
 
 def read_in_a_circle(evidence: Evidence, random: Random) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, MutableSequence
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from semel.testing import Action, FaultPlan, FaultProxy
 from tests.transactions.notes import Notes
@@ -12,9 +12,17 @@ from tests.transactions.readers import WAYS, catch_up, follow
 from tests.transactions.writers import STREAMS, Writer
 
 _KINDS: Final = tuple(action.value for action in Action if action is not Action.PASS)
-_RATE: Final = 0.004
 _WRITERS: Final = 4
 _LOOK_SECONDS: Final = 0.05
+
+
+class Job(NamedTuple):
+    """What all crews of a run have to know."""
+
+    url: str
+    folder: Path
+    fault_rate: float
+    seed: int
 
 
 class Over(Protocol):
@@ -48,30 +56,28 @@ class Crew:
             self.errors.append(error)
 
 
-def _proxy(url: str, random: Random) -> FaultProxy:
+def _proxy(job: Job, random: Random) -> FaultProxy:
     plan = FaultPlan(
-        dict.fromkeys(_KINDS, _RATE),
+        dict.fromkeys(_KINDS, job.fault_rate),
         seed=random.getrandbits(32),
         delay_seconds=(0.0, 0.1),
         trickle_seconds=0.0002,
         reorder_seconds=0.1,
         stall_seconds=0.5,
     )
-    return FaultProxy(url, plan)
+    return FaultProxy(job.url, plan)
 
 
 def run_writers(
-    url: str,
-    folder: Path,
+    job: Job,
     name: str,
-    seed: int,
     over: Over,
     progress: MutableSequence[int],
     slot: int,
 ) -> None:
     """Commit until it is over; `progress[slot]` counts them. Every second client is unlucky."""
-    random = Random(f"{seed}-{name}")
-    notes = Notes(folder / f"{name}.notes")
+    random = Random(f"{job.seed}-{name}")
+    notes = Notes(job.folder / f"{name}.notes")
     told = threading.Event()
     lock = threading.Lock()
     crew = Crew()
@@ -80,9 +86,9 @@ def run_writers(
         with lock:
             progress[slot] += 1
 
-    with _proxy(url, random) as proxy:
+    with _proxy(job, random) as proxy:
         for number in range(_WRITERS):
-            where = proxy.url if number % 2 else url
+            where = proxy.url if number % 2 else job.url
             mine = Random(random.random())
             writer = Writer(where, notes, f"{name}.{number}", mine, told, on_commit)
             crew.start(writer.run)
@@ -93,19 +99,19 @@ def run_writers(
     notes.close()
 
 
-def run_readers(url: str, folder: Path, seed: int, over: Over) -> None:
+def run_readers(job: Job, over: Over) -> None:
     """Read until it is over, and tail until the streams are closed."""
-    random = Random(f"{seed}-readers")
-    notes = Notes(folder / "readers.notes")
+    random = Random(f"{job.seed}-readers")
+    notes = Notes(job.folder / "readers.notes")
     told = threading.Event()
     crew = Crew()
-    with _proxy(url, random) as proxy:
-        for number, where in enumerate((url, proxy.url)):
+    with _proxy(job, random) as proxy:
+        for number, where in enumerate((job.url, proxy.url)):
             mine = Random(random.random())
             crew.start(catch_up, where, notes, f"catch-up-{number}", mine, told)
         for index, stream in enumerate(STREAMS):
             for way in WAYS:
-                where = proxy.url if index % 3 == 0 else url
+                where = proxy.url if index % 3 == 0 else job.url
                 crew.start(follow, where, notes, stream, way)
         while not (over.wait(_LOOK_SECONDS) or crew.errors):
             pass

@@ -4,12 +4,11 @@ import multiprocessing
 import threading
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import Synchronized
-from pathlib import Path
 from random import Random
 from time import sleep
 from typing import Final, Protocol
 
-from tests.transactions.crews import Crew, run_readers, run_writers
+from tests.transactions.crews import Crew, Job, run_readers, run_writers
 from tests.transactions.judge import Failed
 
 
@@ -17,7 +16,7 @@ class Hands(Protocol):
     """The crews of a run."""
 
     @property
-    def folder(self) -> Path: ...
+    def job(self) -> Job: ...
 
     def start(self) -> None: ...
 
@@ -50,17 +49,15 @@ class _Flag:
 class InProcesses:
     """A process for each crew of writers, and one for the readers."""
 
-    def __init__(self, url: str, folder: Path, crews: int, seed: int) -> None:
-        self.folder: Final = folder
-        self._url = url
-        self._seed = seed
+    def __init__(self, job: Job, crews: int) -> None:
+        self.job: Final = job
         self._context = multiprocessing.get_context("spawn")  # a fork would hold the server's pipes
         self._over = _Flag(self._context.Value("b", 0, lock=False))
         self._progress = self._context.Array("q", crews, lock=False)
         self._lives = 0
         self._crews: list[BaseProcess] = []
         self._readers: BaseProcess = self._context.Process(
-            target=run_readers, args=(url, folder, seed, self._over)
+            target=run_readers, args=(job, self._over)
         )
 
     def start(self) -> None:
@@ -72,7 +69,7 @@ class InProcesses:
         self._lives += 1
         process = self._context.Process(
             target=run_writers,
-            args=(self._url, self.folder, name, self._seed, self._over, self._progress, slot),
+            args=(self.job, name, self._over, self._progress, slot),
         )
         process.start()
         return process
@@ -109,22 +106,18 @@ def _join(processes: list[BaseProcess]) -> None:
 class InThreads:
     """Threads of this process: nobody can kill them."""
 
-    def __init__(self, url: str, folder: Path, crews: int, seed: int) -> None:
-        self.folder: Final = folder
-        self._url = url
-        self._seed = seed
+    def __init__(self, job: Job, crews: int) -> None:
+        self.job: Final = job
         self._over = threading.Event()
         self._progress = [0] * crews
         self._writers = Crew()
         self._readers = Crew()
 
     def start(self) -> None:
-        self._readers.start(run_readers, self._url, self.folder, self._seed, self._over)
+        self._readers.start(run_readers, self.job, self._over)
         for slot in range(len(self._progress)):
             name = f"crew{slot}"
-            over, progress = self._over, self._progress
-            arguments = (self._url, self.folder, name, self._seed, over, progress, slot)
-            self._writers.start(run_writers, *arguments)
+            self._writers.start(run_writers, self.job, name, self._over, self._progress, slot)
 
     def committed(self) -> int:
         return sum(self._progress)

@@ -102,11 +102,11 @@ def a_repeated_commit_is_done_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """Now and then, forget the positions of groups when a transaction is committed."""
+    """Forget the positions of groups when a transaction is committed, nearly always."""
     number = count()
 
     def forgetting(state: State, positions: Any, time_ms: int) -> None:
-        if next(number) % 2:
+        if next(number) % _SELDOM == 0:
             move_positions(state, positions, time_ms)
 
     patch.setattr(txn_end, "move_positions", forgetting)

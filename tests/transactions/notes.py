@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from semel.testing import (
-    Kind,
     RecordedTransaction,
     TransactionAppend,
     TransactionHistory,
+    TransactionKind,
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -32,7 +32,7 @@ class Notes:
         line = (monotonic_ns() if at is None else at, id, what, details)
         os.write(self._file, _encode(line) + b"\n")
 
-    def begin(self, id: str, kind: Kind) -> "Noted":
+    def begin(self, id: str, kind: TransactionKind) -> "Noted":
         self.write(id, "begin", kind)
         return Noted(self, id)
 

@@ -11,6 +11,7 @@ from semel.client.errors import ClientError, StreamInTransaction
 from semel.client.operator_calls import list_transactions
 from semel.client.txn_values import token_of
 from semel.testing import TransactionReport, local
+from tests.transactions.crews import Job
 from tests.transactions.hands import Hands, InProcesses, InThreads
 from tests.transactions.judge import Evidence, Failed, gather, judge
 from tests.transactions.writers import INPUTS, INPUTS_COUNT, STREAMS
@@ -23,12 +24,17 @@ _JSON: Final = "application/json"
 
 
 class Size(NamedTuple):
-    """How large a run is; `client_kills` is how many processes of clients are killed."""
+    """How large a run is.
+
+    `client_kills`: how many processes of clients are killed. `fault_rate`: the share of requests
+    that meet each kind of fault, of the clients that have a bad network.
+    """
 
     committed: int
     kills: int
     client_kills: int
     crews: int
+    fault_rate: float
     seed: int
 
 
@@ -50,7 +56,7 @@ class KillableServer(Server, Protocol):
 def run_in_processes(size: Size, folder: Path) -> TransactionReport:
     """Run with a process for every crew, some of which are killed."""
     with local(folder / "data", long_poll_timeout=2) as server:
-        hands = InProcesses(server.url, folder, size.crews, size.seed)
+        hands = InProcesses(_job(size, server, folder), size.crews)
         report = judge(_run(size, server, hands, server))
         if server.stderr:
             raise Failed(f"the server complained: {server.stderr}")
@@ -61,7 +67,11 @@ def run_in_threads(
     size: Size, folder: Path, server: Server, killable: KillableServer | None = None
 ) -> Evidence:
     """Run in this process; no client is killed, and nothing is judged."""
-    return _run(size, server, InThreads(server.url, folder, size.crews, size.seed), killable)
+    return _run(size, server, InThreads(_job(size, server, folder), size.crews), killable)
+
+
+def _job(size: Size, server: Server, folder: Path) -> Job:
+    return Job(server.url, folder, size.fault_rate, size.seed)
 
 
 def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | None) -> Evidence:
@@ -79,7 +89,7 @@ def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | No
         if killable is not None:
             killable.kill()  # whatever was still on its way is gone
             killable.restart()
-        return gather(client, hands.folder)
+        return gather(client, hands.job.folder)
 
 
 def _disturb(size: Size, client: Client, hands: Hands, killable: KillableServer | None) -> None:

@@ -16,7 +16,8 @@ from tests.transactions.notes import load
 from tests.transactions.run import Size, run_in_threads
 
 SEED = time.time_ns() % 1_000_000_000
-pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("transactions")]
+pytestmark = pytest.mark.crash
+FAULT_RATE = 0.02  # of each kind: much, since there is little time
 
 
 def require_one(names: str, report: TransactionReport) -> None:
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def evidence(folder: Path) -> Evidence:
-    size = Size(committed=400, kills=2, client_kills=0, crews=1, seed=SEED)
+    size = Size(committed=400, kills=2, client_kills=0, crews=1, fault_rate=FAULT_RATE, seed=SEED)
     with local(folder / "data", long_poll_timeout=2) as server:
         found = run_in_threads(size, folder, server, server)
         assert server.stderr == ""
@@ -61,6 +62,6 @@ def test_a_server_with_a_bug_is_found_out(
     mutant: Mutant, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    size = Size(committed=300, kills=0, client_kills=0, crews=1, seed=SEED)
+    size = Size(committed=300, kills=0, client_kills=0, crews=1, fault_rate=FAULT_RATE, seed=SEED)
     with InProcessServer(tmp_path / "data", long_poll_seconds=2) as server:
         require_one(names, run_in_threads(size, tmp_path, server).check())

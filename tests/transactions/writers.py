@@ -19,7 +19,7 @@ from semel.client.errors import (
 )
 from semel.client.transaction import Transaction
 from semel.client.txn_values import READ_COMMITTED
-from semel.testing import Kind
+from semel.testing import TransactionKind
 from tests.transactions.notes import Noted, Notes
 from tests.transactions.pages import Cursor, Line
 
@@ -27,7 +27,7 @@ STREAMS: Final = ("a", "b", "c", "d", "e", "f")
 INPUTS: Final = "inputs"  # where groups move; nobody writes there
 INPUTS_COUNT: Final = 10_000
 
-_KINDS: Final[tuple[Kind, ...]] = ("inline", "staged", "one-shot", "one-shot")
+_KINDS: Final[tuple[TransactionKind, ...]] = ("inline", "staged", "one-shot", "one-shot")
 _READ_SHARE: Final = 0.15
 _MOVE_SHARE: Final = 0.3
 _ABORT_SHARE: Final = 0.06
@@ -135,7 +135,7 @@ class Writer:
 
     # ---- transactions ----------------------------------------------------------------------------
 
-    def _transact(self, client: Client, noted: Noted, kind: Kind) -> None:
+    def _transact(self, client: Client, noted: Noted, kind: TransactionKind) -> None:
         is_short = self._random.random() < _SHORT_SHARE
         seconds = _SHORT_SECONDS if is_short else _DEADLINE_SECONDS
         transaction = client.transaction(noted.id, kind=kind, timeout=seconds)

@@ -39,10 +39,10 @@ from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
 from semel.testing.txn_check import TransactionReport, check_transactions
 from semel.testing.txn_facts import Anomaly
 from semel.testing.txn_history import (
-    Kind,
     RecordedTransaction,
     TransactionAppend,
     TransactionHistory,
+    TransactionKind,
     TransactionRead,
 )
 
@@ -61,7 +61,6 @@ __all__ = [
     "History",
     "InProcessServer",
     "Killed",
-    "Kind",
     "LocalServer",
     "LostSync",
     "NotStarted",
@@ -72,6 +71,7 @@ __all__ = [
     "ShortWrite",
     "TransactionAppend",
     "TransactionHistory",
+    "TransactionKind",
     "TransactionRead",
     "TransactionReport",
     "Violation",

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Kind = Literal["inline", "staged", "one-shot"]
+TransactionKind = Literal["inline", "staged", "one-shot"]
 _Outcome = Literal["committed", "aborted", "unknown"]
 
 
@@ -72,7 +72,7 @@ class RecordedTransaction(Struct, eq=False):
     """
 
     id: str
-    kind: Kind
+    kind: TransactionKind
     invoked_at: int
     clock: Callable[[], int]
     steps: list[TransactionAppend | TransactionRead] = []
@@ -137,7 +137,7 @@ class TransactionHistory:
         self.transactions: Final[list[RecordedTransaction]] = []
         self.reads: Final[list[TransactionRead]] = []
 
-    def begin(self, id: str, *, kind: Kind = "inline") -> RecordedTransaction:
+    def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
         """Write down that a transaction begins; `id` is a name for people."""
         transaction = RecordedTransaction(id, kind, self.clock(), self.clock)
         self.transactions.append(transaction)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from semel.testing.txn_check import ANOMALIES_MAX, TransactionReport, check_transactions
 from semel.testing.txn_facts import Anomaly
-from semel.testing.txn_history import Kind, RecordedTransaction, TransactionHistory
+from semel.testing.txn_history import RecordedTransaction, TransactionHistory, TransactionKind
 from tests.unit.testing.histories import Clock
 from tests.unit.testing.txn_histories import Logs, TxnWorld, names
 
@@ -24,14 +24,18 @@ class Story:
     def __init__(self) -> None:
         self.history = TransactionHistory(Clock())
 
-    def begin(self, id: str, kind: Kind = "staged", **appends: str) -> RecordedTransaction:
+    def begin(
+        self, id: str, kind: TransactionKind = "staged", **appends: str
+    ) -> RecordedTransaction:
         """Begin, and append the letters of each word to the stream of that name."""
         transaction = self.history.begin(id, kind=kind)
         for stream, letters in appends.items():
             transaction.append(stream, list(letters)).ok()
         return transaction
 
-    def commit(self, id: str, kind: Kind = "staged", **appends: str) -> RecordedTransaction:
+    def commit(
+        self, id: str, kind: TransactionKind = "staged", **appends: str
+    ) -> RecordedTransaction:
         transaction = self.begin(id, kind, **appends)
         transaction.decide()
         transaction.committed()

@@ -4,12 +4,12 @@ from collections.abc import Hashable, Iterator
 from random import Random
 
 from semel.testing.txn_check import TransactionReport, check_transactions
-from semel.testing.txn_history import Kind, RecordedTransaction, TransactionHistory
+from semel.testing.txn_history import RecordedTransaction, TransactionHistory, TransactionKind
 from tests.unit.testing.histories import Clock
 
 Logs = dict[str, list[Hashable]]
 STREAMS = ("x", "y", "z")
-KINDS: tuple[Kind, ...] = ("inline", "staged", "one-shot")
+KINDS: tuple[TransactionKind, ...] = ("inline", "staged", "one-shot")
 
 
 def names(report: TransactionReport) -> set[str]:
