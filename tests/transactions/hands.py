@@ -1,6 +1,7 @@
 """Who does the work: crews in processes that can be killed, or on threads of this one."""
 
 import multiprocessing
+import os
 import threading
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import Synchronized
@@ -32,7 +33,10 @@ class Hands(Protocol):
 
 
 class _Flag:
-    """An event between processes that does not mind if one that waits for it is killed."""
+    """An event between processes that does not mind if one that waits for it is killed.
+
+    One that waits ends with the process that has started it, however that ends.
+    """
 
     def __init__(self, shared: "Synchronized[int]") -> None:
         self._shared = shared
@@ -41,6 +45,9 @@ class _Flag:
         self._shared.value = 1
 
     def wait(self, timeout: float) -> bool:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(1)
         if not self._shared.value:
             sleep(timeout)
         return bool(self._shared.value)
@@ -57,7 +64,7 @@ class InProcesses:
         self._lives = 0
         self._crews: list[BaseProcess] = []
         self._readers: BaseProcess = self._context.Process(
-            target=run_readers, args=(job, self._over)
+            target=run_readers, args=(job, self._over), daemon=True
         )
 
     def start(self) -> None:
@@ -70,6 +77,7 @@ class InProcesses:
         process = self._context.Process(
             target=run_writers,
             args=(self.job, name, self._over, self._progress, slot),
+            daemon=True,
         )
         process.start()
         return process

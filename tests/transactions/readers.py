@@ -13,7 +13,7 @@ from tests.transactions.pages import Cursor, Line
 from tests.transactions.writers import STREAMS
 
 WAYS: Final = ("long-poll", "sse")
-_PAUSE_SECONDS: Final = 0.005
+_PAUSE_SECONDS: Final = 0.015
 _UNCOMMITTED_SHARE: Final = 0.1
 
 

@@ -83,9 +83,11 @@ def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | No
         try:
             _disturb(size, client, hands, killable)
         finally:
-            hands.end_writers()
-            _close_all(client)
-            hands.end_readers()
+            try:
+                hands.end_writers()
+            finally:
+                _close_all(client)
+                hands.end_readers()
         if killable is not None:
             killable.kill()  # whatever was still on its way is gone
             killable.restart()

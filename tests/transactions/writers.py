@@ -27,7 +27,13 @@ STREAMS: Final = ("a", "b", "c", "d", "e", "f")
 INPUTS: Final = "inputs"  # where groups move; nobody writes there
 INPUTS_COUNT: Final = 10_000
 
-_KINDS: Final[tuple[TransactionKind, ...]] = ("inline", "staged", "one-shot", "one-shot")
+_KINDS: Final[tuple[TransactionKind, ...]] = (
+    "inline",
+    "staged",
+    "one-shot",
+    "one-shot",
+    "one-shot",
+)
 _READ_SHARE: Final = 0.15
 _MOVE_SHARE: Final = 0.3
 _ABORT_SHARE: Final = 0.06
