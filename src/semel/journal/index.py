@@ -6,7 +6,7 @@ checkpoint store. An entry is only a hint: the frame's own header has the last w
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
@@ -49,12 +49,21 @@ class Chunk(Struct, gc=False, eq=False):
         """The frames' positions, counted from the start of the segment."""
         return array("I", self.entries)[1::2]
 
-    def frames(self, offset: int) -> Iterator[tuple[int, int]]:
-        """List the frames from the one that holds `offset` on: position, and first offset."""
-        offsets = self.offsets
-        start = bisect_right(offsets, offset - self.first) - 1
-        for position, base in zip(self.positions[start:], offsets[start:], strict=True):
+    def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
+        """List the frames that hold `offset` up to `end`: position, and first offset.
+
+        What was aborted cuts reads into many small ranges: it must not cost a copy of the chunk.
+        """
+        entries = range(len(self.entries) // _ENTRY.size)
+        start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
+        stop = bisect_left(entries, end - self.first, key=self._offset_of)
+        some = self.entries[_ENTRY.size * start : _ENTRY.size * stop]
+        for base, position in _ENTRY.iter_unpack(some):
             yield self.segment + position, self.first + base
+
+    def _offset_of(self, entry: int) -> int:
+        base: int = _ENTRY.unpack_from(self.entries, _ENTRY.size * entry)[0]
+        return base
 
 
 def chunk_key(stream: int, first: int) -> bytes:
@@ -138,7 +147,7 @@ class Index:
                     file=f"stream {stream}",
                     position=offset,
                 )
-            yield from chunk.frames(offset)
+            yield from chunk.frames(offset, end)
             offset = chunk.next
 
     def _find(self, stream: int, offset: int) -> Chunk | None:
