@@ -28,6 +28,16 @@ POSITIVE = {
     ("sse", "p50"),
     ("idle", "SSE readers held"),
     ("memory", "streams created"),
+    ("commit", "CPU per commit"),
+    ("commit", "CPU per four appends"),
+    ("commit", "commits"),
+    ("staged", "staging of 40 MiB"),
+    ("staged", "another's append, p99, meanwhile"),
+    ("staged", "another's append, p99, idle"),
+    ("aborted", "start"),
+    ("aborted", "read at read_committed, from start to end"),
+    ("aborted", "HEAD, p50, 2,000 decided"),
+    ("aborted", "read at the end, p50, 2,000 decided"),
     ("pipelined", "one in flight, 10 ms round trip"),
     ("pipelined", "five in flight, 10 ms round trip"),
     ("producer", "Producer, 100-byte JSON messages"),
@@ -44,7 +54,7 @@ POSITIVE = {
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from semel.cli.main import main; main()", "bench"]
     return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=100, check=False
+        [*command, *arguments], capture_output=True, text=True, timeout=200, check=False
     )
 
 
@@ -80,6 +90,14 @@ def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_show
     assert five["ratio"] > 1  # much more; how much is for people to judge
     assert five["target"] == ">= 4.50x"
     assert found["append", "CPU ratio with producer headers"]["target"] == "<= 1.15x"
+
+
+def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:
+    report = json.loads((folder / "report.json").read_bytes())
+    found = {(each["work"], each["name"]): each for each in report["figures"]}
+    assert found["commit", "syncs per commit, one at a time"]["value"] == 1
+    assert found["commit", "CPU per commit"]["target"] == "<= 1.50x"
+    assert found["staged", "memory growth, 40 MiB"]["target"] == "<= 200 MB"
 
 
 def test_a_missing_peer_is_a_line_and_not_a_failure(folder: Path) -> None:

@@ -176,6 +176,11 @@ class Engine:
 
         self._timers.append(self._loop.call_later(seconds, run))
 
+    @property
+    def sync_count(self) -> int:
+        """How often the journal was synced since the start."""
+        return self._writer.sync_count
+
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:

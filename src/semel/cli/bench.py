@@ -18,6 +18,7 @@ from semel.cli.exits import EXIT_UNAVAILABLE, Refused
 
 NAMES: Final = (
     *("append", "one", "batch", "catchup", "sse", "idle", "memory"),
+    *("commit", "staged", "aborted"),
     *("pipelined", "producer", "client"),
 )
 
@@ -61,7 +62,7 @@ def command(
 ) -> None:
     """Measure the server beside its peers: append, one, batch, catchup, sse, idle, memory.
 
-    And its Python client: pipelined, producer, client.
+    Its transactions: commit, staged, aborted. And its Python client: pipelined, producer, client.
 
     Whatever is compared runs in turns on the same work. Targets are those of the design; nothing
     passes or fails by speed.

@@ -37,6 +37,7 @@ class Writer:
         self._reserve_bytes = reserve_bytes
         self._spare: File | None = None
         self._has_reserve = False
+        self.sync_count = 0
 
     def prepare(self) -> Room:
         """Have a spare segment and the reserve ready, as far as the disk has room."""
@@ -127,6 +128,7 @@ class Writer:
             self._file.sync()
         except OSError as error:
             raise _failed(segment_name(self._segment), "sync", error) from error
+        self.sync_count += 1
 
     def _roll(self, part: Part) -> None:
         """Begin the next segment. Its name appears only when all before it is durable.

@@ -32,6 +32,7 @@ def render_metrics(engine: Engine, tally: Tally, *, live_readers: int, gaps_held
     _add(lines, "semel_streams", "gauge", "Streams, forked dead ones too.", len(seen.by_path))
     _add(lines, "semel_journal_durable_bytes", "counter", "Durable watermark.", broker.durable)
     _add(lines, "semel_journal_end_bytes", "counter", "End of the journal.", broker.end)
+    _add(lines, "semel_journal_syncs_total", "counter", "Syncs of the journal.", engine.sync_count)
     _add(lines, "semel_checkpoints_total", "counter", "Checkpoints.", engine.checkpoint_count)
     _add(lines, "semel_disk_full", "gauge", "1 while growth is refused.", int(broker.is_full))
     _add(lines, "semel_live_readers", "gauge", "Long-polls and event streams.", live_readers)

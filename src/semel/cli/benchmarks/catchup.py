@@ -83,23 +83,30 @@ async def _fill(process: Process, options: Options) -> None:
 
 async def _catch_up(process: Process, name: str, *fields: str) -> float:
     """Read to the end; MB/s. A blocking socket is the lightest client there is."""
-    return await asyncio.to_thread(_read_all, process.port, name, fields)
+    total, seconds = await asyncio.to_thread(read_all, process.port, name, fields)
+    return total / seconds / _MB
 
 
-def _read_all(port: int, name: str, fields: tuple[str, ...]) -> float:
+def read_all(
+    port: int, name: str, fields: tuple[str, ...] = (), more: str = ""
+) -> tuple[int, float]:
+    """Read a stream from its start to its end; how many bytes there were, and in what time.
+
+    `more`: of the query.
+    """
     offset, total, is_over = "-1", 0, False
     buffer = bytearray(_BUFFER_BYTES)
     with socket.create_connection((HOST, port)) as line:
         began = time.perf_counter()
         while not is_over:
-            line.sendall(get(f"{stream_url(name)}?offset={offset}", *fields))
+            line.sendall(get(f"{stream_url(name)}?offset={offset}{more}", *fields))
             head, body_bytes = _read_answer(line, buffer)
             following = _NEXT.search(head)
             if following is None:
                 raise BadAnswer("no Stream-Next-Offset")
             offset, total = following[1].decode(), total + body_bytes
             is_over = _UP_TO_DATE.search(head) is not None
-        return total / (time.perf_counter() - began) / _MB
+        return total, time.perf_counter() - began
 
 
 def _read_answer(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
