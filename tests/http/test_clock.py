@@ -42,8 +42,12 @@ class Bed:
         self.clock = clock
         self._server = server
 
-    def ask(self, method: str, target: str, body: bytes = b"", **fields: object) -> Answer:
-        lines = [f"{method} /v1/stream/{target} HTTP/1.1", "Host: h"]
+    def ask(self, method: str, path: str, body: bytes = b"", **fields: object) -> Answer:
+        """Ask for a stream."""
+        return self.call(method, f"stream/{path}", body, **fields)
+
+    def call(self, method: str, target: str, body: bytes = b"", **fields: object) -> Answer:
+        lines = [f"{method} /v1/{target} HTTP/1.1", "Host: h"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         with self._server.connect() as client:
