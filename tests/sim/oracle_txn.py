@@ -2,7 +2,7 @@
 
 from semel.broker.broker import Broker
 from semel.machine import State
-from semel.machine.parts import parts_of
+from semel.machine.parts import chunk_at, parts_of
 from semel.machine.results import unpack_result
 from semel.machine.state import Txn
 from semel.model.outcomes import Outcome
@@ -61,6 +61,7 @@ def _txn_view(txn: Txn) -> dict[str, object]:
         "next_seq": row.next_seq,
         "positions": {(group, stream): to for group, stream, to in row.positions},
         "deleted": row.deleted,
+        "sent": [chunk_at(txn.pages, seq) for seq in range(row.next_seq)],
         "streams": {
             number: (known.first, known.messages, known.chunks)
             for number, known in txn.streams.items()

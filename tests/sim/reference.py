@@ -552,6 +552,7 @@ class Model:
         return plain | {
             "streams": {number: self._share(txn, number) for number in txn.streams},
             "deleted": tuple(sorted(set(txn.deleted))),
+            "sent": [(number, digest >> 32) for number, digest in txn.sent],
         }
 
     def _share(self, txn: Txn, number: int) -> tuple[int, int, int]:

@@ -94,12 +94,15 @@ def _stage(model: "Model", stream: Stream, c: Append, tag: TxnTag, txn: Txn) -> 
             return out.InvalidRequest(name)
     if tag.seq is None:
         return out.InvalidRequest("transaction_seq")
-    answer = _judge_chunk(model, stream, c, tag.seq, txn)
+    answer = _judge_chunk(model, stream, c, tag, tag.seq, txn)
     if answer is not None:
         return answer
     now = model.write(c)
     assert c.batch is not None
     txn.chunks.append(Chunk(tag.seq, stream.number, c.batch))
+    digest = model.digest_claimed(stream, c)
+    assert digest is not None
+    txn.sent.append((stream.number, digest))
     txn.next_seq, txn.touched_ms = tag.seq + 1, now
     if stream.number not in txn.streams:
         txn.streams.append(stream.number)
@@ -108,9 +111,14 @@ def _stage(model: "Model", stream: Stream, c: Append, tag: TxnTag, txn: Txn) -> 
     return txn_out.Staged(txn.next_seq)
 
 
-def _judge_chunk(model: "Model", stream: Stream, c: Append, seq: int, txn: Txn) -> Outcome | None:
+def _judge_chunk(
+    model: "Model", stream: Stream, c: Append, tag: TxnTag, seq: int, txn: Txn
+) -> Outcome | None:
     if seq < txn.next_seq:
-        return out.Duplicate(None, None, stream.is_closed)  # 8
+        is_other = txn.sent[seq] != (stream.number, model.digest_claimed(stream, c))
+        if is_other and tag.is_strict:
+            return out.PayloadMismatch()
+        return out.Duplicate(None, None, stream.is_closed, is_mismatch=is_other)  # 8
     if (refusal := model.closed_or_other_type(stream, c)) is not None:
         return refusal
     if seq > txn.next_seq:

@@ -67,6 +67,7 @@ class Txn:
     streams: list[int] = field(default_factory=list)
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
+    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest, by seq, for good
     next_seq: int = 0
     deleted: list[str] = field(default_factory=list)
 
@@ -119,7 +120,9 @@ class Transactions:
         twin.next_number = self.next_number
         for name, txn in self.open.items():
             new = replace(txn, streams=list(txn.streams), positions=dict(txn.positions))
-            twin.open[name] = replace(new, chunks=list(txn.chunks), deleted=list(txn.deleted))
+            twin.open[name] = replace(
+                new, chunks=list(txn.chunks), sent=list(txn.sent), deleted=list(txn.deleted)
+            )
         twin.notes, twin.aborted = list(self.notes), set(self.aborted)
         twin.positions, twin.commit_seqs = dict(self.positions), dict(self.commit_seqs)
         twin.results = {name: list(held) for name, held in self.results.items()}

@@ -272,7 +272,7 @@ class TxnWorkload:
         path = self._stream_of(model, txn)
         kind, batch = self._body(model.streams.get(path))
         seq = max(0, txn.next_seq + rng.choices([0, -1, 1], [85, 10, 5])[0])
-        tag = TxnTag(name, epoch, self._often(seq, None, rate=0.99))
+        tag = TxnTag(name, epoch, self._often(seq, None, rate=0.99), is_strict=seq % 4 == 3)
         command = Append(path, now_ms, kind, batch, transaction=tag)
         if rng.random() < 0.02:
             command = replace(command, content_type="a/b")

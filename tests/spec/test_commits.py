@@ -299,6 +299,35 @@ def test_a_body_that_is_no_document_is_refused(server: Server, body: bytes) -> N
     assert refusal(answer) == (400, "bad_body")
 
 
+HALVES = {
+    "escaped": rb"\ud800",
+    "escaped low": rb"a\udc00",
+    "before something else": rb"\ud800\u0041",
+    "as bytes": b"\xed\xa0\x80",
+}
+PLACES = {
+    "message": b'"appends": [{"stream": "%s", "messages": ["%s"]}]',
+    "base64": b'"appends": [{"stream": "%s", "messages": [{"base64": "%s"}]}]',
+    "if": b'"if": {"%s": 0, "%s": 0}',
+    "group": b'"offsets": {"%.0s%s": {}}',
+    "transaction": b'"transactions": [{"id": "%.0s%s", "epoch": 1}]',
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(
+    stream: Stream, half: str, place: str, kind: str
+) -> None:
+    stream.create(content_type=kind)
+    who = b'"producer_id": "%s", "producer_epoch": 0, "producer_seq": 0' % fresh("p").encode()
+    what = PLACES[place] % (stream.path.encode(), HALVES[half])
+    answer = stream.server.ask("POST", "/v1/commits", b"{%s, %s}" % (who, what))
+    assert refusal(answer) == (400, "bad_body")
+    assert stream.tail == offset_of(0)
+
+
 # ---- positions -----------------------------------------------------------------------------------
 
 

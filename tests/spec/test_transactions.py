@@ -931,6 +931,22 @@ def test_a_staged_transaction_blocks_nobody_and_commits_in_order(stream: Stream)
     assert committed(stream).body == b"plainab"
 
 
+@pytest.mark.spec("design 7.2")
+def test_a_number_used_for_another_chunk_is_told(stream: Stream, other: Stream) -> None:
+    stream.create()
+    other.create()
+    txn = begun(stream, other, kind="staged")
+    assert txn.stage(stream, b"a", 0).status == 200
+    again = txn.stage(stream, b"a", 0)
+    assert (again.status, "producer-payload-mismatch" in again.headers) == (204, False)
+    for answer in (txn.stage(stream, b"b", 0), txn.stage(other, b"a", 0)):
+        assert (answer.status, answer.headers["producer-payload-mismatch"]) == (204, "true")
+    strict = txn.stage(stream, b"b", 0, producer_strict="true")
+    assert refusal(strict) == (422, "payload_mismatch")
+    assert txn.commit().status == 200
+    assert (committed(stream).body, committed(other).body) == (b"a", b"")
+
+
 # ---- the operator --------------------------------------------------------------------------------
 
 

@@ -453,7 +453,14 @@ def test_chunks_get_their_offsets_from_the_decision() -> None:
     model = model_of(create("s"), create("u"), begin(kind=STAGED))
     assert model.execute(stage(0, b"a")) == txn_out.Staged(1)
     run(model, stage(1, b"b", path="u"), append(b"between"), stage(2, b"c"))
-    assert unchanged(model, stage(1)) == out.Duplicate(None, None, False)
+    assert unchanged(model, stage(1, b"b", path="u")) == out.Duplicate(None, None, False)
+    mismatch = out.Duplicate(None, None, False, is_mismatch=True)
+    assert unchanged(model, stage(1, b"b")) == mismatch
+    other = stage(1, b"other", path="u")
+    assert unchanged(model, other) == mismatch
+    assert other.transaction is not None
+    strict = replace(other, transaction=replace(other.transaction, is_strict=True))
+    assert unchanged(model, strict) == out.PayloadMismatch()
     assert unchanged(model, stage(4)) == out.SequenceGap(3, 4)
     assert stable(model) == 1
     result = Result((StreamResult("s", 1, 3, 2), StreamResult("u", 0, 1, 1)))

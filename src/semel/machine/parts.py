@@ -1,7 +1,8 @@
 """The parts of an open transaction, in pages: a staged one's chunks, an inline one's extents.
 
 A part is 24 bytes: its place (the position of a chunk's frame, or the first offset of an extent),
-its stream, and how many messages it has. Pages are frozen, so that a checkpoint may refer to them.
+its stream, how many messages it has, and of a chunk a digest of those. Pages are frozen, so that a
+checkpoint may refer to them.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import Final
 
 _PART: Final = Layout("<QQII")
 PART_BYTES: Final = _PART.size
-PAGE_BYTES: Final = 256 * PART_BYTES
+_PAGE_PARTS: Final = 256
+PAGE_BYTES: Final = _PAGE_PARTS * PART_BYTES
 
 _EXTENT: Final = Layout("<QQQII")
 EXTENT_BYTES: Final = _EXTENT.size
@@ -19,9 +21,9 @@ assert PART_BYTES == 24
 assert EXTENT_BYTES == 32
 
 
-def push_part(pages: list[bytes], place: int, stream: int, count: int) -> int:
+def push_part(pages: list[bytes], place: int, stream: int, count: int, digest: int = 0) -> int:
     """Add a part; answer the page that changed."""
-    packed = _PART.pack(place, stream, count, 0)
+    packed = _PART.pack(place, stream, count, digest)
     if not pages or len(pages[-1]) >= PAGE_BYTES:
         pages.append(packed)
     else:
@@ -46,6 +48,13 @@ def parts_of(pages: list[bytes]) -> Iterator[tuple[int, int, int]]:
     for page in pages:
         for place, stream, count, _ in _PART.iter_unpack(page):
             yield place, stream, count
+
+
+def chunk_at(pages: list[bytes], seq: int) -> tuple[int, int]:
+    """Find the stream and the digest of a staged transaction's chunk by its number."""
+    page, part = divmod(seq, _PAGE_PARTS)
+    _, stream, _, digest = _PART.unpack_from(pages[page], part * PART_BYTES)
+    return stream, digest
 
 
 def places_of(page: bytes) -> set[int]:

@@ -9,6 +9,7 @@ from semel.machine.claims import last_receipt
 from semel.machine.events import STAGED, Mark, Section, TxnPublished
 from semel.machine.parts import push_extent, push_part
 from semel.machine.rows import ProducerRow
+from semel.machine.sections import digest_of_chunk
 from semel.machine.sessions import older_sessions
 from semel.machine.state import State, Stream, Txn, add_transaction, know_stream, open_in
 from semel.machine.txn_end import end_transactions, register, set_tail
@@ -92,7 +93,8 @@ def apply_staged(
     know_stream(state.by_number[number], event.txn)
     old = txn.streams.get(number, TxnStreamRow())
     _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
-    _note_page(state, txn, push_part(txn.pages, lsn, number, count))
+    page = push_part(txn.pages, lsn, number, count, digest_of_chunk(section))
+    _note_page(state, txn, page)
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)

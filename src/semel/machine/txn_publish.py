@@ -3,6 +3,7 @@
 from semel.machine import receipts
 from semel.machine.checks import digest_of_append, refuse_content, refuse_room, refuse_stream
 from semel.machine.events import STAGED, Decision, Mark, StreamAppended, TxnPublished
+from semel.machine.parts import chunk_at
 from semel.machine.producers import highest_seq, identity, latest_seq, repeat_of
 from semel.machine.rows import ProducerRow
 from semel.machine.sections import section_of
@@ -18,6 +19,7 @@ from semel.model.outcomes import (
     InvalidRequest,
     LimitReached,
     Outcome,
+    PayloadMismatch,
     SequenceGap,
 )
 from semel.model.remembered import Remembered
@@ -177,7 +179,7 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
         return Decision(InvalidRequest("transaction_seq"))
     expected = txn.row.next_seq
     if tag.seq < expected:
-        return Decision(Duplicate(None, None, stream.tail.is_closed))  # 8
+        return Decision(_repeat_of_chunk(txn, stream, command, tag))  # 8
     refusal = refuse_stream(state, stream, command)
     if refusal is None and tag.seq > expected:
         refusal = SequenceGap(expected, tag.seq)  # 11
@@ -191,3 +193,13 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     section = section_of(row.number, 0, batch, row.content_type, STAGED)
     event = ChunkStaged(txn.row.number, tag.seq)
     return Decision(Staged(expected + 1), event, (section,), grows=True)
+
+
+def _repeat_of_chunk(txn: Txn, stream: Stream, command: Append, tag: TxnTag) -> Outcome:
+    """Answer a chunk whose number was used: it had no offsets then, and has none now."""
+    assert tag.seq is not None
+    digest = digest_of_append(stream, command) >> 32
+    is_equal = chunk_at(txn.pages, tag.seq) == (stream.row.number, digest)
+    if tag.is_strict and not is_equal:
+        return PayloadMismatch()
+    return Duplicate(None, None, stream.tail.is_closed, is_mismatch=not is_equal)

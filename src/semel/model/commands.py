@@ -49,12 +49,14 @@ class ProducerTag(Struct, frozen=True, gc=False):
 class TxnTag(Struct, frozen=True, gc=False):
     """The transaction an append claims to be part of; `seq` numbers the chunks of a staged one.
 
-    The last two are facts: the outcome of it, and the epoch of the id's newest outcome.
+    `is_strict`: a chunk that differs from the one stored under its number is refused. The last two
+    are facts: the outcome of it, and the epoch of the id's newest outcome.
     """
 
     id: str
     epoch: int
     seq: int | None = None
+    is_strict: bool = False
     remembered: Remembered | None = None
     last_epoch: int = 0
 

@@ -12,6 +12,9 @@ from semel.wire.problems import BadRequest, Problem, bad_header
 # Lower-case names; a value that came twice is joined with ", "; bytes above ASCII are Latin-1.
 Headers = Mapping[str, str]
 
+# Repeats that differ from what is stored are refused.
+STRICT: Final = "producer-strict"
+
 # Headers whose second value would have to be dropped in silence.
 SINGLE: Final = frozenset(
     {
@@ -30,7 +33,7 @@ SINGLE: Final = frozenset(
         "producer-session",
         "producer-mode",
         "producer-cursor",
-        "producer-strict",
+        STRICT,
         "stream-dedup",
         "x-producer-id",
         "x-producer-epoch",

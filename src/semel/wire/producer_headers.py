@@ -10,7 +10,7 @@ from typing import Final
 
 from semel.model.commands import DENSE, SPARSE, ProducerTag
 from semel.model.limits import CURSOR_BYTES_MAX, PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
-from semel.wire.headers import Headers, read_flag, read_number, read_range, read_text
+from semel.wire.headers import STRICT, Headers, read_flag, read_number, read_range, read_text
 from semel.wire.problems import bad_header, bad_request
 
 _ID: Final = "producer-id"
@@ -19,7 +19,6 @@ _SEQ: Final = "producer-seq"
 _SESSION: Final = "producer-session"
 _MODE: Final = "producer-mode"
 _CURSOR: Final = "producer-cursor"
-_STRICT: Final = "producer-strict"
 _X_ID: Final = "x-producer-id"
 _X_EPOCH: Final = "x-producer-epoch"
 _X_SEQ: Final = "x-producer-seq"
@@ -40,7 +39,7 @@ def parse_producer(
     """Read the producer headers of an append; None if there are none."""
     if _ANY.isdisjoint(headers):
         return None
-    is_strict = is_strict or read_flag(headers, _STRICT)
+    is_strict = is_strict or read_flag(headers, STRICT)
     if not speaks_x(headers):
         return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
     if not _OURS.isdisjoint(headers):

@@ -127,7 +127,7 @@ def _plan_post(
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
     if key is not None and producer is not None:
         raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
-    transaction = parse_transaction(headers)
+    transaction = parse_transaction(headers, is_strict=is_strict)
     stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
     if_match = read_if_match(headers)
     is_closing = read_flag(headers, "stream-closed")

@@ -182,9 +182,10 @@ def append_lines(outcome: Appended) -> tuple[int, bytes]:
 
 def _duplicate_headers(outcome: Duplicate, command: Append) -> Fields:
     headers: Fields = []
-    if command.transaction is not None and command.transaction.seq is not None:
-        return headers  # a chunk has no offset before its transaction is decided
-    if outcome.next_offset is None:
+    is_chunk = command.transaction is not None and command.transaction.seq is not None
+    if is_chunk:
+        pass  # it has no offset before its transaction is decided
+    elif outcome.next_offset is None:
         headers.append(("Producer-Receipt", "expired"))
     else:
         headers.append(("Stream-Next-Offset", print_offset(outcome.next_offset)))

@@ -1,9 +1,12 @@
 """Messages inside transactions: inline ones with offsets, staged ones without."""
 
+import struct
+
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
 from semel.model.commands import (
+    Batch,
     Delete,
     ExpireProducer,
     ForgetProducer,
@@ -98,7 +101,7 @@ def test_an_outcome_is_believed_for_seven_days_and_only_of_that_transaction() ->
     assert machine.execute(publish(0, now=week - 1)) == InvalidTxnState(ABORTED)
     assert machine.execute(publish(0, now=week)) == UnknownTransaction()
     fact, last = machine.facts("t", 1)
-    wrong = replace(publish(0), transaction=TxnTag("u", 1, None, fact, last))
+    wrong = replace(publish(0), transaction=TxnTag("u", 1, remembered=fact, last_epoch=last))
     assert unchanged(machine, wrong) == UnknownTransaction()
 
 
@@ -413,9 +416,31 @@ def test_chunks_have_no_offsets_and_hold_nobody_up() -> None:
 
 def test_chunks_are_numbered_without_gaps() -> None:
     machine = txn_machine(stage(), chunk(0))
-    assert unchanged(machine, chunk(0, b"other")) == Duplicate(None, None, False)
+    assert unchanged(machine, chunk(0)) == Duplicate(None, None, False)
     assert unchanged(machine, chunk(2)) == SequenceGap(1, 2)
     assert unchanged(machine, chunk(None)) == InvalidRequest("transaction_seq")
+
+
+def test_a_chunk_that_differs_from_the_one_of_its_number_is_told_apart() -> None:
+    machine = txn_machine(stage(), *(chunk(seq, b"%d" % seq) for seq in range(300)))
+    mismatch = Duplicate(None, None, False, is_mismatch=True)
+    for seq in (0, 1, 255, 256, 299):
+        assert unchanged(machine, chunk(seq, b"%d" % seq)) == Duplicate(None, None, False)
+        other = chunk(seq, b"other")
+        assert unchanged(machine, other) == mismatch
+        assert unchanged(machine, chunk(seq, b"%d" % seq, path="r")) == mismatch
+        assert unchanged(machine, chunk(seq, None, error="bad")) == mismatch
+        assert other.transaction is not None
+        strict = replace(other, transaction=replace(other.transaction, is_strict=True))
+        assert unchanged(machine, strict) == PayloadMismatch()
+
+
+def test_chunks_of_the_same_bytes_differ_in_where_messages_end() -> None:
+    first, other = (Batch(b"abc", 2, struct.pack("<II", *ends)) for ends in ((2, 1), (1, 2)))
+    machine = txn_machine(stage(), chunk(0, first))
+    assert unchanged(machine, chunk(0, first)) == Duplicate(None, None, False)
+    mismatch = Duplicate(None, None, False, is_mismatch=True)
+    assert unchanged(machine, chunk(0, other)) == mismatch
 
 
 def test_chunks_take_no_producer_and_no_precondition() -> None:

@@ -500,6 +500,8 @@ def test_a_chunk_has_no_offset() -> None:
     assert (response.status, response.headers) == (200, [("Transaction-Next-Seq", "1")])
     again = post_response(out.Duplicate(None, None, False), chunk)
     assert (again.status, again.headers) == (204, [])
+    other = post_response(out.Duplicate(None, None, False, is_mismatch=True), chunk)
+    assert (other.status, other.headers) == (204, [("Producer-Payload-Mismatch", "true")])
     inline = posted(
         transaction_id="t",
         transaction_epoch="1",

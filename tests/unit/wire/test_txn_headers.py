@@ -16,6 +16,8 @@ def test_an_append_names_its_transaction() -> None:
     assert inline.transaction == TxnTag("t", 3)
     staged = posted(transaction_id="t", transaction_epoch="3", transaction_seq="007")
     assert staged.transaction == TxnTag("t", 3, 7)
+    strict = {"transaction_id": "t", "transaction_epoch": "3", "producer_strict": "true"}
+    assert posted(**strict, transaction_seq="7").transaction == TxnTag("t", 3, 7, is_strict=True)
 
 
 @pytest.mark.parametrize(
