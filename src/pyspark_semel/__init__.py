@@ -1,1 +1,5 @@
-"""Where Spark looks for the format "semel"; its source arrives with the Spark step."""
+"""Where Spark looks for the format "semel": it imports every package named `pyspark_...`."""
+
+from semel.spark.data_source import SemelDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

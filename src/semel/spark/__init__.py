@@ -1,0 +1,44 @@
+"""Spark reads and writes streams: `format("semel")`, exactly once from stream to stream.
+
+Importing this package does not import Spark; what is named here is loaded when it is first asked
+for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from semel.spark.foreach import commit_batch
+    from semel.spark.java import ensure_java
+    from semel.spark.sessions import register, session
+
+__all__ = ["commit_batch", "ensure_java", "register", "session"]
+
+_HOMES: Final = {
+    "commit_batch": "semel.spark.foreach",
+    "ensure_java": "semel.spark.java",
+    "register": "semel.spark.sessions",
+    "session": "semel.spark.sessions",
+}
+_EXTRA: Final = ("pandas", "pyarrow", "pyspark")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is named here when it is first asked for."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'semel.spark' has no attribute {name!r}")
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        raise ModuleNotFoundError(
+            f"{missing} is not installed; run: pip install 'semel[spark]'", name=missing
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Name what can be loaded, too."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,57 @@
+"""The format "semel" as Spark sees it: one class that hands each request to its reader or writer.
+
+Spark imports this module in every planning process, so it loads only what is asked for.
+"""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+
+class SemelDataSource(DataSource):
+    """`spark.read`, `readStream`, `write` and `writeStream` with `.format("semel")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Say what stands in `.format(...)`."""
+        return "semel"
+
+    def schema(self) -> StructType:
+        """Name the columns of a read that gives no schema of its own."""
+        from semel.spark.columns import source_schema
+        from semel.spark.options import parse_source
+
+        return source_schema(parse_source(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a range once."""
+        from semel.spark.batch_reader import BatchReader
+        from semel.spark.options import parse_source
+
+        return BatchReader(parse_source(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Read for ever, batch after batch."""
+        from semel.spark.options import parse_source
+        from semel.spark.stream_reader import StreamReader
+
+        return StreamReader(parse_source(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Write a frame once."""
+        from semel.spark.batch_writer import BatchWriter
+        from semel.spark.options import parse_sink
+
+        return BatchWriter(parse_sink(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Write for ever, batch after batch."""
+        from semel.spark.options import parse_sink
+        from semel.spark.stream_writer import StreamWriter
+
+        return StreamWriter(parse_sink(self.options), schema, overwrite)

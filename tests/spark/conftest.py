@@ -1,0 +1,63 @@
+"""One Spark session and one server for all tests that need a JVM.
+
+They run in one process, one after another: `make test` gives them a step of their own.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from semel import Client
+from semel.spark.java import JavaMissing, ensure_java
+from semel.spark.sessions import session
+from tests.spec.process import Server, Stream, sound_server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM and its helpers take their time on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """Where Java is; without one the test is skipped, and says so."""
+    try:
+        return str(ensure_java())
+    except JavaMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, four attempts of a task, small shuffles, a JVM that starts quickly."""
+    del java
+    it = session(
+        "tests",
+        "local[2,4]",
+        driver_extraJavaOptions="-XX:TieredStopAtLevel=1",
+        sql_shuffle_partitions=2,
+        sql_warehouse_dir=tmp_path_factory.mktemp("warehouse"),
+    )
+    yield it
+    it.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with sound_server(tmp_path_factory.mktemp("spark") / "data") as it:
+        yield it
+
+
+@pytest.fixture
+def stream(server: Server) -> Stream:
+    """A path nobody has used."""
+    return server.stream()
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as it:
+        yield it
