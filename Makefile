@@ -6,6 +6,12 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE  := $(wildcard src tests bench)
 
+# What the tests and the demo need. Java comes along, for machines that have none.
+EXTRAS := dev,spark,pipelines,delta,postgres,spark-jre
+
+# A part of `make test`, which says its seconds at its end.
+PART := $(BIN)/python -m tests.parts
+
 # The public conformance suite, the official client and the reference server run on node; without
 # node their tests are skipped.
 NODE := build/conformance/.installed build/interop/.installed
@@ -14,7 +20,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test cover check format rows sim bench clean
+.PHONY: help install demo test cover spark check format rows sim bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +28,9 @@ help: ## list the targets
 install: $(STAMP) ## create .venv and install the project into it
 
 $(STAMP): pyproject.toml
-	@echo "installing into $(VENV) (a minute on a fresh machine)"
+	@echo "installing into $(VENV) (minutes on a fresh machine: Spark alone is a download of 456 MB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
 # No lock file: it would record where the packages were downloaded.
@@ -40,15 +46,22 @@ build/conformance/.installed: tests/conformance/suite.test.mjs
 demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
 	@$(BIN)/semel demo --force
 
-test: cover $(NODE) ## the coverage gate, every test, the bad network, then the simulator
-	$(BIN)/python -m pytest -n 2 --durations=15 tests
-	$(BIN)/python -m tests.faults
-	$(BIN)/python -m tests.transactions
-	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+test: $(STAMP) $(NODE) ## the coverage gate, every test, Spark, the bad network, the simulator
+	@rm -f build/parts.txt
+	@$(PART) cover $(MAKE) cover
+	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/spark tests
+	@$(PART) spark $(MAKE) spark
+	@$(PART) faults $(BIN)/python -m tests.faults
+	@$(PART) transactions $(BIN)/python -m tests.transactions
+	@$(PART) sim $(BIN)/python -m tests.sim --seeds $(SEEDS)
+	@$(PART)
 
 cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure core
 	$(BIN)/python -m coverage run -m pytest -q tests/unit
 	$(BIN)/python -m coverage report --include='$(PROVEN)' --fail-under=100
+
+spark: $(STAMP) ## the tests that need a JVM, one after another in one session
+	$(BIN)/python -m pytest --durations=15 tests/spark
 
 check: $(STAMP) ## lint, format, types and the direction of imports
 	$(BIN)/ruff check .

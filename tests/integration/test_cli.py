@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.environment import Check
 from semel.cli.main import cli
 from semel.model.commands import Append, Batch, Create
 
@@ -169,7 +168,6 @@ def test_a_checkpoint_that_kills_its_reader_ends_with_65(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = subprocess.CompletedProcess[bytes]([], -11)
-    monkeypatch.setattr("semel.cli.environment._check_java", lambda: Check("java", "info", ""))
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_extra: dead)
     result = doctor("--verify", "--data", data)
     assert result.exit_code == 65

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,6 @@ import pytest
 from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.client import Stream
-from semel.client.producer import Producer
 from semel.client.producer_batches import BatchAck, FailedBatch
 from semel.client.producer_opening import ProducerOptions
 from semel.model.limits import RECEIPTS_DEFAULT
@@ -259,42 +259,57 @@ def test_a_program_that_forgets_to_close_is_told_what_is_lost(
     assert b"1000 messages are not acknowledged" in ended.stderr
 
 
-def test_a_fork_refuses_its_parents_producer_and_makes_its_own_connections(
-    client: Client, orders: Stream
-) -> None:
-    reader, writer = os.pipe()
-    with orders.producer("p") as producer, os.fdopen(reader, "rb") as told:
-        producer.append("parent")
-        producer.flush()
-        before = idle_ports(client)
-        child = os.fork()
-        if child == 0:
-            os.write(writer, told_by_fork(producer, client, orders))
-            os._exit(0)
-        os.close(writer)
-        os.waitpid(child, 0)
-        refused, port = told.read().split()
-        producer.append("parent again")
-    assert refused == b"3"
-    assert before and int(port) not in before
-    assert values(orders) == ["parent", "child", "parent again"]
+# In a program of its own: whatever goes wrong in a fork, it must not run on as a second pytest.
+FORKING = """
+import os, sys, semel
 
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except RuntimeError:
+        return 1
+    return 0
 
-def told_by_fork(producer: Producer, client: Client, orders: Stream) -> bytes:
-    """How many calls of the producer were refused, and the port the fork talks from."""
-    refused = 0
-    calls: list[Callable[[int], None]] = [producer.append, producer.append, producer.flush]
-    for call in calls:
-        try:
-            call(1)
-        except RuntimeError:
-            refused += 1
-    orders.append("child")
-    return b"%d %d" % (refused, *idle_ports(client))
-
-
-def idle_ports(client: Client) -> list[int]:
+def ports():
     return [line.line.getsockname()[1] for line in client.driver._idle]
+
+client = semel.Client(sys.argv[1])
+orders = client.stream(sys.argv[2])
+with orders.producer("p") as producer:
+    producer.append("parent")
+    producer.flush()
+    before = ports()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            count = refused(producer.append, 1) + refused(producer.append, 1)
+            count += refused(producer.flush)
+            orders.append("child")
+            print("refused", count, "own", not set(ports()) & set(before), flush=True)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    producer.append("parent again")
+print("had", len(before), "ended", status)
+"""
+
+
+def test_a_fork_refuses_its_parents_producer_and_makes_its_own_connections(
+    server: Server, orders: Stream
+) -> None:
+    command = [sys.executable, "-c", FORKING, server.url, orders.path]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        try:
+            said, _ = program.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # a fork that hangs, too
+    assert said.splitlines() == ["refused 3 own True", "had 1 ended 0"]
+    assert values(orders) == ["parent", "child", "parent again"]
 
 
 # ---- again -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from semel.cli.environment import Check, check_environment, check_space
 from semel.cli.exits import EXIT_CORRUPT, EXIT_DISK, EXIT_NO_INPUT, EXIT_UNAVAILABLE, Refused
 from semel.cli.progress import Steps
 from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, open_store
+from semel.cli.spark_checks import check_spark
 from semel.cli.text import printable, size_text
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.identity import IDENTITY_NAME
@@ -28,7 +29,7 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 @click.option("--verify", "is_deep", is_flag=True, help="Read all of it and check every byte.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
-    """Check this machine and, with --data, a data directory.
+    """Check this machine, Spark on it too, or with --data the machine and a data directory.
 
     Nothing is written and no lock is needed. Exit codes: 0 all is well, 65 the data is corrupt,
     66 there is no such directory, 69 something semel needs is missing.
@@ -37,7 +38,9 @@ def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
         raise Refused("--verify needs a directory: semel doctor --verify --data DIR")
     checks = check_environment()
     overview = report = None
-    if data is not None:
+    if data is None:
+        checks.extend(check_spark())
+    else:
         _check_directory(data)
         checks.append(check_space(data))
         overview = look_at(data)
@@ -119,11 +122,11 @@ def _print(
     path: str | None, checks: list[Check], overview: Overview | None, report: Report | None
 ) -> None:
     console = Console(highlight=False)
-    table = Table(box=None, show_header=False, pad_edge=False)
+    width = max(len(check.name) for check in checks)
     for check in checks:
-        status = Text(check.status, style=_STYLES[check.status])
-        table.add_row(status, check.name, Text(printable(check.detail)))
-    console.print(table)
+        line = Text(f"{check.status:<6}", style=_STYLES[check.status])
+        line.append(f"{check.name:<{width}}  {printable(check.detail)}", style="default")
+        console.print(line, soft_wrap=True)  # a command that cures must stay whole
     if report is not None:
         console.print()
         console.print(_totals(report))

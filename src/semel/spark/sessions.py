@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from semel.spark.data_source import SemelDataSource
 from semel.spark.java import ensure_java
+from semel.spark.pythons import check_worker_python
 
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",  # as the timestamps of messages
@@ -23,7 +24,7 @@ LOCAL_DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "4",  # Spark's own 200 make each small batch slow
 }
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
-_LOGS: Final = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
+_LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
@@ -32,64 +33,41 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
     `conf` sets Spark's configuration. A keyword stands for the name with dots for underscores and
     `spark.` in front: `sql_shuffle_partitions=8`. A name that has dots is taken as it is:
     `**{"spark.sql.shuffle.partitions": 8}`. A session that runs is returned whatever `app` and
-    `master` say, with `conf` set on it; what cannot be set while it runs is an error.
+    `master` say, with `conf` set on it; what cannot be set while it runs is an error. After
+    `stop()` a new one is made, in the same JVM: only options of the JVM itself stay as they were.
 
     The default master runs on all cores and tries a task four times; plain `local[*]` gives up at
     the first failure of a task.
     """
     named = {_name(key): _text(value) for key, value in conf.items()}
     running = _running()
-    if running is not None:
-        return _changed(running, named)
+    spark = _start(app, master, named) if running is None else _changed(running, named)
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("semel")` known to a session that did not find it by itself.
+
+    Spark finds it where its Python can import `pyspark_semel`, unless another package whose name
+    begins with `pyspark_` is broken. A session whose tasks would run another Python is refused.
+    """
+    if str(spark.sparkContext.master).startswith("local"):
+        check_worker_python(spark.sparkContext.pythonExec)
+    spark.dataSource.register(SemelDataSource)
+
+
+def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     if SparkContext._gateway is None:  # afterwards the JVM has its environment
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **named}
-    settings[_OPTIONS] = f"{_LOGS} {settings.get(_OPTIONS, '')}".strip()
+    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **conf}
+    settings[_OPTIONS] = f"-Dlog4j2.configurationFile={_LOGS} {settings.get(_OPTIONS, '')}".strip()
     builder = SparkSession.Builder().appName(app).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("semel")` known to this session.
-
-    Spark finds it by itself, unless another package named `pyspark_...` is broken.
-    """
-    spark.dataSource.register(SemelDataSource)
-
-
-def _name(key: str) -> str:
-    if "." in key:
-        return key
-    name = key.replace("_", ".")
-    return name if name.startswith("spark.") else f"spark.{name}"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _running() -> SparkSession | None:
-    found = SparkSession._instantiatedSession
-    return None if found is None or found._sc._jsc is None else found
-
-
-def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
-    fixed = [
-        key
-        for key, value in conf.items()
-        if not spark.conf.isModifiable(key) and spark.conf.get(key, None) != value
-    ]
-    if fixed:
-        names = ", ".join(fixed)
-        raise ValueError(f"a session runs and {names} cannot change in it; stop() it first")
-    for key, value in conf.items():
-        if spark.conf.isModifiable(key):
-            spark.conf.set(key, value)
-    return spark
 
 
 def _choose_python(*, is_local: bool) -> None:
@@ -101,3 +79,29 @@ def _choose_python(*, is_local: bool) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _running() -> SparkSession | None:
+    found = SparkSession._instantiatedSession
+    return None if found is None or found._sc._jsc is None else found
+
+
+def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
+    new = {key: value for key, value in conf.items() if spark.conf.get(key, None) != value}
+    fixed = [key for key in new if not spark.conf.isModifiable(key)]
+    if fixed:
+        raise ValueError(f"{', '.join(fixed)} cannot change while a session runs; stop() it first")
+    for key, value in new.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _name(key: str) -> str:
+    if "." in key:
+        return key
+    name = key.replace("_", ".")
+    return name if name.startswith("spark.") else f"spark.{name}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

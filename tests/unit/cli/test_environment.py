@@ -2,7 +2,6 @@
 
 import resource
 import shutil
-import subprocess
 from collections import namedtuple
 
 import pytest
@@ -44,24 +43,6 @@ def test_few_open_files_are_a_warning(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, hard))
     assert status_of("open files")[0] == status
-
-
-def test_no_java_is_only_information(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert status_of("java") == ("info", "not found; only Spark needs it")
-
-
-def test_a_broken_java_is_only_information(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: object, **_extra: object) -> None:
-        raise subprocess.TimeoutExpired("java", 10)
-
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _name: "/")
-    monkeypatch.setattr(subprocess, "run", fail)
-    status, detail = status_of("java")
-    assert status == "info"
-    assert "does not run" in detail
 
 
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, "warn"), (1 << 40, "ok")])

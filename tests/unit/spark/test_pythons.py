@@ -1,0 +1,97 @@
+"""The Python of Spark's tasks: this one, a bare one, and none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from semel.spark import pythons
+from semel.spark.pythons import (
+    Probed,
+    WrongPython,
+    check_worker_python,
+    is_fit,
+    probe,
+    worker_python,
+)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python of this version that has no package at all."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    return str(home / "bin" / "python3")
+
+
+def test_this_python_is_fit_and_finds_the_format() -> None:
+    found = probe(sys.executable)
+    assert found is not None
+    assert is_fit(found)
+    assert found.packages["pyspark_semel"] == ""
+    check_worker_python(sys.executable)
+
+
+def test_the_editable_install_is_found_as_spark_looks_for_it() -> None:
+    """By its .pth file alone: Spark asks pkgutil, which knows no import hooks."""
+    look = "import pkgutil; print(*(module.name for module in pkgutil.iter_modules()))"
+    command = [sys.executable, "-E", "-c", look]
+    found = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+    assert "pyspark_semel" in found.split()
+
+
+def test_a_bare_python_is_refused_with_the_cure(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with pytest.raises(WrongPython) as caught:
+        check_worker_python(bare)
+    said = str(caught.value)
+    assert f"{bare}, which has no pyarrow and no semel" in said
+    assert f"export PYSPARK_PYTHON={sys.executable}" in said
+
+
+def test_another_path_to_a_fit_python_is_taken(tmp_path: Path) -> None:
+    script = tmp_path / "python3"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    check_worker_python(str(script))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "which does not run"),
+        (Probed("3.9", [], {}), "which is Python 3.9 and not 3"),
+    ],
+)
+def test_a_python_that_cannot_do_is_refused(
+    monkeypatch: pytest.MonkeyPatch, found: Probed | None, said: str
+) -> None:
+    monkeypatch.setattr(pythons, "probe", lambda _python: found)
+    with pytest.raises(WrongPython, match=said):
+        check_worker_python("/elsewhere/python3")
+
+
+@pytest.mark.parametrize("text", ["", "exit 3", "echo no json"])
+def test_what_is_no_python_says_nothing(tmp_path: Path, text: str) -> None:
+    script = tmp_path / "python3"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    assert probe(str(script)) is None
+
+
+def test_a_broken_package_of_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("import no_such_module\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    found = probe(sys.executable)
+    assert found is not None
+    assert "no_such_module" in found.packages["pyspark_broken"]
+
+
+def test_spark_takes_the_environment_then_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/here/python")
+    assert worker_python() == "/here/python"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    assert worker_python() == "python3"
