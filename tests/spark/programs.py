@@ -13,6 +13,12 @@ SECONDS_MAX: Final = 240
 # A JVM that starts quickly, for programs that are over soon.
 QUICK: Final = "-XX:TieredStopAtLevel=1"
 
+OPENING: Final = """
+import json, os, sys
+def tell(value):
+    print("told", json.dumps(value), flush=True)
+"""
+
 
 def run_program(text: str, *arguments: str, **environment: str | None) -> list[Any]:
     """Run Python text to its end, alone with its JVM; the values it told.
@@ -21,11 +27,8 @@ def run_program(text: str, *arguments: str, **environment: str | None) -> list[A
     """
     merged = {**os.environ, "QUICK": QUICK, **environment}
     known = {name: value for name, value in merged.items() if value is not None}
-    opening = (
-        "import json, os, sys\ndef tell(value): print('told', json.dumps(value), flush=True)\n"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", opening + text, *arguments],
+        [sys.executable, "-c", OPENING + text, *arguments],
         env=known,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

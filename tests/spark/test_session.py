@@ -102,14 +102,28 @@ tell(load())
 )
 
 
+def bare_python(home: Path) -> Path:
+    """A `python3` that has no package but those Spark hands it, as archives."""
+    command = [sys.executable, "-m", "venv", "--without-pip", str(home / "venv")]
+    subprocess.run(command, check=True)
+    python = home / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(
+        "#!/bin/sh\n"
+        "PYTHONPATH=$(echo \"$PYTHONPATH\" | tr : '\\n' | grep 'zip$' | paste -sd : -)\n"
+        f'export PYTHONPATH; exec "{home}/venv/bin/python3" "$@"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
 def test_the_wrong_python_is_refused_with_the_cure_and_our_session_has_the_right_one(
     java: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")]
-    subprocess.run(command, check=True)
-    path = f"{tmp_path / 'bare' / 'bin'}:/usr/bin:/bin"
-    found = run_program(WRONG, PATH=path, JAVA_HOME=java, PYSPARK_PYTHON=None)
-    not_found, by_register, by_session, ours = found
+    wrong = bare_python(tmp_path)
+    path = f"{wrong.parent}:/usr/bin:/bin"
+    told = run_program(WRONG, PATH=path, JAVA_HOME=java, PYSPARK_PYTHON=None)
+    not_found, by_register, by_session, ours = told
     assert "DATA_SOURCE_NOT_FOUND" in not_found
     assert by_register == by_session
     assert "\n" not in by_register
