@@ -2,9 +2,10 @@
 
 A fence has one of these info strings: `python` is run, `output` is what the Python block before it
 prints, `text` is only looked at. A Python block that begins with `# name.py` can be imported by the
-later ones of its page. Of `sh` and `console` the commands of semel are run; of `make` and
-`python -m`, which would run for minutes, everything they name must exist. Every checker takes text
-and returns complaints, so each is also tried on text that is bad.
+later ones of its page; one that uses Spark is run by tests/spark/test_docs.py. Of `sh` and
+`console` the commands of semel are run; of `make` and `python -m`, which would run for minutes,
+everything they name must exist. Every checker takes text and returns complaints, so each is also
+tried on text that is bad.
 """
 
 import importlib
@@ -210,7 +211,13 @@ def mentions(folder: Path, word: str) -> bool:
     )
 
 
-EXAMPLES = [one for page in PAGES for one in examples(page, page.read_text(encoding="utf-8"))]
+def uses_spark(example: Example) -> bool:
+    """Such a block is run by tests/spark, in a session that runs already."""
+    return re.search(r"\b(pyspark|semel\.spark)\b", example.fence.body) is not None
+
+
+ALL = [one for page in PAGES for one in examples(page, page.read_text(encoding="utf-8"))]
+EXAMPLES = [one for one in ALL if not uses_spark(one)]
 
 
 @pytest.mark.parametrize(

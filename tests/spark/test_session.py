@@ -18,7 +18,7 @@ def test_the_session_that_runs_is_returned_and_changed_where_it_can_be(
     assert session() is spark
     assert session(sql_shuffle_partitions=3) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
-    assert session(**{"spark.sql.shuffle.partitions": 2}) is spark
+    assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert session(ui_enabled=False) is spark
     with pytest.raises(ValueError, match=r"spark\.ui\.enabled cannot change .*; stop\(\) it first"):
@@ -47,6 +47,10 @@ spark.stop()
 again = semel.spark.session("third", "local[1,4]", sql_shuffle_partitions=7)
 tell([again is spark, again.sparkContext.appName, again.conf.get("spark.sql.shuffle.partitions")])
 tell([row.id for row in again.range(2).mapInArrow(lambda parts: parts, "id long").collect()])
+--
+again.sparkContext._gateway.proc.kill()
+again.sparkContext._gateway.proc.wait()
+tell(semel.spark.session("fourth").range(5).count())
 '''
 async def notebook():
     names = dict(globals())
@@ -67,7 +71,7 @@ def test_a_notebook_on_a_machine_without_java_starts_stops_and_starts_again(
     (count, home), *rest = told
     assert count == 3
     assert Path(home).is_relative_to(tmp_path / "cache")
-    assert rest == [[True, "first"], [False, "third", "7"], [0, 1]]
+    assert rest == [[True, "first"], [False, "third", "7"], [0, 1], 5]
 
 
 # Somebody's plain session, started from an environment that is not activated, beside a package

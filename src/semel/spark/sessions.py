@@ -32,14 +32,16 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
 
     `conf` sets Spark's configuration. A keyword stands for the name with dots for underscores and
     `spark.` in front: `sql_shuffle_partitions=8`. A name that has dots is taken as it is:
-    `**{"spark.sql.shuffle.partitions": 8}`. A session that runs is returned whatever `app` and
+    `**{"spark.sql.shuffle.partitions": "8"}`. A session that runs is returned whatever `app` and
     `master` say, with `conf` set on it; what cannot be set while it runs is an error. After
     `stop()` a new one is made, in the same JVM: only options of the JVM itself stay as they were.
+    A JVM that died is replaced.
 
     The default master runs on all cores and tries a task four times; plain `local[*]` gives up at
     the first failure of a task.
     """
     named = {_name(key): _text(value) for key, value in conf.items()}
+    _forget_dead_jvm()
     running = _running()
     spark = _start(app, master, named) if running is None else _changed(running, named)
     register(spark)
@@ -79,6 +81,15 @@ def _choose_python(*, is_local: bool) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _forget_dead_jvm() -> None:
+    """Let go of a JVM that was killed; pyspark itself would try to talk to it for ever."""
+    gateway = SparkContext._gateway
+    if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 def _running() -> SparkSession | None:

@@ -1,0 +1,52 @@
+"""The blocks of the pages that use Spark: run in the session of the tests, which spares a JVM each.
+
+`session()` in a block returns the session that runs. What a block changes in it is put back.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.docs.test_docs import ALL, Example, name_of, uses_spark
+
+EXAMPLES: Final = [one for one in ALL if uses_spark(one)]
+# What blocks may set.
+SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")
+
+
+@pytest.fixture
+def kept(spark: SparkSession) -> Iterator[SparkSession]:
+    before = {name: spark.conf.get(name) for name in SETTINGS}
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda one: f"{name_of(one.page)}:{one.fence.line}"
+)
+def test_every_block_that_uses_spark_runs(
+    example: Example, kept: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, body in example.modules.items():
+        (tmp_path / name).write_text(body, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = io.StringIO()
+    with redirect_stdout(said):
+        exec(compile(example.fence.body, name_of(example.page), "exec"), {"__name__": "__main__"})
+    if example.expected is not None:
+        assert said.getvalue() == example.expected
+    for query in kept.streams.active:
+        query.stop()
+
+
+def test_there_are_such_blocks() -> None:
+    assert EXAMPLES
