@@ -54,8 +54,9 @@ def register(spark: SparkSession) -> None:
     Spark finds it where its Python can import `pyspark_semel`, unless another package whose name
     begins with `pyspark_` is broken. A session whose tasks would run another Python is refused.
     """
-    if str(spark.sparkContext.master).startswith("local"):
-        check_worker_python(spark.sparkContext.pythonExec)
+    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+    if context is not None and str(context.master).startswith("local"):
+        check_worker_python(context.pythonExec)
     spark.dataSource.register(SemelDataSource)
 
 

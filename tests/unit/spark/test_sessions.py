@@ -1,0 +1,35 @@
+"""Registering the format, with stand-ins for sessions."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel.spark import sessions
+from semel.spark.data_source import SemelDataSource
+from semel.spark.pythons import WrongPython
+
+
+def stand_in(taken: list[type], **parts: Any) -> Any:
+    return SimpleNamespace(dataSource=SimpleNamespace(register=taken.append), **parts)
+
+
+def test_a_session_of_spark_connect_is_given_the_format() -> None:
+    taken: list[type] = []
+    sessions.register(stand_in(taken))
+    assert taken == [SemelDataSource]
+
+
+def test_on_a_cluster_the_python_of_tasks_is_not_looked_for_here() -> None:
+    taken: list[type] = []
+    context = SimpleNamespace(master="spark://host:7077", pythonExec="/only/there/python")
+    sessions.register(stand_in(taken, _sc=context))
+    assert taken == [SemelDataSource]
+
+
+def test_a_local_session_with_another_python_is_refused() -> None:
+    taken: list[type] = []
+    context = SimpleNamespace(master="local[2,4]", pythonExec="/no/such/python")
+    with pytest.raises(WrongPython, match="/no/such/python, which does not run"):
+        sessions.register(stand_in(taken, _sc=context))
+    assert taken == []
