@@ -260,6 +260,7 @@ def _info(answer: Answer) -> StreamInfo:
         headers.get("stream-incarnation"),
         headers.get("stream-dedup") != "off",
         headers.get("stream-dedup-from"),
+        headers.get("stream-stable-offset"),
     )
 
 

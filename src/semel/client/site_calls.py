@@ -28,10 +28,12 @@ class _Producers(Struct, frozen=True):
     next: str | None = None
 
 
-def list_streams(site: Site, prefix: str, after: str | None) -> Flow[Listing]:
+def list_streams(
+    site: Site, prefix: str, after: str | None, limit: int = _LISTING_COUNT
+) -> Flow[Listing]:
     """Ask for a page of the streams whose paths begin so."""
     target = site.address.target("/v1/streams") + query(
-        prefix=prefix or None, after=after, limit=_LISTING_COUNT
+        prefix=prefix or None, after=after, limit=limit
     )
     answer = yield from get(site, target)
     page = decoded(answer, Listing)

@@ -100,6 +100,7 @@ class StreamInfo(Struct, frozen=True):
     """A stream as it is now. `ttl` is in seconds. Only semel tells `incarnation`.
 
     `dedup`: whether it recognises duplicates; since `dedup_from`, if not from its beginning.
+    `stable_offset`: where a committed reader stops, for now; only semel tells.
     """
 
     content_type: str
@@ -110,6 +111,7 @@ class StreamInfo(Struct, frozen=True):
     incarnation: str | None = None
     dedup: bool = True
     dedup_from: str | None = None
+    stable_offset: str | None = None
 
 
 class StreamEntry(Struct, frozen=True):

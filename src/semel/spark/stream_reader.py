@@ -1,0 +1,147 @@
+"""The streaming source: `spark.readStream.format("semel")`."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from semel.spark.columns import columns_for
+from semel.spark.look import End, Look
+from semel.spark.offsets import PIN, Position, from_document, is_pin, to_document
+from semel.spark.options import SourceOptions, SparkOptionError
+from semel.spark.pages import read_slice
+from semel.spark.progress import limited, next_positions
+from semel.spark.slices import Slice, Span, cut
+
+# With nothing to do Spark asks about 80 times a second. Waiting here makes it about once.
+WAIT_SECONDS: Final = 1.0
+_PAUSE_SECONDS_MIN: Final = 0.01
+_PAUSE_SECONDS_MAX: Final = 0.1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads streams batch after batch, each message once, as long as Spark keeps the offsets.
+
+    Spark makes one for planning, which lives as long as the query, and sends copies to the tasks,
+    which only `read`.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.ends is not None:
+            raise SparkOptionError(
+                "endingOffsets has no meaning in a stream: remove it, or use spark.read"
+            )
+        self._options = options
+        self._columns = columns_for(options, schema)
+        self._look = Look(options)
+        self._target: dict[str, End] | None = None
+        self._seen: dict[str, End] = {}
+        # Where streams begin that the query has not stood in before.
+        self._firsts: dict[tuple[str, str], int] = {}
+
+    # ---- planning --------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Say where the query begins; a pin if that is the end, which moves."""
+        ends = self._look.ends()
+        self._look.require(ends)
+        options = self._options
+        if options.starting_timestamp_ms is None and options.starts.has_latest(ends):
+            return dict(PIN)
+        return to_document(self._look.starts(ends))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Say how much a batch may read, unless the trigger says otherwise."""
+        count = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the streams end now: the run ends there."""
+        self._target = self._seen = self._look.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Say where the next batch ends: `start` itself if there is nothing, after a while."""
+        if is_pin(start):
+            return to_document(self._look.starts(self._ends({})))
+        positions = from_document(start)
+        found = self._found(positions)
+        if isinstance(limit, ReadMaxRows):
+            begins = {
+                stream: self._begin(stream, position, positions).begin
+                for stream, position in found.items()
+            }
+            found = limited(begins, found, limit.max_rows)
+        return start if found == positions else to_document(found)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Say where the streams ended when last looked at, to tell how far behind it is."""
+        ends = {stream: Position(end.id, end.stable) for stream, end in self._seen.items()}
+        return to_document(ends) if ends else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the batch into what each task reads."""
+        if is_pin(start):
+            return []
+        positions = from_document(start)
+        spans = {
+            stream: self._begin(stream, position, positions)
+            for stream, position in from_document(end).items()
+        }
+        return list(cut(spans, self._options.min_partitions))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be done: the offsets are in Spark's checkpoint, and only there."""
+
+    def stop(self) -> None:
+        """Nothing is held."""
+
+    # ---- tasks -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task reads."""
+        if not isinstance(partition, Slice):
+            return iter(())  # Spark runs one empty task for an empty batch
+        return read_slice(self._options, self._columns, partition)
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def _found(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """Look where the streams end, for a while if there is nothing new."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        pause = _PAUSE_SECONDS_MIN
+        while True:
+            found = next_positions(
+                positions, self._ends(positions), is_loss_fatal=self._options.is_loss_fatal
+            )
+            is_over = self._target is not None or time.monotonic() >= deadline
+            if found != positions or is_over:
+                return found
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def _ends(self, positions: Mapping[str, Position]) -> dict[str, End]:
+        """Look where the streams end, or ended when the run was begun."""
+        if self._target is None:
+            self._seen = self._look.ends()
+        ends = self._seen if self._target is None else self._target
+        self._look.require(ends, positions)
+        return ends
+
+    def _begin(self, stream: str, end: Position, positions: Mapping[str, Position]) -> Span:
+        """Find where a batch begins in a stream that it goes up to `end`."""
+        known = positions.get(stream)
+        if known is not None and known.id == end.id:
+            return Span(end.id, known.next, end.next)
+        place = (stream, end.id)
+        if place not in self._firsts:
+            self._firsts[place] = self._look.first(stream)
+        return Span(end.id, min(self._firsts[place], end.next), end.next, is_open=True)
