@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from semel.spark.row_values import BadRecord, parse_texts, record_parser
@@ -79,7 +80,9 @@ class Decoder:
                 table = table.set_column(index, field, parse_texts(texts, field.type))
         except (pa.ArrowInvalid, BadRecord):
             return None
-        return table if table.num_rows == len(records) else None
+        if table.num_rows != len(records) or any(map(_has_infinity, table.columns)):
+            return None
+        return table
 
     def _parse_each(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
         rows: list[dict[str, Any]] = []
@@ -101,6 +104,16 @@ def is_object(record: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _has_infinity(column: pa.ChunkedArray) -> bool:
+    """Tell whether a number was too large, of which Arrow says nothing: JSON has no infinity."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_infinity, column.flatten()))
+    if pa.types.is_list(kind):
+        return _has_infinity(pc.list_flatten(column))
+    return pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py() is True
 
 
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:

@@ -6,7 +6,7 @@ dates and times. A time without a zone is in UTC. A column that is missing or nu
 """
 
 import json
-import math
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 Convert = Callable[[Any], Any]
 Parse = Callable[[bytes], dict[str, Any]]
+_FLOAT_MAX: Final = 3.4028235677973364e38  # what still rounds to the largest float, not beyond
 
 
 class BadRecord(ValueError):
@@ -60,7 +61,7 @@ def _converter_of_value(kind: pa.DataType) -> Convert:
     if pa.types.is_integer(kind):
         return _integer(kind.bit_width)
     if pa.types.is_floating(kind):
-        return _real
+        return _real(kind)
     if pa.types.is_string(kind):
         return _text
     if pa.types.is_struct(kind):
@@ -99,14 +100,19 @@ def _integer(bits: int) -> Convert:
     return convert
 
 
-def _real(value: Any) -> Any:
-    if not isinstance(value, _Real | int) or isinstance(value, bool):
-        return _refuse(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        return _refuse(value)
-    return number if math.isfinite(number) else _refuse(value)
+def _real(kind: pa.DataType) -> Convert:
+    high = _FLOAT_MAX if kind.bit_width == 32 else sys.float_info.max
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, _Real | int) or isinstance(value, bool):
+            return _refuse(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            return _refuse(value)
+        return number if abs(number) <= high else _refuse(value)
+
+    return convert
 
 
 def _text(value: Any) -> Any:

@@ -1,0 +1,162 @@
+"""Options are read once, and what makes no sense is refused with what to write instead."""
+
+import pytest
+
+from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
+from semel.spark.options import SparkOptionError, parse_sink, parse_source
+
+URL = "http://127.0.0.1:4437"
+READ = {"url": URL, "stream": "orders"}
+WRITE = {"url": URL, "stream": "totals"}
+
+
+def test_a_read_needs_an_address_and_a_stream_and_the_rest_has_defaults() -> None:
+    options = parse_source(READ)
+    assert (options.url, options.token, options.streams) == (URL, None, ("orders",))
+    assert (options.starts, options.ends, options.pattern) == (EARLIEST, None, None)
+    assert (options.min_partitions, options.max_offsets_per_trigger) == (1, None)
+    assert options.is_loss_fatal
+    assert not options.has_headers
+    assert options.retry_seconds == 120
+
+
+def test_every_option_of_a_read_is_read_whatever_its_case() -> None:
+    options = parse_source(
+        {
+            "PATH": URL,
+            "token": "secret",
+            "SUBSCRIBE": "b, a,b",
+            "startingoffsets": '{"a": 5, "b": -1}',
+            "endingOffsets": '{"a": "0000000000000000_0000000000000009"}',
+            "maxOffsetsPerTrigger": "1000",
+            "minpartitions": "4",
+            "failOnDataLoss": "FALSE",
+            "includeHeaders": "true",
+            "retryTimeout": "2m",
+            "checkpointlocation": "/tmp/c",
+            "queryname": "q",
+        }
+    )
+    assert options.streams == ("a", "b")
+    assert (options.starts.of("a"), options.starts.of("b")) == (5, LATEST_NUMBER)
+    assert options.ends is not None
+    assert (options.ends.of("a"), options.ends.of("b")) == (9, LATEST_NUMBER)
+    assert (options.max_offsets_per_trigger, options.min_partitions) == (1000, 4)
+    assert (options.is_loss_fatal, options.has_headers) == (False, True)
+    assert (options.retry_seconds, options.token) == (120, "secret")
+
+
+def test_a_pattern_and_a_time_may_say_what_to_read() -> None:
+    options = parse_source({"url": URL, "subscribePattern": "eu/.*", "startingTimestamp": "17"})
+    assert (options.streams, options.pattern) == ((), "eu/.*")
+    assert options.starting_timestamp_ms == 17
+
+
+def test_offsets_of_a_pattern_may_name_any_stream() -> None:
+    options = parse_source({"url": URL, "subscribePattern": "a.*", "startingOffsets": '{"ab": 3}'})
+    assert (options.starts.of("ab"), options.starts.of("ac")) == (3, EARLIEST_NUMBER)
+
+
+def test_words_for_offsets_are_read_whatever_their_case() -> None:
+    assert parse_source({**READ, "startingOffsets": "Latest"}).starts == LATEST
+    assert parse_source({**READ, "startingOffsets": "earliest"}).starts == EARLIEST
+    assert parse_source({**READ, "startingOffsets": " "}).starts == EARLIEST
+
+
+def test_url_and_path_may_say_the_same() -> None:
+    assert parse_source({**READ, "path": URL}).url == URL
+
+
+def test_every_option_of_a_write_is_read() -> None:
+    options = parse_sink(
+        {
+            **WRITE,
+            "token": "t",
+            "txnAppId": "app",
+            "txnVersion": "7",
+            "createStream": "false",
+            "contentType": "text/plain",
+            "checkpointLocation": "/c",
+            "queryName": "q",
+            "retryTimeout": "500ms",
+        }
+    )
+    assert (options.app_id, options.version, options.is_creating) == ("app", 7, False)
+    assert (options.content_type, options.checkpoint, options.query_name) == (
+        "text/plain",
+        "/c",
+        "q",
+    )
+    assert (options.retry_seconds, options.token, options.stream) == (0.5, "t", "totals")
+
+
+def test_a_write_needs_only_an_address_since_rows_may_name_their_streams() -> None:
+    options = parse_sink({"path": URL})
+    assert (options.url, options.stream, options.app_id, options.version) == (URL, None, None, None)
+    assert options.is_creating
+    assert options.content_type == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"stream": "a"}, "the address of the server is missing"),
+        ({"url": URL, "path": "http://other", "stream": "a"}, "give one of the two"),
+        ({"url": "localhost:4437", "stream": "a"}, "such as http://127.0.0.1:4437"),
+        ({"url": URL}, "none is given"),
+        ({**READ, "subscribe": "a"}, "stream and subscribe are given"),
+        ({"url": URL, "subscribe": " , "}, 'write paths with commas between, "orders,refunds"'),
+        ({"url": URL, "stream": "a//b"}, "'a//b' is no name of a stream"),
+        ({"url": URL, "subscribePattern": "("}, "is no regular expression"),
+        ({**READ, "startingOffset": "earliest"}, "did you mean startingOffsets?"),
+        ({**READ, "zzzzzzzz": "1"}, "known are url, path, token, stream"),
+        ({**READ, "txnAppId": "a"}, "has no meaning in a read: remove it"),
+        ({**READ, "startingOffsets": "begin"}, "write earliest, latest, or JSON"),
+        ({**READ, "startingOffsets": "{}"}, "write earliest, latest, or JSON"),
+        ({**READ, "startingOffsets": "[1]"}, "write earliest, latest, or JSON"),
+        ({**READ, "startingOffsets": '{"orders": -3}'}, "orders needs a number"),
+        ({**READ, "startingOffsets": '{"orders": true}'}, "orders needs a number"),
+        ({**READ, "startingOffsets": '{"orders": "x"}'}, "orders needs a number"),
+        ({**READ, "startingOffsets": '{"order": 1}'}, "names order, which is not read"),
+        ({**READ, "endingOffsets": "earliest"}, "a read cannot end at the start"),
+        ({**READ, "endingOffsets": '{"orders": -2}'}, "a read cannot end at the start"),
+        ({**READ, "startingTimestamp": "now"}, "startingTimestamp is a number from 0"),
+        (
+            {**READ, "startingTimestamp": "1", "startingOffsets": "latest"},
+            "exclude each other: drop one",
+        ),
+        ({**READ, "maxOffsetsPerTrigger": "0"}, "is a number from 1, not '0'"),
+        ({**READ, "maxOffsetsPerTrigger": "9" * 20}, "is a number from 0"),
+        ({**READ, "minPartitions": "-1"}, "is a number from 0, not '-1'"),
+        ({**READ, "failOnDataLoss": "no"}, "is true or false, not 'no'"),
+        ({**READ, "includeHeaders": ""}, "is true or false, not ''"),
+        ({**READ, "retryTimeout": "soon"}, "a time such as 120s, 500ms or 2m"),
+        ({**READ, "retryTimeout": "0s"}, "a time such as 120s, 500ms or 2m"),
+    ],
+)
+def test_a_read_that_makes_no_sense_is_refused_in_one_line(
+    options: dict[str, str], cure: str
+) -> None:
+    with pytest.raises(SparkOptionError) as caught:
+        parse_source(options)
+    assert cure in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({**WRITE, "txnVersion": "3"}, 'add .option("txnAppId", ...)'),
+        ({**WRITE, "txnVersion": "x", "txnAppId": "a"}, "txnVersion is a number from 0"),
+        ({**WRITE, "createStreams": "true"}, "did you mean createStream?"),
+        ({**WRITE, "startingOffsets": "latest"}, "has no meaning in a write: remove it"),
+        ({**WRITE, "createStream": "1"}, "is true or false"),
+        ({"url": URL, "stream": ""}, "is no name of a stream"),
+    ],
+)
+def test_a_write_that_makes_no_sense_is_refused_in_one_line(
+    options: dict[str, str], cure: str
+) -> None:
+    with pytest.raises(SparkOptionError) as caught:
+        parse_sink(options)
+    assert cure in str(caught.value)

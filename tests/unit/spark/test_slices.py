@@ -1,0 +1,54 @@
+"""Cutting a batch into tasks."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.spark.slices import OFFSETS_PER_SLICE, SLICES_MAX, Span, cut
+
+
+def test_a_small_batch_is_one_slice_for_each_stream() -> None:
+    slices = cut({"b": Span("j", 5, 9), "a": Span("i", 0, 3)}, 1)
+    assert [(each.stream, each.span) for each in slices] == [
+        ("a", Span("i", 0, 3)),
+        ("b", Span("j", 5, 9)),
+    ]
+    assert repr(slices[0]) == "Slice('a', 0, 3)"
+
+
+def test_a_large_batch_is_cut_so_that_every_core_has_something_to_do() -> None:
+    assert len(cut({"a": Span("i", 0, 10 * OFFSETS_PER_SLICE)}, 1)) == 10
+    assert len(cut({"a": Span("i", 0, 10**9)}, 1)) == SLICES_MAX
+    assert len(cut({"a": Span("i", 0, 10**9)}, 300)) == 300
+
+
+def test_nothing_to_read_is_no_slice() -> None:
+    assert cut({}, 4) == []
+    assert cut({"a": Span("i", 7, 7)}, 4) == []
+
+
+def test_only_the_first_slice_of_an_open_span_may_begin_later() -> None:
+    slices = cut({"a": Span("i", 0, 10, is_open=True)}, 2)
+    assert [each.span.is_open for each in slices] == [True, False]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcd"), st.tuples(st.integers(0, 99), st.integers(0, 400_000)), max_size=4
+    ),
+    st.integers(1, 20),
+)
+def test_slices_cover_every_offset_once_and_in_order(
+    ranges: dict[str, tuple[int, int]], min_partitions: int
+) -> None:
+    spans = {stream: Span("i", begin, begin + size) for stream, (begin, size) in ranges.items()}
+    slices = cut(spans, min_partitions)
+    for stream, span in spans.items():
+        mine = [each.span for each in slices if each.stream == stream]
+        assert all(before.end == after.begin for before, after in pairwise(mine))
+        assert all(each.begin < each.end for each in mine)
+        if span.begin < span.end:
+            assert (mine[0].begin, mine[-1].end) == (span.begin, span.end)
+    total = sum(span.end - span.begin for span in spans.values())
+    assert len(slices) >= min(min_partitions, total)
