@@ -9,7 +9,13 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from semel.client.client import Client
-from semel.client.errors import NotSupported, StreamGone, StreamNotFound, Unavailable
+from semel.client.errors import (
+    NotSupported,
+    ProtocolError,
+    StreamGone,
+    StreamNotFound,
+    Unavailable,
+)
 from semel.client.frames_reading import FramesPage, frames_page
 from semel.client.site_calls import list_streams
 from semel.model.offsets import parse_offset, print_offset
@@ -17,7 +23,7 @@ from semel.spark.doors import client_for
 from semel.spark.frames_arrow import Rows, rows_of
 from semel.spark.offsets import EARLIEST_NUMBER, LATEST_NUMBER, Position
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.troubles import ServerAway, StreamMissing, away
+from semel.spark.troubles import StreamMissing, away, stranger
 
 T = TypeVar("T")
 # A server that was never reached is more likely misspelt than restarting.
@@ -125,7 +131,7 @@ class Look:
         except (StreamNotFound, StreamGone):
             return None
         if info.incarnation is None or info.stable_offset is None:
-            raise ServerAway(f"{self._options.url} is no semel server: correct the option url")
+            raise stranger(self._options.url)
         return End(info.incarnation, _ordinal(info.stable_offset), _ordinal(info.next_offset))
 
     def _ask(self, call: Callable[[Client], T]) -> T:
@@ -133,6 +139,8 @@ class Look:
             answer = call(self._client())
         except Unavailable as error:
             raise away(error) from None
+        except (NotSupported, ProtocolError) as error:
+            raise stranger(self._options.url, error) from None
         self._has_answered = True
         return answer
 
@@ -146,12 +154,7 @@ class Look:
 
     def _missing(self, stream: str) -> StreamMissing:
         """Say that a stream is not there, and which are called nearly so."""
-        try:
-            entries = self._ask(lambda client: list(islice(client.streams(), _NAMES_LOOKED_AT)))
-        except NotSupported:
-            raise ServerAway(
-                f"{self._options.url} is no semel server: correct the option url"
-            ) from None
+        entries = self._ask(lambda client: list(islice(client.streams(), _NAMES_LOOKED_AT)))
         names = [entry.path for entry in entries]
         near = get_close_matches(stream, names, n=3) or names[:3]
         hint = f"there is {', '.join(near)}; or" if near else "there is none at all;"

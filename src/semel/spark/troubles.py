@@ -27,6 +27,12 @@ def away(error: ClientError) -> ServerAway:
     )
 
 
+def stranger(url: str, error: ClientError | None = None) -> ServerAway:
+    """Something else than semel listens there."""
+    said = f" ({error.message})" if error is not None else ""
+    return ServerAway(f"{url} is no semel server{said}: correct the option url")
+
+
 def trimmed(stream: str, begin: int, head: int) -> DataLossError:
     """Messages were given up by a trim before they were read."""
     return DataLossError(
