@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamReader, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from semel import Client
 from semel.client.client import Stream
@@ -164,13 +165,13 @@ def test_bad_input_of_a_batch_is_told_with_its_cure(spark: SparkSession, orders:
 
     def read(schema: str | None = None, **options: Any) -> Any:
         reader = spark.read.format("semel").option("url", url).options(**options)
-        return lambda: (reader if schema is None else reader.schema(schema)).load()
+        return (reader if schema is None else reader.schema(schema)).load
 
     assert "did you mean startingOffsets?" in failure(read(stream=orders.path, startOffsets="1"))
     nowhere = failure(read(url="http://127.0.0.1:9", stream=orders.path, retryTimeout="200ms"))
     assert "http://127.0.0.1:9 cannot be reached" in nowhere
     assert "correct the option url" in nowhere
-    assert f"is {orders.path}" in failure(read(stream=orders.path[:-1]))
+    assert f"did you mean {orders.path}" in failure(read(stream=orders.path[:-1]))
     assert "cannot be decoded from JSON as binary" in failure(read("a binary", stream=orders.path))
     orders.trim(before="0000000000000000_0000000000000004")
     trimmed = failure(read(stream=orders.path, startingOffsets=json.dumps({orders.path: 1})))

@@ -156,11 +156,14 @@ class Look:
         """Say that a stream is not there, and which are called nearly so."""
         entries = self._ask(lambda client: list(islice(client.streams(), _NAMES_LOOKED_AT)))
         names = [entry.path for entry in entries]
-        near = get_close_matches(stream, names, n=3) or names[:3]
-        hint = f"there is {', '.join(near)}; or" if near else "there is none at all;"
+        near = get_close_matches(stream, names, n=3)
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        else:
+            hint = f"there are {', '.join(names[:3]) or 'none at all'};"
         return StreamMissing(
-            f"there is no stream {stream} at {self._options.url}: {hint} make it with"
-            f" `semel create {stream}`"
+            f"there is no stream {stream} at {self._options.url}: {hint}"
+            f" `semel create {stream}` makes it"
         )
 
 

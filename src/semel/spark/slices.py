@@ -1,5 +1,6 @@
 """Cutting ranges of offsets into slices, one for each task."""
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
@@ -7,9 +8,10 @@ from typing import Final
 from msgspec import Struct
 from pyspark.sql.datasource import InputPartition
 
-# About 20 MB of usual messages: enough to make the cost of a task small, and to use every core.
-OFFSETS_PER_SLICE: Final = 100_000
-SLICES_MAX: Final = 200  # unless minPartitions asks for more
+# A task costs some 50 ms by itself. So a batch is cut for as many cores as the planner sees, if
+# each gets enough; and a task never has so much that its failure is dear.
+OFFSETS_MIN: Final = 50_000
+OFFSETS_MAX: Final = 1_000_000
 
 
 class Span(Struct, frozen=True):
@@ -36,12 +38,11 @@ class Slice(InputPartition):
         return f"Slice({self.stream!r}, {self.span.begin}, {self.span.end})"
 
 
-def cut(spans: Mapping[str, Span], min_partitions: int) -> list[Slice]:
+def cut(spans: Mapping[str, Span], min_partitions: int, cores: int | None = None) -> list[Slice]:
     """Cut spans into slices in order, at least `min_partitions` if there are as many offsets."""
     total = sum(span.end - span.begin for span in spans.values())
-    if not total:
-        return []
-    wanted = max(min_partitions, min(total // OFFSETS_PER_SLICE, SLICES_MAX))
+    cores = cores or os.cpu_count() or 1
+    wanted = max(min_partitions, min(total // OFFSETS_MIN, cores), total // OFFSETS_MAX)
     slices: list[Slice] = []
     for stream, span in sorted(spans.items()):
         length = span.end - span.begin

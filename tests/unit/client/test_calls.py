@@ -80,9 +80,12 @@ def test_a_stream_is_described() -> None:
         stream_ttl="60",
         stream_expires_at="2030-01-31T12:00:00Z",
         stream_incarnation="i",
+        stream_stable_offset="5",
     )
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    assert play(calls().head(), described) == StreamInfo("text/plain", "7", True, 60, moment, "i")
+    assert play(calls().head(), described) == StreamInfo(
+        "text/plain", "7", True, 60, moment, "i", stable_offset="5"
+    )
     odd = answer(200, stream_next_offset="7", stream_expires_at="tomorrow")
     assert play(calls().head(), odd).expires_at is None
     with pytest.raises(errors.ProtocolError):

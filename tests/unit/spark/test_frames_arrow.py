@@ -1,6 +1,7 @@
 """Pages of frames as columns: the same messages as the client's own decoder gives."""
 
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -82,10 +83,8 @@ def test_a_page_that_is_cut_short_or_damaged_is_refused_and_never_read_past_its_
         rows_of(body[: data.draw(st.integers(0, len(body) - 1))])
     at = data.draw(st.integers(0, len(body) - 1))
     damaged = body[:at] + data.draw(st.binary(min_size=1, max_size=4)) + body[at + 4 :]
-    try:
+    with suppress(BadFormat):
         rows_of(damaged).values.validate(full=True)
-    except BadFormat:
-        pass
 
 
 def test_extras_that_reach_beyond_their_end_are_refused() -> None:

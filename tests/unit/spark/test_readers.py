@@ -24,7 +24,12 @@ from semel.spark.stream_reader import StreamReader
 from semel.spark.troubles import DataLossError, ServerAway, StreamMissing
 
 ALL = ReadAllAvailable()
-TYPED = StructType().add("n", LongType()).add("_offset", LongType())
+TYPED = (
+    StructType()
+    .add("n", LongType())
+    .add("_offset", LongType())
+    .add("_corrupt_record", StringType())
+)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +181,19 @@ def test_many_small_appends_are_read_over_many_pages(server: LocalServer, stream
         for number in range(2500):
             producer.append({"n": number})
     assert numbers(*planned(batch_reader(server, stream=stream.path))) == list(range(2500))
+
+
+def test_a_schema_is_decoded_and_a_bad_record_costs_its_own_row(server: LocalServer) -> None:
+    stream = server.stream(f"r/{uuid4().hex}").create("text/plain")
+    for text in ('{"n": 1}', "no JSON", '{"n": "x"}', '{"n": 4}'):
+        stream.append(text)
+    reader = BatchReader(parse_source({"url": server.url, "stream": stream.path}), TYPED)
+    assert [tuple(row.values()) for row in rows(*planned(reader))] == [
+        (1, 0, None),
+        (None, 1, "no JSON"),
+        (None, 2, '{"n": "x"}'),
+        (4, 3, None),
+    ]
 
 
 # ---- streams -------------------------------------------------------------------------------------
@@ -441,9 +459,9 @@ def test_a_server_that_stays_away_is_an_error_with_a_cure() -> None:
         begin = reader.initialOffset()
         parts = reader.partitions(begin, moved(reader, begin))
         server.kill()
-        with pytest.raises(ServerAway, match="cannot be reached.*correct the option url"):
+        with pytest.raises(ServerAway, match=r"cannot be reached.*correct the option url"):
             reader.latestOffset(begin, ALL)
-        with pytest.raises(ServerAway, match="cannot be reached.*correct the option url"):
+        with pytest.raises(ServerAway, match=r"cannot be reached.*correct the option url"):
             numbers(reader, parts)
         for options in ({"stream": "orders"}, {"subscribePattern": "o.*"}):
             with pytest.raises(ServerAway, match="start the server"):

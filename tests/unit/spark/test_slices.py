@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.slices import OFFSETS_PER_SLICE, SLICES_MAX, Span, cut
+from semel.spark.slices import OFFSETS_MAX, OFFSETS_MIN, Span, cut
 
 
 def test_a_small_batch_is_one_slice_for_each_stream() -> None:
@@ -18,9 +18,12 @@ def test_a_small_batch_is_one_slice_for_each_stream() -> None:
 
 
 def test_a_large_batch_is_cut_so_that_every_core_has_something_to_do() -> None:
-    assert len(cut({"a": Span("i", 0, 10 * OFFSETS_PER_SLICE)}, 1)) == 10
-    assert len(cut({"a": Span("i", 0, 10**9)}, 1)) == SLICES_MAX
-    assert len(cut({"a": Span("i", 0, 10**9)}, 300)) == 300
+    def count(offsets: int, min_partitions: int = 1) -> int:
+        return len(cut({"a": Span("i", 0, offsets)}, min_partitions, cores=4))
+
+    assert [count(offsets) for offsets in (10, 2 * OFFSETS_MIN, 10 * OFFSETS_MIN)] == [1, 2, 4]
+    assert count(50 * OFFSETS_MAX) == 50
+    assert count(50 * OFFSETS_MAX, 300) == 300
 
 
 def test_nothing_to_read_is_no_slice() -> None:
