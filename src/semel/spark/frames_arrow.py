@@ -127,10 +127,10 @@ def _pass_beside(body: bytes, at: int, flags: int, number: int, found: _Pieces) 
 
 
 def _columns(body: bytes, pieces: _Pieces, *, has_headers: bool) -> Rows:
-    lengths = _numbers(pieces.lengths)
-    if not len(lengths):
+    if not pieces.counts:
         empty = np.zeros(0, np.int64)
         return Rows(pa.array([], pa.binary()), empty, empty, empty, None, None)
+    lengths = _numbers(pieces.lengths)
     counts = np.array(pieces.counts)
     firsts = np.cumsum(counts) - counts
     if counts.min() < 1 or len(lengths) != counts.sum():

@@ -4,17 +4,27 @@ Spark hands them over as texts, with names in lower case. Names are compared wit
 Those that Spark adds by itself are let through.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
-from semel.client.addresses import checked_path, parse_address
-from semel.model.limits import NUMBER_MAX
+from semel.client.addresses import parse_address
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST_NUMBER, Starts, parse_starts
+from semel.spark.option_values import (
+    SparkOptionError,
+    read_flag,
+    read_natural,
+    read_path,
+    read_paths,
+    read_pattern,
+    read_positive,
+    read_seconds,
+)
+
+__all__ = ["SinkOptions", "SourceOptions", "SparkOptionError", "parse_sink", "parse_source"]
 
 T = TypeVar("T")
 RETRY_SECONDS_DEFAULT: Final = 120.0
@@ -42,13 +52,6 @@ _SINK: Final = (
     "queryName",
 )
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?")
-_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_WORDS: Final = {"true": True, "false": False}
-
-
-class SparkOptionError(ValueError):
-    """An option is missing, unknown or makes no sense; the message says what to write."""
 
 
 class SourceOptions(Struct, frozen=True):
@@ -87,7 +90,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     """Read the options of a read; raises SparkOptionError."""
     given = _Given(options, _SOURCE, _SINK, "read")
     streams, pattern = _subscription(given)
-    timestamp_ms = given.take("startingTimestamp", _natural)
+    timestamp_ms = given.take("startingTimestamp", read_natural)
     if timestamp_ms is not None and given.has("startingOffsets"):
         raise SparkOptionError("startingTimestamp and startingOffsets exclude each other: drop one")
     return SourceOptions(
@@ -98,18 +101,18 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         starts=_starts(given, "startingOffsets", streams) or EARLIEST,
         ends=_ends(given, streams),
         starting_timestamp_ms=timestamp_ms,
-        max_offsets_per_trigger=given.take("maxOffsetsPerTrigger", _positive),
-        min_partitions=given.take("minPartitions", _positive) or 1,
+        max_offsets_per_trigger=given.take("maxOffsetsPerTrigger", read_positive),
+        min_partitions=given.take("minPartitions", read_positive) or 1,
         is_loss_fatal=given.flag("failOnDataLoss", default=True),
         has_headers=given.flag("includeHeaders", default=False),
-        retry_seconds=given.take("retryTimeout", _seconds) or RETRY_SECONDS_DEFAULT,
+        retry_seconds=given.take("retryTimeout", read_seconds) or RETRY_SECONDS_DEFAULT,
     )
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a write; raises SparkOptionError."""
     given = _Given(options, _SINK, _SOURCE, "write")
-    app_id, version = given.text("txnAppId"), given.take("txnVersion", _natural)
+    app_id, version = given.text("txnAppId"), given.take("txnVersion", read_natural)
     if version is not None and app_id is None:
         raise SparkOptionError(
             'txnVersion needs a name it counts for: add .option("txnAppId", ...)'
@@ -117,14 +120,14 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         url=given.url(),
         token=given.text("token"),
-        stream=given.take("stream", _path),
+        stream=given.take("stream", read_path),
         app_id=app_id,
         version=version,
         is_creating=given.flag("createStream", default=True),
         content_type=given.text("contentType") or JSON_MEDIA_TYPE,
         checkpoint=given.text("checkpointLocation"),
         query_name=given.text("queryName"),
-        retry_seconds=given.take("retryTimeout", _seconds) or RETRY_SECONDS_DEFAULT,
+        retry_seconds=given.take("retryTimeout", read_seconds) or RETRY_SECONDS_DEFAULT,
     )
 
 
@@ -156,7 +159,7 @@ class _Given:
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Read a true or false."""
-        value = self.take(name, _flag)
+        value = self.take(name, read_flag)
         return default if value is None else value
 
     def url(self) -> str:
@@ -195,13 +198,13 @@ def _subscription(given: _Given) -> tuple[tuple[str, ...], str | None]:
         raise SparkOptionError(
             f"exactly one of stream, subscribe and subscribePattern says what to read; {found}"
         )
-    pattern = given.take("subscribePattern", _pattern)
+    pattern = given.take("subscribePattern", read_pattern)
     if pattern is not None:
         return (), pattern
-    stream = given.take("stream", _path)
+    stream = given.take("stream", read_path)
     if stream is not None:
         return (stream,), None
-    paths = given.take("subscribe", _paths)
+    paths = given.take("subscribe", read_paths)
     assert paths is not None
     return paths, None
 
@@ -229,58 +232,3 @@ def _ends(given: _Given, streams: tuple[str, ...]) -> Starts | None:
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
         raise SparkOptionError("endingOffsets: a read cannot end at the start; write latest")
     return ends
-
-
-# ---- values --------------------------------------------------------------------------------------
-
-
-def _path(name: str, text: str) -> str:
-    try:
-        return checked_path(text)
-    except ValueError as error:
-        raise SparkOptionError(f"{name}: {text!r} is no name of a stream: {error}") from None
-
-
-def _paths(name: str, text: str) -> tuple[str, ...]:
-    paths = [_path(name, part.strip()) for part in text.split(",") if part.strip()]
-    if not paths:
-        raise SparkOptionError(
-            f'{name} is empty: write paths with commas between, "orders,refunds"'
-        )
-    return tuple(sorted(set(paths)))
-
-
-def _pattern(name: str, text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise SparkOptionError(f"{name}: {text!r} is no regular expression: {error}") from None
-    return text
-
-
-def _natural(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > NUMBER_MAX:
-        raise SparkOptionError(f"{name} is a number from 0, not {text!r}")
-    return int(text)
-
-
-def _positive(name: str, text: str) -> int:
-    number = _natural(name, text)
-    if not number:
-        raise SparkOptionError(f"{name} is a number from 1, not {text!r}")
-    return number
-
-
-def _flag(name: str, text: str) -> bool:
-    value = _WORDS.get(text.lower())
-    if value is None:
-        raise SparkOptionError(f"{name} is true or false, not {text!r}")
-    return value
-
-
-def _seconds(name: str, text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    seconds = float(found[1]) * _UNIT_SECONDS[found[2] or "s"] if found else 0.0
-    if not seconds:
-        raise SparkOptionError(f"{name} is a time such as 120s, 500ms or 2m, not {text!r}")
-    return seconds

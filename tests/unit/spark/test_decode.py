@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.spark.decode import Decoder, is_object
+from semel.spark.row_values import BadRecord, record_parser
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -217,6 +218,20 @@ def test_a_deep_record_is_bad_and_not_the_end() -> None:
 def test_a_schema_without_columns_of_the_record_still_has_its_rows() -> None:
     table, bad = Decoder(pa.schema([])).decode(pa.array([b"{}", b"no"], pa.binary()))
     assert (table.num_rows, bad) == (2, [1])
+
+
+def test_a_number_of_thousands_of_digits_is_bad_and_not_the_end() -> None:
+    long = b'{"a": ' + b"1" * 5000 + b"}"
+    assert decoded(pa.schema([("a", pa.int64())]), long, b'{"a": 1}') == (
+        [{"a": None}, {"a": 1}],
+        [0],
+    )
+
+
+@pytest.mark.parametrize("record", [b"{", b"5", b'{"a": "\\ud800"}', b"\xff", b'{"a": NaN}'])
+def test_records_read_one_by_one_are_refused_as_well(record: bytes) -> None:
+    with pytest.raises(BadRecord):
+        record_parser(pa.schema([("a", pa.string())]))(record)
 
 
 @pytest.mark.parametrize("record", [b'{"a": "\xff"}', b"null", b"", b"{} {}", b'{"a": NaN}'])

@@ -98,3 +98,13 @@ def test_extras_that_reach_beyond_their_end_are_refused() -> None:
     body = body_of([Piece(0, 1, b"x", b"", False, 1, no_room)])
     with pytest.raises(BadFormat, match="extras are cut short"):
         rows_of(body.replace(no_room, struct.pack("<I", 2) + no_room[4:]))
+
+
+def test_lengths_that_do_not_fit_their_piece_are_refused() -> None:
+    two = Piece(0, 2, b"ab", struct.pack("<2I", 1, 1), False, 1)
+    body = body_of([two])
+    with pytest.raises(BadFormat, match="lengths do not add up"):
+        rows_of(body.replace(two.lengths, struct.pack("<2I", 1, 0)))
+    none = struct.pack("<4sHHIQQ", b"SMF1", 0, 0, 1, 0, 0) + struct.pack("<QQIII", 0, 1, 0, 1, 0)
+    with pytest.raises(BadFormat, match="as many lengths as messages"):
+        rows_of(none + b"x")
