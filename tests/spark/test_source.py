@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from semel import Client
+from semel import Client, local
 from semel.client.client import Stream
 
 TYPED = "id long, total double, at timestamp, _offset long, _corrupt_record string"
@@ -199,3 +199,25 @@ def test_bad_input_of_a_stream_is_told_with_its_cure(
             checkpointLocation=str(tmp_path / "c")
         ).awaitTermination(60)
     assert "endingOffsets has no meaning in a stream" in str(caught.value)
+
+
+def test_a_query_goes_on_after_a_restart_and_says_so_when_the_server_stays_away(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with local() as server:
+        orders = server.stream("orders").create("application/json")
+        fill(orders, 0, 3)
+        frame = stream_of(spark, orders, retryTimeout="12s").load().selectExpr("offset")
+        writer = frame.writeStream.format("memory").queryName("restarted")
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        query.processAllAvailable()
+        server.kill()
+        server.restart()
+        fill(orders, 3, 2)
+        query.processAllAvailable()
+        assert sorted(row[0] for row in spark.table("restarted").collect()) == [0, 1, 2, 3, 4]
+        server.kill()
+        with pytest.raises(PySparkException) as caught:
+            query.awaitTermination(120)
+    assert f"{server.url} cannot be reached" in str(caught.value)
+    assert "start the server (`semel serve`) or correct the option url" in str(caught.value)
