@@ -8,6 +8,7 @@ from typing import Any
 from semel import AsyncClient, Client
 from semel.client.async_client import AsyncStream, AsyncTail
 from semel.client.async_group import AsyncGroup
+from semel.client.async_sink import AsyncSink, AsyncSinkTask
 from semel.client.async_transaction import AsyncTransaction
 
 KINDS = ("sync", "async")
@@ -80,9 +81,9 @@ def _waiting(runner: asyncio.Runner, found: Any) -> Any:
     """Turn what is awaited into what waits."""
     if isinstance(found, AsyncTail):
         return _TailProxy(runner, found)
-    if isinstance(found, AsyncTransaction):
+    if isinstance(found, AsyncTransaction | AsyncSinkTask):
         return _BlockProxy(runner, found)
-    if isinstance(found, AsyncStream | AsyncGroup):
+    if isinstance(found, AsyncStream | AsyncGroup | AsyncSink):
         return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))

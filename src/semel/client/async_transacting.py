@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from semel.client import commit_calls, txn_calls
+from semel.client import commit_calls, sink_calls, txn_calls
 from semel.client.async_driver import AsyncDriver
 from semel.client.async_group import AsyncGroup
+from semel.client.async_sink import AsyncSink
 from semel.client.async_transaction import AsyncTransaction
 from semel.client.calls import Site
 from semel.client.chance import fresh_id
@@ -14,6 +15,7 @@ from semel.client.commit_calls import KnownStreams, Mark, Parts
 from semel.client.flows import Flow
 from semel.client.identities import Identities, checked_owner
 from semel.client.processing import Batch, Outputs, Processor
+from semel.client.sink_calls import SinkInfo
 from semel.client.site_calls import register_producer
 from semel.client.txn_calls import TransactionCalls, Undecided
 from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
@@ -109,6 +111,14 @@ class AsyncTransacting:
     def group(self, name: str) -> AsyncGroup:
         """Name a group of readers; nothing is sent."""
         return AsyncGroup(self.site, self.run, name)
+
+    def sink(self, app: str) -> AsyncSink:
+        """Name a sink, which writes in versions; nothing is sent."""
+        return AsyncSink(self.site, self.run, self._known, app)
+
+    async def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
+        """List the sinks."""
+        return await self.run(sink_calls.list_sinks(self.site), timeout)
 
     async def process(
         self,

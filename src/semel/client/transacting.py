@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from semel.client import commit_calls, txn_calls
+from semel.client import commit_calls, sink_calls, txn_calls
 from semel.client.calls import Site
 from semel.client.chance import fresh_id
 from semel.client.commit_calls import KnownStreams, Mark, Parts
@@ -12,6 +12,8 @@ from semel.client.flows import Flow
 from semel.client.group import Group
 from semel.client.identities import Identities, checked_owner
 from semel.client.processing import Batch, Outputs, Processor
+from semel.client.sink import Sink
+from semel.client.sink_calls import SinkInfo
 from semel.client.site_calls import register_producer
 from semel.client.sync_driver import SyncDriver
 from semel.client.transaction import Transaction
@@ -106,6 +108,14 @@ class Transacting:
     def group(self, name: str) -> Group:
         """Name a group of readers; nothing is sent."""
         return Group(self.site, self.run, name)
+
+    def sink(self, app: str) -> Sink:
+        """Name a sink, which writes in versions; nothing is sent."""
+        return Sink(self.site, self.run, self._known, app)
+
+    def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
+        """List the sinks."""
+        return self.run(sink_calls.list_sinks(self.site), timeout)
 
     def process(
         self,

@@ -30,13 +30,15 @@ class CommitResult(Struct, frozen=True):
     """What a commit did. `duplicate`: it was done before, and this is what was done then.
 
     `streams` by path; `offsets` by group and stream; `deleted` are streams of it that are gone. All
-    three are None if the server no longer knows.
+    three are None if the server no longer knows. `warning`: a sink's version was taken for one that
+    was committed before, and could not be compared with it.
     """
 
     streams: dict[str, StreamResult] | None = None
     offsets: dict[str, dict[str, str]] | None = None
     deleted: list[str] | None = None
     duplicate: bool = False
+    warning: str | None = None
 
 
 class TransactionStatus(Struct, frozen=True):
