@@ -31,8 +31,8 @@ _KEYS: Final = 1
 _TIMESTAMPS: Final = 2
 _HEADERS: Final = 4
 _ALL: Final = _KEYS | _TIMESTAMPS | _HEADERS
-_NO_KEY: Final = 0xFFFF_FFFF
-_NO_TIMESTAMP: Final = -(2**63)
+NO_KEY: Final = 0xFFFF_FFFF
+NO_TIMESTAMP: Final = -(2**63)
 _U32: Final = struct.Struct("<I")
 
 _Name = Annotated[str, Meta(min_length=1, max_length=HEADER_NAME_CHARACTERS_MAX)]
@@ -62,24 +62,33 @@ def encode_extras(
     for column in (keys, headers, timestamps):
         if column is not None and len(column) != count:
             raise ValueError(f"{count} messages need {count} keys, headers or timestamps, or none")
-    columns = 0
-    parts = [b""]
+    times = lengths = names = packed = b""
     if timestamps is not None and any(time is not None for time in timestamps):
-        columns |= _TIMESTAMPS
-        times = [_NO_TIMESTAMP if time is None else time for time in timestamps]
-        parts.append(struct.pack(f"<{count}q", *times))
+        known = [NO_TIMESTAMP if time is None else time for time in timestamps]
+        times = struct.pack(f"<{count}q", *known)
     if keys is not None and any(key is not None for key in keys):
-        columns |= _KEYS
-        lengths = [_NO_KEY if key is None else len(key) for key in keys]
-        parts.append(struct.pack(f"<{count}I", *lengths))
-        parts.extend([key for key in keys if key])
+        sizes = [NO_KEY if key is None else len(key) for key in keys]
+        lengths = struct.pack(f"<{count}I", *sizes)
+        names = b"".join([key for key in keys if key])
     if headers is not None and any(headers):
-        columns |= _HEADERS
-        packed = _encode_headers([list(pairs) if pairs else None for pairs in headers])
-        parts += (_U32.pack(len(packed)), packed)
-    if columns:
-        parts[0] = _U32.pack(columns)
-    return b"".join(parts)
+        packed = pack_headers(headers)
+    return pack_columns(timestamps=times, key_lengths=lengths, keys=names, headers=packed)
+
+
+def pack_headers(headers: Sequence[Sequence[Header] | None]) -> bytes:
+    """Pack the column of headers."""
+    return _encode_headers([list(pairs) if pairs else None for pairs in headers])
+
+
+def pack_columns(
+    *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
+) -> bytes:
+    """Put columns that are packed already into one block; an empty one is not there."""
+    columns = _TIMESTAMPS * bool(timestamps) | _KEYS * bool(key_lengths) | _HEADERS * bool(headers)
+    if not columns:
+        return b""
+    sized = _U32.pack(len(headers)) + headers if headers else b""
+    return b"".join((_U32.pack(columns), timestamps, key_lengths, keys, sized))
 
 
 def fault_in_extras(extras: bytes, count: int) -> str | None:
@@ -107,7 +116,7 @@ def keys_of(extras: bytes, count: int) -> list[bytes | None]:
     keys: list[bytes | None] = []
     at = 0
     for length in columns.key_lengths.cast("I"):
-        if length == _NO_KEY:
+        if length == NO_KEY:
             keys.append(None)
         else:
             keys.append(data[at : at + length])
@@ -165,7 +174,7 @@ def _take(view: memoryview, size: int) -> tuple[memoryview, memoryview]:
 
 
 def _known(key_lengths: memoryview) -> list[int]:
-    return [length for length in key_lengths.cast("I") if length != _NO_KEY]
+    return [length for length in key_lengths.cast("I") if length != NO_KEY]
 
 
 def _lengths(columns: _Columns) -> list[int]:
@@ -174,4 +183,4 @@ def _lengths(columns: _Columns) -> list[int]:
 
 def _times(columns: _Columns) -> list[int | None]:
     times = columns.timestamps.cast("q")
-    return [None if time == _NO_TIMESTAMP else time for time in times]
+    return [None if time == NO_TIMESTAMP else time for time in times]

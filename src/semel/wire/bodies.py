@@ -47,6 +47,7 @@ __all__ = [
     "encode_batch",
     "encode_frames",
     "messages_of",
+    "pack_batch",
     "to_bytes",
     "to_json_array",
 ]
@@ -121,14 +122,21 @@ def encode_batch(
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
     """Pack messages of a stream of this media type, and what each of them carries."""
-    media_type = content_type.encode("ascii")
     count = len(messages)
     extras = encode_extras(count, keys=keys, headers=headers, timestamps=timestamps)
-    flags = _BATCH_EXTRAS if extras else 0
-    head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), count)
     lengths = struct.pack(f"<{count}I", *map(len, messages))
+    return pack_batch(content_type, lengths, messages, extras)
+
+
+def pack_batch(
+    content_type: str, lengths: bytes, payload: Sequence[bytes | memoryview], extras: bytes = b""
+) -> bytes:
+    """Pack messages whose lengths and extras are packed already; the payload comes in pieces."""
+    media_type = content_type.encode("ascii")
+    flags = _BATCH_EXTRAS if extras else 0
+    head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), len(lengths) // _SIZE.size)
     beside = _sized(extras) if extras else b""
-    return b"".join((head, media_type, lengths, beside, *messages))
+    return b"".join((head, media_type, lengths, beside, *payload))
 
 
 def _sized(extras: bytes) -> bytes:
