@@ -1,0 +1,106 @@
+"""Which columns of a frame are what: judged once, when a write is planned."""
+
+from typing import Final
+
+from msgspec import Struct
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from semel.spark.options import SparkOptionError
+
+_TEXT: Final = (StringType, BinaryType)
+_NO_JSON: Final = frozenset({"variant", "geometry", "geography"})
+_AS_SOURCE: Final = "array<struct<key string, value binary>>"
+
+
+class SinkColumns(Struct, frozen=True):
+    """Where each thing stands in a row; None if it is not there.
+
+    Without `value` a row is one JSON object of the columns `named`, and nothing else has a meaning
+    of its own but `stream`, if rows are routed by it.
+    """
+
+    value: int | None
+    stream: int | None
+    key: int | None
+    headers: int | None
+    timestamp: int | None
+    named: tuple[tuple[int, str], ...]
+
+
+def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
+    """Judge a schema; `stream` is the one all rows go to, if there is one."""
+    places = {field.name.lower(): place for place, field in enumerate(schema.fields)}
+    route = None if stream is not None else places.get("stream")
+    if stream is None and route is None:
+        raise SparkOptionError(
+            'nothing says where rows go: add .option("stream", "totals"), or a column stream'
+        )
+    if route is not None:
+        _require(schema, route, (StringType,), "string")
+    value = places.get("value")
+    if value is None:
+        named = [(at, field.name) for at, field in enumerate(schema.fields) if at != route]
+        for at, _ in named:
+            _require_json(schema.fields[at].name, schema.fields[at].dataType)
+        if not named:
+            raise SparkOptionError("there is no column but stream: add what is to be written")
+        return SinkColumns(None, route, None, None, None, tuple(named))
+    _require(schema, value, _TEXT, "string or binary", "; to_json(struct(*)) makes a text of a row")
+    key, headers = places.get("key"), places.get("headers")
+    timestamp = places.get("timestamp")
+    if key is not None:
+        _require(schema, key, _TEXT, "string or binary")
+    if headers is not None and not _is_headers(schema.fields[headers].dataType):
+        _refuse(schema, headers, _AS_SOURCE)
+    if timestamp is not None:
+        _require(schema, timestamp, (TimestampType, TimestampNTZType), "timestamp")
+    return SinkColumns(value, route, key, headers, timestamp, ())
+
+
+def _require(
+    schema: StructType, at: int, kinds: tuple[type[DataType], ...], wanted: str, cure: str = ""
+) -> None:
+    if not isinstance(schema.fields[at].dataType, kinds):
+        _refuse(schema, at, wanted, cure)
+
+
+def _refuse(schema: StructType, at: int, wanted: str, cure: str = "") -> None:
+    field = schema.fields[at]
+    found = field.dataType.simpleString()
+    raise SparkOptionError(f"the column {field.name} is {found}, and must be {wanted}{cure}")
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    parts = kind.elementType.fields
+    return (
+        len(parts) == 2
+        and isinstance(parts[0].dataType, StringType)
+        and isinstance(parts[1].dataType, _TEXT)
+    )
+
+
+def _require_json(name: str, kind: DataType) -> None:
+    """Refuse what has no form in JSON that anybody would expect."""
+    if isinstance(kind, ArrayType):
+        _require_json(name, kind.elementType)
+    elif isinstance(kind, MapType):
+        _require_json(name, kind.valueType)
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            _require_json(f"{name}.{field.name}", field.dataType)
+    elif kind.typeName() in _NO_JSON or "interval" in kind.typeName():
+        raise SparkOptionError(
+            f"the column {name} is {kind.simpleString()}, which JSON has no form for: cast it to"
+            " string, or drop it"
+        )

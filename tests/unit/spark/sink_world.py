@@ -1,0 +1,111 @@
+"""What a sink meets, without a JVM: tasks with a context, a checkpoint, and somebody who reads."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StringType, StructType
+
+from semel import Client
+from semel.spark.options import parse_sink
+from semel.spark.stream_writer import BATCH_ID, QUERY_ID, Staged, StreamWriter
+
+VALUE = StructType().add("value", StringType())
+
+
+class Task:
+    """The context of one task."""
+
+    def __init__(self, partition: int = 0, properties: Mapping[str, str] | None = None) -> None:
+        self._partition = partition
+        self._properties = dict(properties or {})
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+
+class Current:
+    """Stands in for TaskContext.get."""
+
+    task: Task | None = None
+
+    def __call__(self) -> Task | None:
+        return self.task
+
+
+def install(monkeypatch: Any) -> Current:
+    """Let tests say which task runs."""
+    current = Current()
+    monkeypatch.setattr(TaskContext, "get", current)
+    return current
+
+
+def batches(values: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Rows with one column, as Spark hands them over."""
+    rows = list(values)
+    if rows:
+        yield pa.record_batch({"value": pa.array(rows, pa.string())})
+
+
+class Query:
+    """A streaming query whose batches a test runs by hand; each run has fresh writers."""
+
+    def __init__(
+        self,
+        current: Current,
+        url: str,
+        stream: str,
+        checkpoint: Path | None,
+        query_id: str = "query-1",
+        **options: str,
+    ) -> None:
+        self.current = current
+        self.query_id = query_id
+        self.checkpoint = checkpoint
+        self.options = {"url": url, "stream": stream, **options}
+        if checkpoint is not None:
+            self.options["checkpointlocation"] = str(checkpoint)
+            (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+
+    def writer(self) -> StreamWriter:
+        return StreamWriter(parse_sink(self.options), VALUE, overwrite=False)
+
+    def plan(self, batch_id: int, end: Any) -> None:
+        """Write the offset log, as Spark does before it runs a batch."""
+        assert self.checkpoint is not None
+        text = f'v1\n{{"batchTimestampMs":{batch_id}}}\n{{"end":{end}}}'
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(text)
+
+    def write(self, batch_id: int, rows: Iterator[pa.RecordBatch], partition: int = 0) -> Staged:
+        """Run one attempt of one task."""
+        facts = {QUERY_ID: self.query_id, BATCH_ID: str(batch_id)}
+        self.current.task = Task(partition, facts)
+        try:
+            return self.writer().write(rows)
+        finally:
+            self.current.task = None
+
+    def commit(self, batch_id: int, *messages: Staged) -> None:
+        self.writer().commit(list(messages), batch_id)
+
+    def run(self, batch_id: int, *partitions: list[Any], end: Any = None) -> list[Staged]:
+        """Run a batch as a whole."""
+        if self.checkpoint is not None:
+            self.plan(batch_id, partitions if end is None else end)
+        messages = [
+            self.write(batch_id, batches(rows), partition)
+            for partition, rows in enumerate(partitions)
+        ]
+        self.commit(batch_id, *messages)
+        return messages
+
+
+def values(client: Client, path: str) -> list[Any]:
+    """Read what is committed; a stream that is not there has nothing."""
+    stream = client.stream(path)
+    return [message.value for message in stream.read()] if stream.exists() else []

@@ -1,0 +1,71 @@
+"""Which columns of a frame are what."""
+
+import pytest
+from pyspark.sql.types import StructType
+
+from semel.spark.options import SparkOptionError
+from semel.spark.sink_columns import SinkColumns, find_columns
+
+HEADERS = "headers array<struct<key:string,value:binary>>"
+
+
+def schema(ddl: str) -> StructType:
+    """Read a list such as `id long, total double` without a JVM."""
+    from pyspark.sql import types
+
+    kinds: dict[str, types.DataType] = {
+        "string": types.StringType(),
+        "binary": types.BinaryType(),
+        "long": types.LongType(),
+        "timestamp": types.TimestampType(),
+        "variant": types.VariantType(),
+        "interval": types.DayTimeIntervalType(),
+    }
+    pair = StructType().add("key", "string").add("value", "binary")
+    kinds["headers"] = types.ArrayType(pair)
+    kinds["nested"] = types.ArrayType(StructType().add("x", types.VariantType()))
+    kinds["named"] = types.MapType(types.StringType(), types.LongType())
+    found = StructType()
+    for part in ddl.split(","):
+        name, kind = part.split()
+        found = found.add(name, kinds[kind])
+    return found
+
+
+def test_a_value_may_bring_what_goes_beside_it_and_what_does_not_count() -> None:
+    given = schema(
+        "key binary, Value binary, stream string, offset long, timestamp timestamp, headers headers"
+    )
+    assert find_columns(given, None) == SinkColumns(1, 2, 0, 5, 4, ())
+    assert find_columns(given, "totals") == SinkColumns(1, None, 0, 5, 4, ())
+
+
+def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
+    given = schema("stream string, key long, timestamp timestamp, tags named")
+    routed = find_columns(given, None)
+    assert routed.stream == 0
+    assert routed.named == ((1, "key"), (2, "timestamp"), (3, "tags"))
+    assert find_columns(given, "totals").named[0][1] == "stream"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "stream", "words"),
+    [
+        ("value string", None, "nothing says where rows go"),
+        ("value string, stream long", None, "column stream is bigint, and must be string"),
+        ("value long", "s", "column value is bigint, and must be string or binary; to_json"),
+        ("value string, key long", "s", "column key is bigint"),
+        ("value string, headers string", "s", "column headers is string, and must be array<struct"),
+        ("value string, headers nested", "s", "column headers"),
+        ("value string, timestamp long", "s", "column timestamp is bigint"),
+        ("stream string", None, "no column but stream"),
+        ("v variant", "s", "column v is variant"),
+        ("v interval", "s", "cast it to string"),
+        ("v nested", "s", "column v.x is variant"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_cure(ddl: str, stream: str, words: str) -> None:
+    with pytest.raises(SparkOptionError) as caught:
+        find_columns(schema(ddl), stream)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
