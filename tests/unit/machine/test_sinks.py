@@ -52,6 +52,18 @@ def test_a_version_is_committed_once() -> None:
     assert machine.stream().tail.tail == 1
 
 
+# rows: K18
+def test_a_sink_that_was_silent_for_ten_years_knows_its_last_version() -> None:
+    machine = sink_machine()
+    later = 10 * 365 * 24 * 60 * 60 * 1000
+    again = unchanged(machine, one_shot(sink=tag(2, "i2", "i1"), now=later))
+    assert isinstance(again, Committed)
+    assert again.is_duplicate
+    diverged = one_shot(sink=tag(3, "i3", "other"), now=later)
+    assert unchanged(machine, diverged) == CheckpointDiverged(2)
+    assert machine.execute(one_shot(sink=tag(3, "i3", "i2"), now=later)).code == "ok"
+
+
 def test_another_input_is_another_history() -> None:
     machine = sink_machine()
     assert unchanged(machine, one_shot(sink=tag(1, "other"))) == CheckpointDiverged(2)
