@@ -36,7 +36,7 @@ def table(notes: Path = NOTES) -> str:
         for name, seconds, code in parts
     ]
     total = sum(int(seconds) for _, seconds, _ in parts)
-    return "\n".join(["", *lines, f"{"all":<14}{total:>6} s"])
+    return "\n".join(["", *lines, f"{'all':<14}{total:>6} s"])
 
 
 def main(arguments: list[str]) -> int:
