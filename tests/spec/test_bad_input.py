@@ -768,3 +768,27 @@ def test_a_long_poll_is_404_when_its_stream_is_made_again(stream: Stream) -> Non
         stream.delete()
     assert answer is not None
     assert (answer.status, answer.code) == (404, "stream_not_found")
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["commit", "abort", "prepare"])
+@pytest.mark.parametrize("epoch", [-1, 2**53, 2**64, 10**30])
+def test_an_epoch_of_a_transaction_that_is_none_is_refused(
+    server: Server, action: str, epoch: int
+) -> None:
+    body = b'{"transaction_epoch": %d}' % epoch
+    answer = ask(server, "POST", f"/v1/transactions/t/{action}", body=body)
+    assert answer.status == 400
+    listed = b'"transactions": [{"id": "t", "epoch": %d}]' % epoch
+    body = b'{"producer_id": "p", "producer_epoch": 0, "producer_seq": 0, %s}' % listed
+    assert ask(server, "POST", "/v1/commits", body=body).status == 400
+
+
+@pytest.mark.parametrize("name", ["t" * 600, "%C3%A9" * 200])
+def test_an_id_no_transaction_can_have_is_refused(server: Server, name: str) -> None:
+    body = b'{"transaction_epoch": 1}'
+    assert ask(server, "POST", f"/v1/transactions/{name}/commit", body=body).status == 400
+    assert ask(server, "GET", f"/v1/transactions/{name}").status == 404
+    assert ask(server, "GET", f"/v1/transactions/{name}?epoch=1").status == 404

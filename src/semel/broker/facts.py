@@ -8,7 +8,9 @@ from semel.journal.memory import Memory
 from semel.machine.outcomes_kept import is_kept
 from semel.machine.state import State, Txn, owner_key
 from semel.model.commands import Append, Create, Register
+from semel.model.limits import TXN_ID_BYTES_MAX
 from semel.model.remembered import Remembered
+from semel.model.spelling import is_name, is_number
 from semel.model.transactions import (
     AddPositions,
     AddStreams,
@@ -67,7 +69,12 @@ class Facts:
         self._memory = memory
 
     def of(self, txn_id: str, epoch: int, now_ms: int) -> tuple[Remembered | None, int]:
-        """Find the outcome of a transaction, and the epoch of its id's newest outcome."""
+        """Find the outcome of a transaction, and the epoch of its id's newest outcome.
+
+        Commands come here before they are judged: what no transaction can be called has neither.
+        """
+        if not (is_name(txn_id, TXN_ID_BYTES_MAX) and is_number(epoch)):
+            return None, 0
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
@@ -78,6 +85,8 @@ class Facts:
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
         """Find the epoch of an id's newest outcome still remembered; 0 if none is."""
+        if not is_name(txn_id, TXN_ID_BYTES_MAX):
+            return 0
         row = self._memory.last_outcome(txn_id, lambda row: is_kept(self._state, row, now_ms))
         return 0 if row is None else row.outcome.epoch
 

@@ -24,6 +24,7 @@ from semel.model.outcomes import (
     Appended,
     BatchTooLarge,
     Created,
+    InvalidRequest,
     LimitReached,
     OffsetBeyondTail,
     Outcome,
@@ -159,6 +160,32 @@ def quick_restart(bed: TxnBed) -> None:
 
 
 RESTARTS = pytest.mark.parametrize("again", [slow_restart, quick_restart])
+
+
+# ---- names that are none -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**53, 2**64])
+@pytest.mark.parametrize("call", [CommitTxn, AbortTxn, Prepare])
+def test_an_epoch_out_of_bounds_is_refused(
+    call: type[CommitTxn | AbortTxn | Prepare], epoch: int
+) -> None:
+    bed = TxnBed()
+    assert bed.execute(call(bed.now_ms, "t", epoch)) == InvalidRequest("transaction_epoch")
+    assert bed.outcome("t", epoch) is None
+    assert bed.chunk(0, b"x", epoch=epoch) == InvalidRequest("transaction_epoch")
+    listed = (Listed("t", epoch),)
+    commit = Commit(bed.now_ms, "p", 0, 0, transactions=listed)
+    assert bed.execute(commit) == InvalidRequest("transactions")
+
+
+@pytest.mark.parametrize("txn", ["", "t" * 257, "t" * 70_000, "\udc80"])
+def test_an_id_out_of_bounds_is_refused(txn: str) -> None:
+    bed = TxnBed()
+    assert bed.begin(txn) == InvalidRequest("transaction_id")
+    assert bed.commit(txn) == InvalidRequest("transaction_id")
+    assert bed.outcome(txn) is None
+    assert bed.outcome(txn, None) is None
 
 
 # ---- what readers see ----------------------------------------------------------------------------
