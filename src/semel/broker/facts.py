@@ -19,6 +19,7 @@ from semel.model.transactions import (
     EngineCommand,
     ExpireTxn,
     PinSnapshot,
+    ProducerOwner,
     SetPositions,
     TxnCall,
     TxnCommand,
@@ -43,10 +44,13 @@ def paths_of(command: EngineCommand) -> list[str]:
 
 
 def met_by(state: State, command: EngineCommand) -> list[Txn]:
-    """List the open transactions a command is about; a begin meets all of its producer's."""
+    """List the open transactions a command is about; a begin meets all of its producer's.
+
+    Those are few. A sink may have very many, and none of them is in the way of another.
+    """
     found = {txn_id: state.transactions.get(txn_id) for txn_id in _ids_of(command)}
     txns = [txn for txn in found.values() if txn is not None]
-    if isinstance(command, Begin):
+    if isinstance(command, Begin) and isinstance(command.owner, ProducerOwner):
         numbers = state.owned.get(owner_key(command.owner), ())
         txns += [state.by_txn[number] for number in sorted(numbers)]
     return txns

@@ -5,6 +5,8 @@ import struct
 import pytest
 
 from semel.broker.broker import TAIL, ReadDone
+from semel.broker.deadlines import Deadlines
+from semel.broker.facts import met_by
 from semel.journal.appender import chunks_max
 from semel.journal.memory import Memory
 from semel.journal.verify import verify
@@ -765,3 +767,32 @@ def test_a_result_holds_what_a_transaction_did() -> None:
     bed.begin()
     committed = bed.commit()
     assert committed == Committed("t", 1, Result())
+
+
+# ---- as many as one likes ------------------------------------------------------------------------
+
+
+def test_a_begin_of_a_sink_looks_at_no_other_transaction_of_it() -> None:
+    bed = TxnBed()
+    for number in range(3):
+        bed.execute(Begin(bed.now_ms, f"t{number}", SinkOwner("a", 0, number), STAGED))
+        bed.begin(f"p{number}", kind=STAGED)
+    next_of_sink = Begin(bed.now_ms, "t", SinkOwner("a", 0, 3), STAGED)
+    assert met_by(bed.broker.state, next_of_sink) == []
+    next_of_producer = Begin(bed.now_ms, "p", ProducerOwner("p", 0), STAGED)
+    assert len(met_by(bed.broker.state, next_of_producer)) == 3
+
+
+def test_decided_transactions_do_not_wait_for_their_deadline_in_memory() -> None:
+    bed = TxnBed(segment_bytes=MIB)
+    state, deadlines = bed.broker.state, Deadlines(bed.broker.state)
+    bed.execute(Begin(bed.now_ms, "kept", SinkOwner("b", 0, 0), STAGED))
+    deadlines.watch(state.transactions["kept"])
+    for number in range(3_000):
+        bed.submit(Begin(bed.now_ms, "t", SinkOwner("a", number, 0), STAGED))
+        deadlines.watch(state.transactions["t"])
+        bed.submit(AbortTxn(bed.now_ms, "t", number + 1))
+    bed.flush()
+    assert len(deadlines) < 1_100
+    bed.now_ms += SINK_IDLE_MS
+    assert [txn.row.id for txn in deadlines.due(bed.now_ms, 10)] == ["kept"]
