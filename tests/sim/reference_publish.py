@@ -55,6 +55,7 @@ def _publish_inline(model: "Model", stream: Stream, c: Append, txn: Txn) -> Outc
         return answer
     if stream.number not in txn.streams:
         txn.streams.append(stream.number)
+    txn.touched_ms = model.now(c)
     if stream.dedup_from is None:
         done = model.accept(stream, replace(c, producer=None), txn.number)
         return replace(done, is_unguarded=True, epoch=by.epoch, seq=by.last_seq)

@@ -129,6 +129,7 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
         known = TxnStreamRow(first)
     messages = known.messages + section.count
     _set_stream(state, txn, number, TxnStreamRow(known.first, messages))
+    _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
     _note_page(state, txn, push_extent(txn.pages, first, number, section.count))
     set_tail(state, stream, first + section.count, time_ms)
     if append.stream_seq is not None:

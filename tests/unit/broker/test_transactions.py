@@ -769,6 +769,20 @@ def test_a_result_holds_what_a_transaction_did() -> None:
     assert committed == Committed("t", 1, Result())
 
 
+@RESTARTS
+def test_every_call_that_adds_to_a_transaction_touches_it(again: object) -> None:
+    bed = TxnBed()
+    bed.begin()
+    bed.begin("u", kind=STAGED)
+    for seq in range(3):
+        bed.now_ms += 100
+        bed.publish(seq)
+        bed.chunk(seq, b"x", txn="u")
+    again(bed)  # type: ignore[operator]
+    seen = [txn.touched_ms for txn in views.transactions(bed.broker.state)]
+    assert seen == [bed.now_ms, bed.now_ms]
+
+
 # ---- as many as one likes ------------------------------------------------------------------------
 
 
