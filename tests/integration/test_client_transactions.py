@@ -312,6 +312,8 @@ def test_one_commit_does_all_or_nothing(client: Any, orders: Any, bills: Any) ->
     assert result.streams[orders.path].next_offset == offset_of(2)
     again = client.commit(producer_id=producer, seq=0, **parts)
     assert (again.duplicate, again.streams) == (True, result.streams)
+    with pytest.raises(errors.PayloadMismatch):
+        client.commit(producer_id=producer, seq=0, appends={orders.path: [4]})
     assert (values(orders), values(bills)) == ([1, [2]], [{"id": 3}])
     assert (values(notes), values(raw)) == (["text"], [b"\xff\x00", b"plain"])
     assert client.group(group).offsets() == {orders.path: offset_of(1), notes.path: offset_of(0)}

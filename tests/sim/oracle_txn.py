@@ -25,8 +25,8 @@ def txn_state_view(state: State) -> dict[str, object]:
         "seqs": seqs,
         "results": {
             name: tuple(
-                (seqs[name] - len(row.results) + 1 + i, unpack_result(packed))
-                for i, packed in enumerate(row.results)
+                (seqs[name] - len(row.results) + 1 + i, unpack_result(packed), digest)
+                for i, (packed, digest) in enumerate(zip(row.results, row.digests, strict=True))
             )
             for name, row in state.registry.items()
             if row.commit_seq >= 0

@@ -542,7 +542,10 @@ class Model:
             "open": {name: self._txn_view(txn) for name, txn in sorted(txns.open.items())},
             "positions": dict(sorted(txns.positions.items())),
             "seqs": dict(txns.commit_seqs),
-            "results": {name: tuple(held) for name, held in txns.results.items()},
+            "results": {
+                name: tuple((seq, result, txns.digests[name][seq]) for seq, result in held)
+                for name, held in txns.results.items()
+            },
             "sinks": dict(commits.sinks),
             "snapshots": dict(commits.snapshots),
         }

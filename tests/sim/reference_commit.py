@@ -91,8 +91,11 @@ class Commits:
             return txns.no_room_in_registry(c.producer_id)  # 4b
         last = txns.commit_seqs.get(c.producer_id, -1)
         if seq <= last:
-            held = dict(txns.results[c.producer_id])
-            return txn_out.Committed(None, None, held.get(seq), is_duplicate=True)  # 3
+            held, brought = dict(txns.results[c.producer_id]), txns.digests[c.producer_id]
+            other = seq in held and brought[seq] != c.digest
+            return txn_out.Committed(
+                None, None, held.get(seq), is_duplicate=True, is_mismatch=other
+            )  # 3
         return out.SequenceGap(last + 1, seq) if seq > last + 1 else None  # 4
 
     def _judge_sink(self, tag: ask.SinkTag) -> Outcome | None:
@@ -233,6 +236,7 @@ class Commits:
         txns.commit_seqs[name] = c.producer_seq
         held = [*txns.results.get(name, []), (c.producer_seq, result)]
         txns.results[name] = held[-txns.bounds.results :]
+        txns.digests.setdefault(name, {})[c.producer_seq] = c.digest
 
     def _remember_version(self, tag: ask.SinkTag, result: Result, now: int) -> None:
         old = self.sinks.get(tag.app, Sink(tag.query_id, -1, ()))

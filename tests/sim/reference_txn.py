@@ -114,6 +114,7 @@ class Transactions:
         self.positions: dict[tuple[str, int], int] = {}  # (group, stream number) -> offset
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
         self.results: dict[str, list[tuple[int, Result]]] = {}
+        self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
 
     def copy(self, book: Book) -> "Transactions":
         twin = Transactions(book, self.bounds)
@@ -126,6 +127,7 @@ class Transactions:
         twin.notes, twin.aborted = list(self.notes), set(self.aborted)
         twin.positions, twin.commit_seqs = dict(self.positions), dict(self.commit_seqs)
         twin.results = {name: list(held) for name, held in self.results.items()}
+        twin.digests = {name: dict(held) for name, held in self.digests.items()}
         return twin
 
     # ---- looking ---------------------------------------------------------------------------------
@@ -330,6 +332,7 @@ class Transactions:
         self.book.registry[producer_id] = epoch
         self.commit_seqs.pop(producer_id, None)
         self.results.pop(producer_id, None)
+        self.digests.pop(producer_id, None)
         for txn in sorted(self.pending_of(producer_id), key=lambda txn: txn.number):
             reason = BY_OPERATOR if txn is fenced_by_hand else BY_FENCE
             self.finish(txn, ABORTED, reason, now)

@@ -325,6 +325,7 @@ class TxnWorkload:
             transactions=tuple(listed),
             positions=self._positions(model),
             expects=tuple(expects.items()),
+            digest=len(appends),
         )
 
     def _commit_append(self, model: Model) -> ask.CommitAppend:

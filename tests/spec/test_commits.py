@@ -190,6 +190,31 @@ def test_a_repeat_below_the_kept_results_is_still_one(stream: Stream, committer:
     assert len(stream.text) == 66
 
 
+def test_another_commit_under_a_used_sequence_is_told_and_not_applied(
+    stream: Stream, committer: Committer
+) -> None:
+    stream.create()
+    group = fresh("g")
+    offsets = {group: {stream.path: 1}}
+    first = committer.send(
+        appends=[append(stream, "x")], offsets=offsets, **{"if": {stream.path: 0}}
+    )
+    again = committer.send(appends=[append(stream, "x")], offsets=offsets, producer_seq=0)
+    assert again.json == {**first.json, "duplicate": True}, "preconditions may be others"
+    assert "producer-payload-mismatch" not in again.headers
+    for other in (
+        {"appends": [append(stream, "y")], "offsets": offsets},
+        {"appends": [append(stream, "x")]},
+        {"appends": [append(stream, "x")], "offsets": {group: {stream.path: 0}}},
+    ):
+        answer = committer.send(**other, producer_seq=0)
+        assert answer.headers["producer-payload-mismatch"] == "true"
+        assert answer.json["duplicate"]
+        assert "another commit" in answer.json["warning"]
+    assert stream.text == "x"
+    assert positions(stream.server, group) == {stream.path: offset_of(1)}
+
+
 def test_the_same_commit_sent_at_once_by_many_is_applied_once(
     stream: Stream, committer: Committer
 ) -> None:

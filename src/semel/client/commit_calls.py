@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, post
-from semel.client.errors import Indeterminate
+from semel.client.errors import Indeterminate, PayloadMismatch
 from semel.client.flows import Flow
 from semel.client.txn_values import (
     CommitResult,
@@ -22,6 +22,7 @@ from semel.client.txn_values import (
 )
 from semel.client.values import READY, encode
 from semel.model.media import is_json
+from semel.wire.headers import read_flag
 
 COMMITS: Final = "/v1/commits"
 _AGAIN: Final = (
@@ -101,7 +102,11 @@ def commit(
     except Indeterminate as error:
         error.advice = _AGAIN
         raise
-    return decoded(asked.expect(200), CommitResult)
+    answer = asked.expect(200)
+    if read_flag(answer.headers, "producer-payload-mismatch"):
+        told = f"{mark.producer_id} has committed something else as number {mark.seq}"
+        raise PayloadMismatch(told, status=answer.status, facts={"producer_seq": mark.seq})
+    return decoded(answer, CommitResult)
 
 
 def _listed(path: str, values: Iterable[Any]) -> Iterable[Any]:

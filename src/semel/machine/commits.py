@@ -9,6 +9,7 @@ from semel.machine.events import Decision
 from semel.machine.named import find_named, refuse_move, refused
 from semel.machine.parts import EXTENT_BYTES
 from semel.machine.results import unpack_result
+from semel.machine.rows import RegistryRow
 from semel.machine.sinks import judge_sink, superseded
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_begin import refuse_producer, refuse_registry_room
@@ -91,9 +92,15 @@ def _judge_producer(state: State, command: Commit) -> Outcome | None:
     last = registered.commit_seq
     if seq > last:
         return SequenceGap(last + 1, seq) if seq > last + 1 else None  # 4
-    index = len(registered.results) - 1 - (last - seq)
-    result = unpack_result(registered.results[index]) if index >= 0 else None
-    return Committed(None, None, result, is_duplicate=True)  # 3
+    return _repeat(registered, last - seq, command.digest)  # 3
+
+
+def _repeat(registered: RegistryRow, age: int, digest: int) -> Outcome:
+    """Answer what was committed before: `age` commits ago."""
+    results, digests = registered.results, registered.digests
+    result = unpack_result(results[-1 - age]) if age < len(results) else None
+    is_mismatch = age < len(digests) and digests[-1 - age] != digest
+    return Committed(None, None, result, is_duplicate=True, is_mismatch=is_mismatch)
 
 
 # ---- what it names -------------------------------------------------------------------------------
@@ -235,4 +242,4 @@ def _mark_of(state: State, command: Commit, draft: Draft) -> CommitMark:
     assert epoch is not None
     if is_raised(state.registry.get(producer_id), epoch):
         draft.fence(producer_id, epoch)
-    return CommitMark(producer_id, epoch, seq)
+    return CommitMark(producer_id, epoch, seq, command.digest)

@@ -96,13 +96,14 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     """A producer identity known to the whole server.
 
     `commit_seq` numbers its one-shot commits at this epoch; `results` are those of the newest, each
-    packed. `decided` counts its transactions that ended.
+    packed, and `digests` tell what they brought. `decided` counts its transactions that ended.
     """
 
     epoch: int
     commit_seq: int = -1
     results: tuple[bytes, ...] = ()
     decided: int = 0
+    digests: tuple[int, ...] = ()
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):

@@ -173,7 +173,9 @@ def _mark_producer(state: State, mark: CommitMark, packed: bytes) -> None:
     row = register(state, mark.id, mark.epoch)
     if mark.seq is not None:
         results = push_result(row.results, packed)
-        _set_registered(state, mark.id, replace(row, commit_seq=mark.seq, results=results))
+        digests = (*row.digests, mark.digest)[-len(results) :]
+        row = replace(row, commit_seq=mark.seq, results=results, digests=digests)
+        _set_registered(state, mark.id, row)
 
 
 def _mark_sink(state: State, mark: SinkMark, packed: bytes, outcomes_from: int) -> None:

@@ -56,6 +56,7 @@ class CommitMark(Struct, frozen=True, gc=False, array_like=True):
     id: str
     epoch: int
     seq: int | None
+    digest: int = 0
 
 
 class SinkMark(Struct, frozen=True, gc=False, array_like=True):

@@ -143,7 +143,10 @@ class SinkTag(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """Append, move positions and decide staged transactions: all or nothing, in one frame."""
+    """Append, move positions and decide staged transactions: all or nothing, in one frame.
+
+    `digest` tells what it brings; a repeat of a producer's sequence has to have the same.
+    """
 
     now_ms: int
     producer_id: str | None = None
@@ -154,6 +157,7 @@ class Commit(Struct, frozen=True):
     transactions: tuple[Listed, ...] = ()
     positions: tuple[Position, ...] = ()
     expects: tuple[tuple[str, int], ...] = ()
+    digest: int = 0
 
 
 class SetPositions(Struct, frozen=True, gc=False):

@@ -40,7 +40,8 @@ class Prepared(Outcome, frozen=True, gc=False):
 class Committed(Outcome, frozen=True):
     """Everything is applied. `result` is None for a duplicate whose result is no longer held.
 
-    `is_unchecked`: a sink's version was answered again without digests to compare.
+    `is_unchecked`: a sink's version was answered again without digests to compare. `is_mismatch`: a
+    producer's sequence was used for something else, which stays; nothing of this is applied.
     """
 
     id: str | None
@@ -48,6 +49,7 @@ class Committed(Outcome, frozen=True):
     result: Result | None
     is_duplicate: bool = False
     is_unchecked: bool = False
+    is_mismatch: bool = False
 
 
 class Aborted(Outcome, frozen=True, gc=False):

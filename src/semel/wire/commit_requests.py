@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from semel.model.checksum import digest_of
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
 from semel.model.media import JSON_MEDIA_TYPE, is_json
@@ -108,7 +109,15 @@ def parse_commit(
         tuple(listed),
         tuple(positions),
         tuple(expects),
+        _digest_of(wanted, positions),
     )
+
+
+def _digest_of(wanted: _Commit, positions: list[Position]) -> int:
+    """Digest what is new in a commit. Preconditions may be others when it is sent again."""
+    parts: list[object] = [(append.stream, bytes(append.messages)) for append in wanted.appends]
+    parts += sorted((move.group, move.path, move.to) for move in positions)
+    return digest_of(msgspec.msgpack.encode(parts))
 
 
 def read_move(group: str, path: str, target: Target) -> Position:

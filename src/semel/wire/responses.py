@@ -89,9 +89,9 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
     return Response(STATUS[type(outcome)], headers)
 
 
-def json_response(status: int, value: object) -> Response:
+def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = ()) -> Response:
     """Answer with a JSON document of our own."""
-    headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE]
+    headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE, *more]
     return Response(status, headers, msgspec.json.encode(value))
 
 

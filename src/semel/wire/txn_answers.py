@@ -9,6 +9,7 @@ from semel.wire.responses import json_response, outcome_response
 from semel.wire.results import Document, result_document
 
 _UNCHECKED = "without digests of the input nobody can tell that this is the same batch"
+_MISMATCH = "this producer_seq was used for another commit, which stays; nothing of this is applied"
 
 
 def begin_response(outcome: Outcome) -> Response:
@@ -55,7 +56,10 @@ def commit_response(outcome: Outcome, command: Commit) -> Response:
         found["producer_seq"] = command.producer_seq
     if outcome.is_unchecked:
         found["warning"] = _UNCHECKED
-    return json_response(200, found)
+    if outcome.is_mismatch:
+        found["warning"] = _MISMATCH
+    more = [("Producer-Payload-Mismatch", "true")] if outcome.is_mismatch else []
+    return json_response(200, found, more)
 
 
 def _done(outcome: Committed) -> Document:

@@ -388,6 +388,16 @@ def test_results_that_are_no_longer_held_are_none() -> None:
     assert play(flow, told) == CommitResult(duplicate=True)
 
 
+def test_a_number_that_was_used_for_something_else_is_an_error() -> None:
+    body = msgspec.json.encode({**DONE, "duplicate": True})
+    told = answer(
+        200, body, content_type="application/json", **{"producer-payload-mismatch": "true"}
+    )
+    flow = commit_calls.commit(known(), Mark("p", 0, 7), Parts(expects={"a": 0}))
+    with pytest.raises(errors.PayloadMismatch, match="something else as number 7"):
+        play(flow, told)
+
+
 @pytest.mark.parametrize("offset", [None, -1, "-1", "now", "x"])
 def test_what_is_no_offset_moves_nobody(offset: Any) -> None:
     with pytest.raises(ValueError, match="no offset"):

@@ -77,6 +77,28 @@ def test_a_commit_again_is_told_its_first_result() -> None:
     assert again == replace(first, is_duplicate=True)
 
 
+def test_a_sequence_that_brought_something_else_is_told() -> None:
+    machine = txn_machine()
+    first, other = one_shot(("s", b"a")), one_shot(("s", b"b"))
+    done_first = machine.execute(replace(first, digest=1))
+    machine.execute(replace(one_shot(("s", b"c"), seq=1), digest=2))
+    assert isinstance(done_first, Committed)
+    again = replace(done_first, is_duplicate=True)
+    assert unchanged(machine, replace(first, digest=1)) == again
+    assert unchanged(machine, replace(other, digest=2)) == replace(again, is_mismatch=True)
+    assert machine.payloads() == [b"a", b"c"]
+
+
+def test_a_result_kept_without_a_digest_is_compared_with_nothing() -> None:
+    machine = txn_machine()
+    machine.execute(replace(one_shot(("s", b"a")), digest=1))
+    state = machine.state
+    state.registry["p"] = replace(state.registry["p"], digests=())
+    again = unchanged(machine, replace(one_shot(("s", b"a")), digest=2))
+    assert isinstance(again, Committed)
+    assert (again.is_duplicate, again.is_mismatch) == (True, False)
+
+
 def test_a_result_long_gone_is_confirmed_without() -> None:
     machine = txn_machine()
     for seq in range(RESULTS_KEPT + 1):

@@ -38,7 +38,7 @@ def appended(stream: str, messages: bytes) -> CommitAppend:
 
 
 def test_a_whole_commit() -> None:
-    found = parse(
+    found = parsed(
         **WHO,
         appends=[{"stream": "j", "messages": [1]}],
         transactions=[{"id": "x", "epoch": 2}],
@@ -55,7 +55,23 @@ def test_a_whole_commit() -> None:
         (Listed("x", 2),),
         (Position("g", "j", 3), Position("g", "t", 2, 1)),
         (("j", 4),),
+        found.digest,
     )
+
+
+def test_the_digest_is_of_appends_and_positions_and_nothing_else() -> None:
+    appends = [{"stream": "j", "messages": [1]}, {"stream": "t", "messages": ["x"]}]
+    first = parsed(**WHO, appends=appends, offsets={"g": {"j": 1, "t": 2}})
+    moved = {"g": {"t": {"from": 0, "to": 2}, "j": print_offset(1)}}
+    again = parsed(**WHO, appends=appends, offsets=moved, **{"if": {"j": 0}})
+    assert again.digest == first.digest
+    others = [
+        parsed(**WHO, appends=appends),
+        parsed(**WHO, appends=appends[::-1], offsets={"g": {"j": 1, "t": 2}}),
+        parsed(**WHO, appends=appends, offsets={"g": {"j": 1, "t": 3}}),
+        parsed(**WHO, appends=appends[:1], offsets={"g": {"j": 1, "t": 2}}),
+    ]
+    assert len({first.digest, *(other.digest for other in others)}) == 5
 
 
 def test_a_sink_s_commit() -> None:

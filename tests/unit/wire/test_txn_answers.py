@@ -111,6 +111,10 @@ def test_a_commit_tells_whose_it_is() -> None:
     forgotten = Committed(None, None, None, is_duplicate=True)
     _, found = told(commit_response(forgotten, produced))
     assert (found["duplicate"], found["streams"], found["offsets"]) == (True, None, None)
+    other = Committed(None, None, RESULT, is_duplicate=True, is_mismatch=True)
+    response = commit_response(other, produced)
+    assert "another commit" in told(response)[1]["warning"]
+    assert ("Producer-Payload-Mismatch", "true") in response.headers
     sunk = Commit(0, sink=SinkTag("A", "Q", 17))
     status, found = told(commit_response(Committed(None, None, RESULT), sunk))
     assert (status, found) == (
