@@ -170,7 +170,7 @@ TXN_CASES = (
             ENDED,
             pack_extent(512, 1, 7, 2),
             (("g", 1, 5),),
-            txn_events.CommitMark("p", 7, 3),
+            txn_events.CommitMark("p", 7, 3, 9),
             None,
             True,
         ),
