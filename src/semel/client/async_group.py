@@ -7,7 +7,7 @@ from semel.client import group_calls
 from semel.client.calls import Site
 from semel.client.flows import Flow
 from semel.client.group_calls import Place
-from semel.client.txn_values import Moves
+from semel.client.txn_values import Moves, PinnedStep
 from semel.client.values import Message
 
 T = TypeVar("T")
@@ -38,6 +38,14 @@ class AsyncGroup:
     async def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
         """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing."""
         return await self._run(group_calls.set_positions(self._site, self.name, moves), timeout)
+
+    async def pin(self, step: PinnedStep, *, timeout: float | None = None) -> PinnedStep:
+        """Pin the next step; the first one of its number wins, and is what is returned."""
+        return await self._run(group_calls.pin(self._site, self.name, step), timeout)
+
+    async def snapshot(self, *, timeout: float | None = None) -> PinnedStep | None:
+        """Ask for the step it has pinned; None if it never has."""
+        return await self._run(group_calls.snapshot(self._site, self.name), timeout)
 
 
 class AsyncCommitter:

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, get, post
-from semel.client.errors import PositionConflict
+from semel.client.errors import PositionConflict, Refused
 from semel.client.flows import Flow
 from semel.client.reading import Reader
-from semel.client.txn_values import Moves, moves_document, offset_of
+from semel.client.txn_values import Moves, PinnedStep, moves_document, offset_of
 from semel.client.values import Message, OnCommit
 from semel.model.offsets import parse_offset
 
@@ -48,15 +48,32 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[dict[str, str]]:
     return wanted
 
 
+def pin(site: Site, group: str, step: PinnedStep) -> Flow[PinnedStep]:
+    """Pin a step; if one of that number is pinned already, that one counts and is told."""
+    asked = yield from post(site, _target(site, group, "snapshot"), step)
+    return decoded(asked.expect(200, 201), PinnedStep)
+
+
+def snapshot(site: Site, group: str) -> Flow[PinnedStep | None]:
+    """Ask for the step a group has pinned; None if it never has."""
+    try:
+        answer = yield from get(site, _target(site, group, "snapshot"))
+    except Refused as error:
+        if error.code != "snapshot_not_found":
+            raise
+        return None
+    return decoded(answer, PinnedStep)
+
+
 def _to(moves: Moves, path: str) -> str:
     move = moves[path]
     return offset_of(move[1] if isinstance(move, tuple) else move)
 
 
-def _target(site: Site, group: str) -> str:
+def _target(site: Site, group: str, page: str = "offsets") -> str:
     if not group:
         raise ValueError("a group needs a name")
-    return site.address.target(f"/v1/groups/{quote(group, safe='')}/offsets")
+    return site.address.target(f"/v1/groups/{quote(group, safe='')}/{page}")
 
 
 class Place:

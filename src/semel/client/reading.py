@@ -78,11 +78,17 @@ class Reader:
         self._incarnation: str | None = None
         self._cursor: str | None = None
         self._end: int | None = None
+        self.tail: int | None = None  # where the stream ended when the server last told
 
     @property
     def has_begun(self) -> bool:
         """Whether the server has answered once: from then on a live reader waits for it."""
         return self._has_begun
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all was read that there was when the server last answered."""
+        return self._is_at_end
 
     def begin(self) -> Flow[None]:
         """Turn `now` into an offset: after a break it would mean another place."""
@@ -132,6 +138,7 @@ class Reader:
             raise ProtocolError(f"there are messages at {self.offset}, but no way past them")
         self.offset, self._cursor = page.next_offset, page.cursor
         self._has_begun = True
+        self.tail = page.end if page.end is not None else self.tail
         if self._end is None:
             self._end = page.end
         self._is_at_end = page.is_up_to_date or not (page.messages or has_moved)

@@ -67,6 +67,22 @@ class TransactionStatus(Struct, frozen=True):
         return self.state == "open" and not (messages or self.next_seq or self.offsets)
 
 
+class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
+    """The part of a stream that a step takes: from the offset `start` up to `to`."""
+
+    incarnation: str
+    start: str
+    to: str
+
+
+class PinnedStep(Struct, frozen=True):
+    """The step a group has pinned: its number, what it takes of each stream, and its hash."""
+
+    number: int
+    ranges: dict[str, PinnedRange]
+    hash: str
+
+
 def offset_of(place: Offset | None) -> str:
     """Print an offset; ValueError if it is none a group can stand at."""
     ordinal = parse_offset(place) if isinstance(place, str) else place

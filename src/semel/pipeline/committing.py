@@ -1,0 +1,109 @@
+"""The one commit of a step: its outputs, its positions and its trace, all or nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from semel.client.client import Client
+from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
+from semel.client.flows import Flow
+from semel.client.site_calls import register_producer
+from semel.client.sync_driver import Stop
+from semel.client.transaction import Transaction
+from semel.client.txn_values import STAGED, CommitResult, Move
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+
+# A request takes 4 MiB. What is larger together is staged first, piece by piece.
+_INLINE_BYTES_MAX: Final = 2 * MIB
+_CHUNK_BYTES_MAX: Final = 1_000_000
+_STAGING_SECONDS: Final = 15 * 60.0
+
+T = TypeVar("T")
+Appends = Mapping[str, Sequence[bytes]]
+
+
+class Committer:
+    """Commits the steps of one processor, each under the next number of its producer.
+
+    To begin registers the producer anew: an older instance is refused from then on, and whatever
+    it has staged is dropped.
+    """
+
+    def __init__(self, client: Client, name: str, stop: Stop) -> None:
+        self.producer_id = name
+        self._client = client
+        self._stop = stop
+        self._known = KnownStreams(replace(client.site, retries=None))
+        self._mark = Mark(name, 0, 0)
+
+    @property
+    def epoch(self) -> int:
+        """Which instance of the processor this is."""
+        return self._mark.epoch
+
+    def begin(self) -> None:
+        """Fence off an older instance."""
+        found = self._run(register_producer(self._client.site, self.producer_id))
+        self._mark = Mark(found.producer_id, found.producer_epoch, 0)
+
+    def commit(
+        self,
+        appends: Appends,
+        moves: Mapping[str, Mapping[str, Move]],
+        *,
+        transactions: Sequence[str] = (),
+        record: tuple[str, Any] | None = None,
+    ) -> CommitResult:
+        """Commit; `record` is a message for the trace, which is never staged."""
+        staged: list[str] = list(transactions)
+        txn = None
+        if _is_large(appends):
+            txn = self._staged(appends)
+            staged.insert(0, txn.token)
+            appends = {}
+        small: dict[str, Sequence[Any]] = dict(appends)
+        if record is not None:
+            small[record[0]] = [record[1]]
+        parts = Parts(small, moves, transactions=staged)
+        flow = commit(self._known, self._mark, parts, silence_seconds=self._client.timeout)
+        result = self._run(flow)
+        if txn is not None:
+            txn.calls.forget()
+        self._mark = replace(self._mark, seq=self._mark.seq + 1)
+        return result
+
+    def _staged(self, appends: Appends) -> Transaction:
+        txn = self._client.transaction(
+            producer_id=self.producer_id,
+            producer_epoch=self._mark.epoch,
+            kind=STAGED,
+            timeout=_STAGING_SECONDS,
+        )
+        txn.begin()
+        for path, values in appends.items():
+            for chunk in _chunks(values):
+                txn.append_many(path, chunk)
+        return txn
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._client.driver.run(flow, None, self._stop)
+
+
+def _is_large(appends: Appends) -> bool:
+    total = sum(len(value) + 1 for values in appends.values() for value in values)
+    most = max((len(values) for values in appends.values()), default=0)
+    return total > _INLINE_BYTES_MAX or most > BATCH_MESSAGES_MAX
+
+
+def _chunks(values: Sequence[bytes]) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    size = 0
+    for value in values:
+        if chunk and (size + len(value) > _CHUNK_BYTES_MAX or len(chunk) == BATCH_MESSAGES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(value)
+        size += len(value) + 1
+    if chunk:
+        yield chunk

@@ -1,0 +1,243 @@
+"""Messages in, rows out: each row tagged with the stream it is for. Pure; used by every engine.
+
+All legs of a message, the error stream included, come from one call of the function. So a function
+that fails now and then puts each message on one leg or the other, never on both or on none.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from semel.client.values import decode, encode_json
+from semel.model.limits import BODY_BYTES_MAX, KIB
+from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.offsets import print_offset
+from semel.pipeline import signatures
+from semel.pipeline.errors_stream import error_message
+from semel.pipeline.processors import Kind, Processor
+
+_MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
+
+
+class Seen(NamedTuple):
+    """A message as it stands in an input: a JSON value in bytes, and its place."""
+
+    binding: str
+    stream: str
+    offset: int
+    raw: bytes
+
+
+# What one call of a function is for: one message of every input for a join, else one message.
+Call = Sequence[Seen]
+
+
+class Row(NamedTuple):
+    """A message for a stream."""
+
+    stream: str
+    raw: bytes
+
+
+class Poisoned(Exception):
+    """A call failed, and there is no error stream to put it into. Its cause is the failure."""
+
+    def __init__(self, inputs: Call) -> None:
+        self.inputs = tuple(inputs)
+        places = ", ".join(f"{one.stream} at {print_offset(one.offset)}" for one in inputs)
+        super().__init__(places)
+
+
+class Evaluation(Struct, frozen=True):
+    """A processor's function, and all that is needed to call it anywhere."""
+
+    graph: str
+    processor: str
+    strategy: str
+    hash: str
+    function: Callable[..., Any]
+    kind: Kind
+    inputs: Mapping[str, str]
+    is_join: bool
+    takes_binding: bool
+    outputs: Mapping[str, str]
+    has_one_output: bool
+    types: Mapping[str, frozenset[str]]
+    topics: Mapping[str, frozenset[str]]
+    errors: str | None
+
+
+def evaluation_of(
+    graph: str, processor: Processor, *, strategy: str, errors: str | None, hash: str
+) -> Evaluation:
+    """Gather what it takes to call a processor's function in the step of this hash."""
+    return Evaluation(
+        graph,
+        processor.id,
+        strategy,
+        hash,
+        processor.function,
+        signatures.kind_of(processor),
+        processor.inputs,
+        processor.is_join,
+        processor.is_alternatives and signatures.takes_binding(processor.function),
+        processor.outputs,
+        processor.out.is_one,
+        processor.types,
+        processor.topics,
+        errors,
+    )
+
+
+def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row]:
+    """Call the function for each, and give what it makes, in order.
+
+    What it raises becomes a row of the error stream; without one, Poisoned. MemoryError and
+    whatever is no Exception are not about the message and are raised as they are.
+    """
+    wanted = [(call, found) for call in calls if (found := passing(evaluation, call)) is not None]
+    if evaluation.kind is Kind.ARROW:
+        yield from _evaluate_batch(evaluation, wanted)
+        return
+    for call, values in wanted:
+        yield from _evaluate_one(evaluation, call, values)
+
+
+def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
+    """Decode the messages that pass the filters, by binding; None if none does.
+
+    In a join the others are None.
+    """
+    values = {one.binding: decode(one.raw, JSON_MEDIA_TYPE) for one in call}
+    if not (evaluation.types or evaluation.topics):
+        return values
+    passed = {
+        binding: value if _passes(evaluation, binding, value) else None
+        for binding, value in values.items()
+    }
+    is_any = any(_passes(evaluation, binding, value) for binding, value in values.items())
+    return passed if is_any else None
+
+
+def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
+    """Compare a message with the filters of its input; if there are topics, types do not count."""
+    topics = evaluation.topics.get(binding)
+    if topics is not None:
+        found = value.get("topics") if isinstance(value, dict) else None
+        if isinstance(found, dict):
+            return any(found.get(topic) for topic in topics)
+        return isinstance(found, list) and any(topic in found for topic in topics)
+    types = evaluation.types.get(binding)
+    if types is None:
+        return True
+    kind = value.get("type") if isinstance(value, dict) else None
+    return isinstance(kind, str) and kind in types
+
+
+# ---- one message at a time -----------------------------------------------------------------------
+
+
+def _evaluate_one(evaluation: Evaluation, call: Call, values: dict[str, Any]) -> Iterator[Row]:
+    try:
+        made = _rows(evaluation, _called(evaluation, values))
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        made = [_failed(evaluation, call, error)]
+    yield from made
+
+
+def _called(evaluation: Evaluation, values: dict[str, Any]) -> Any:
+    if evaluation.is_join:
+        return evaluation.function(**values)
+    ((binding, value),) = values.items()
+    if evaluation.takes_binding:
+        return evaluation.function(value, binding)
+    return evaluation.function(value)
+
+
+def _rows(evaluation: Evaluation, result: Any) -> list[Row]:
+    return [_row(path, value) for path, value in _legs(evaluation, result)]
+
+
+def _row(path: str, value: Any) -> Row:
+    raw = encode_json(value)
+    if len(raw) > _MESSAGE_BYTES_MAX:
+        raise ValueError(
+            f"a message of {len(raw):,} bytes for {path} is more than one append takes"
+        )
+    return Row(path, raw)
+
+
+def _legs(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
+    """Tell which stream gets what; None is nothing."""
+    if result is None:
+        return
+    if evaluation.has_one_output:
+        (path,) = evaluation.outputs.values()
+        yield path, result
+        return
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"a function with several outputs returns a dict by binding, or None, not"
+            f" {type(result).__name__}"
+        )
+    for binding in result:
+        if binding not in evaluation.outputs:
+            known = ", ".join(evaluation.outputs)
+            raise KeyError(f"{binding!r} is no output; those are {known}")
+    # In the order of the graph, so that every engine makes the same.
+    for binding, path in evaluation.outputs.items():
+        if result.get(binding) is not None:
+            yield path, result[binding]
+
+
+def _failed(evaluation: Evaluation, call: Call, error: Exception) -> Row:
+    if evaluation.errors is None:
+        raise Poisoned(call) from error
+    return Row(evaluation.errors, error_message(evaluation, call, error))
+
+
+# ---- a batch at a time ---------------------------------------------------------------------------
+
+Wanted = Sequence[tuple[Call, dict[str, Any]]]
+
+
+def _evaluate_batch(evaluation: Evaluation, wanted: Wanted) -> Iterator[Row]:
+    """Call the function for all; if that fails, for each by itself, to find which ones fail."""
+    if not wanted:
+        return
+    try:
+        made = _batch_rows(evaluation, wanted)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        made = None
+        cause = error
+    if made is not None:
+        yield from made
+    elif len(wanted) == 1:
+        yield _failed(evaluation, wanted[0][0], cause)
+    else:
+        for one in wanted:
+            yield from _evaluate_batch(evaluation, [one])
+
+
+def _batch_rows(evaluation: Evaluation, wanted: Wanted) -> list[Row]:
+    from semel.pipeline import arrow_batches  # noqa: PLC0415 - Arrow is an extra
+
+    if evaluation.is_join:
+        values = {
+            binding: arrow_batches.batch_of([found[binding] for _, found in wanted])
+            for binding in evaluation.inputs
+        }
+        result = evaluation.function(**values)
+    else:
+        messages = [value for _, found in wanted for value in found.values()]
+        result = evaluation.function(arrow_batches.batch_of(messages))
+    return [
+        _row(path, value)
+        for path, batch in _legs(evaluation, result)
+        for value in arrow_batches.messages_of(batch)
+    ]

@@ -1,0 +1,149 @@
+"""An input of a processor: where it stands, and what was read ahead of that."""
+
+from collections import deque
+from math import inf
+
+from semel.client.calls import StreamCalls
+from semel.client.client import Client
+from semel.client.errors import StreamGone
+from semel.client.reading import Reader
+from semel.client.sync_driver import Stop
+from semel.client.values import START, Message
+from semel.model.offsets import parse_offset, print_offset
+from semel.pipeline.delivery import Range
+
+
+class Feed:
+    """Reads one stream from a position on.
+
+    `limit`: what is at or behind it is left alone. `is_patient`: at the end of the stream, wait
+    until there is more, or for half a minute.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        stop: Stop,
+        *,
+        is_patient: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        self.path = path
+        self.incarnation = ""
+        self.position = 0
+        self.ready: deque[Message] = deque()
+        self.is_over = False
+        self._client = client
+        self._stop = stop
+        self._is_patient = is_patient
+        self._limit = inf if limit is None else limit
+        self._taken = 0
+        self._reader = self._reader_at(0)
+
+    def place(self, position: int, incarnation: str) -> None:
+        """Begin at a position; 0 is where the stream begins, also if that is trimmed."""
+        self.incarnation = incarnation
+        self.position = self._taken = position
+        self.ready.clear()
+        self.is_over = False
+        self._reader = self._reader_at(position)
+
+    def advance(self, to: int) -> None:
+        """Stand behind what was committed; what was read ahead of it stays, if it follows."""
+        if self._taken != to:
+            self.place(to, self.incarnation)
+        self.position = to
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something for a step."""
+        return bool(self.ready)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether there was nothing more when the server last answered."""
+        return self._reader.is_at_end or self._reached >= self._limit
+
+    @property
+    def lag(self) -> int:
+        """How many offsets there are between the position and the end, as far as is known."""
+        return max((self._reader.tail or 0) - self.position, 0)
+
+    def fetch(self) -> None:
+        """Read a page more."""
+        if self.is_over or self._reached >= self._limit:
+            return
+        page = self._client.driver.run(self._reader.next_page(), None, self._stop)
+        self.is_over = page is None
+        self.ready.extend(one for one in page or () if _ordinal(one.place) < self._limit)
+
+    def take(self, count: int) -> tuple[list[Message], Range]:
+        """Take messages that were read ahead, and tell what range of the stream they are."""
+        taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
+        to = self._taken = _ordinal(taken[-1].next_place) if taken else self._taken
+        return taken, Range(self.path, self.incarnation, self.position, to)
+
+    def exactly(self, wanted: Range) -> list[Message]:
+        """Read a range once more, whatever was read ahead, and stand behind it."""
+        self.place(wanted.start, wanted.incarnation)
+        found: list[Message] = []
+        while self._reached < wanted.to and not self.is_over:
+            page = self._client.driver.run(self._reader.next_page(), None, self._stop)
+            self.is_over = page is None
+            found.extend(one for one in page or () if _ordinal(one.place) < wanted.to)
+        self.place(wanted.to, wanted.incarnation)
+        self.position = wanted.start  # until that is committed
+        return found
+
+    @property
+    def _reached(self) -> int:
+        return parse_offset(self._reader.offset) or 0
+
+    def _reader_at(self, position: int) -> Reader:
+        calls = StreamCalls(self._client.site, self.path)
+        offset = print_offset(position) if position else START
+        return Reader(calls, offset, is_live=True, is_patient=self._is_patient)
+
+
+class EndFeed(Feed):
+    """Only looks where a stream ends: for an engine that reads by itself."""
+
+    def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
+        super().__init__(client, path, stop, limit=limit)
+        self._end = 0
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether the stream goes on behind the position."""
+        return self._end > self.position
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the stream ended at the position when it was last looked at."""
+        return not self.has_ready
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are decided and not processed."""
+        return max(self._end - self.position, 0)
+
+    def fetch(self) -> None:
+        """Look where the stream ends."""
+        calls = self._client.stream(self.path).calls
+        found = self._client.driver.run(calls.head(), None, self._stop)
+        if found.incarnation != self.incarnation:
+            raise StreamGone(f"{self.path} was deleted and made anew; start again to read it")
+        end = parse_offset(found.stable_offset or "") or 0
+        self._end = int(min(end, self._limit))
+        self.is_over = found.closed and self._end == parse_offset(found.next_offset)
+
+    def take(self, count: int) -> tuple[list[Message], Range]:
+        """Take a range of at most so many offsets."""
+        to = self._taken = max(min(self._end, self.position + count), self.position)
+        return [], Range(self.path, self.incarnation, self.position, to)
+
+
+def _ordinal(place: int | str | None) -> int:
+    assert isinstance(place, int), "semel tells the offset of each message"
+    return place

@@ -1,0 +1,185 @@
+"""Running a graph: a thread for each processor, until all have ended or one has stopped."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from semel.client.client import Client
+from semel.client.sync_driver import Stop
+from semel.pipeline import topology
+from semel.pipeline.engines import engine_for, make_engine
+from semel.pipeline.executor import Executor
+from semel.pipeline.gauges import Gauge, State
+from semel.pipeline.graph import Graph
+from semel.pipeline.inputs import Inputs
+from semel.pipeline.preparing import prepare
+from semel.pipeline.problems import GraphError, ProcessorStopped
+from semel.pipeline.processors import Processor, Role
+from semel.pipeline.sources import SourceLoop
+from semel.pipeline.step import AtBoundary, StepLoop, nothing
+
+URL_DEFAULT: Final = "http://127.0.0.1:4437"
+_OVER: Final = (State.ENDED, State.STOPPED)
+
+
+class Runner:
+    """A graph at work.
+
+    `available_now`: end when everything that is there is processed. Otherwise it goes on until
+    `stop`, or until a processor stops, which stops the others too. A stop lets no step end half:
+    what was not committed is done again by the next run.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        url: str | None = None,
+        engine: str | None = None,
+        master: str | None = None,
+        available_now: bool = False,
+        executor: Executor | None = None,
+        at: AtBoundary = nothing,
+    ) -> None:
+        graph.check()
+        self.graph = graph
+        self.engine = engine or engine_for(graph, master=master)
+        self.gauges = {one.id: Gauge(one.id, one.role) for one in graph.processors}
+        self._executor = executor or make_engine(self.engine, graph, master=master)
+        wrong = self._executor.complaints(graph)
+        if wrong:
+            raise GraphError(graph.id, wrong)
+        self._client = Client(url or graph.url or URL_DEFAULT)
+        self._is_draining = available_now
+        self._at = at
+        self._stops = {one.id: Stop() for one in graph.processors}
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Make the streams that are missing, and start the processors; once is enough."""
+        if self._threads:
+            return self
+        limits = prepare(self._client, self.graph)
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(one, limits), name=f"{self.graph.id}/{one.id}", daemon=True
+            )
+            for one in self.graph.processors
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all processors have ended or stopped."""
+        return all(gauge.state in _OVER for gauge in self.gauges.values())
+
+    @property
+    def stopped(self) -> dict[str, str]:
+        """The processors that have stopped, and why."""
+        gauges = self.gauges.values()
+        return {one.processor: one.reason for one in gauges if one.state is State.STOPPED}
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all have ended or stopped; False if the time is over before."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_over, timeout)
+
+    def stop(self) -> None:
+        """Tell all processors to end; `wait` waits for it."""
+        for stop in self._stops.values():
+            stop.set()
+
+    def close(self) -> None:
+        """Stop, wait, and let go of everything."""
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+        self._executor.close()
+        self._client.close()
+
+    # ---- on the threads --------------------------------------------------------------------------
+
+    def _work(self, processor: Processor, limits: Mapping[str, int]) -> None:
+        gauge = self.gauges[processor.id]
+        state, reason = State.ENDED, ""
+        try:
+            self._loop(processor, limits).run()
+        except ProcessorStopped as error:
+            state, reason = State.STOPPED, error.reason
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must be told
+            state, reason = State.STOPPED, f"{type(error).__name__}: {error}"
+        with self._changed:
+            gauge.state, gauge.reason = state, reason
+            self._changed.notify_all()
+        if state is State.STOPPED and not self._is_draining:
+            self.stop()
+
+    def _loop(self, processor: Processor, limits: Mapping[str, int]) -> StepLoop | SourceLoop:
+        stop, gauge = self._stops[processor.id], self.gauges[processor.id]
+        if processor.role is Role.SOURCE:
+            return SourceLoop(
+                self._client, self.graph, processor, stop=stop, gauge=gauge, at=self._at
+            )
+        inputs = Inputs(
+            self._client,
+            processor,
+            stop,
+            is_draining=self._is_draining,
+            is_ending=lambda: self._is_ending(processor),
+            limits=limits if self._is_draining else None,
+            reads_ahead=self._executor.reads_ahead,
+            step_messages_max=self._executor.step_messages_max,
+        )
+        return StepLoop(
+            self._client,
+            self.graph,
+            processor,
+            self._executor,
+            inputs,
+            stop=stop,
+            gauge=gauge,
+            at=self._at,
+        )
+
+    def _is_ending(self, processor: Processor) -> bool:
+        """Whether this run drains, and nobody in the graph feeds this processor any more."""
+        above = topology.upstream(self.graph)[processor.id]
+        return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
+
+
+def run(
+    graph: Graph,
+    *,
+    url: str | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    available_now: bool = True,
+) -> dict[str, Gauge]:
+    """Run a graph until it has ended, and tell the figures of each processor.
+
+    Raises GraphError before anything starts, ProcessorStopped if a processor has stopped.
+    """
+    runner = Runner(graph, url=url, engine=engine, master=master, available_now=available_now)
+    try:
+        runner.start()
+        runner.wait()
+    finally:
+        runner.close()
+    for id, reason in runner.stopped.items():
+        raise ProcessorStopped(id, reason)
+    return runner.gauges

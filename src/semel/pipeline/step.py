@@ -1,0 +1,336 @@
+"""The loop of a processor. The server is the only truth: nothing is kept here that a kill can lose.
+
+    1. `begin`: register the processor's producer, which refuses an older instance from then on;
+       then ask where the group `<graph>/<processor>` stands, and which step it has pinned.
+    2. If it stands at the beginning of the pinned step, that one was not done: it is done now,
+       with the same ranges, number and hash. Else the next one is pinned. The first pin wins.
+    3. The executor carries it out.
+    4. One commit appends the outputs and the trace, and moves the group from where it stood.
+
+At-most-once: the group is moved before 3, and 4 appends the outputs. A step is never done again.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from semel.client import errors
+from semel.client.client import Client
+from semel.client.errors import ClientError
+from semel.client.flows import Flow
+from semel.client.group_calls import pin, positions, snapshot
+from semel.client.sync_driver import Stop
+from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
+from semel.client.values import Message
+from semel.model.offsets import parse_offset, print_offset
+from semel.pipeline import trace
+from semel.pipeline.committing import Committer
+from semel.pipeline.delivery import Range, Step, step_of
+from semel.pipeline.evaluate import Poisoned
+from semel.pipeline.executor import Executor, Made, Work
+from semel.pipeline.gauges import Gauge, State
+from semel.pipeline.graph import Graph
+from semel.pipeline.inputs import Inputs
+from semel.pipeline.problems import ProcessorStopped
+from semel.pipeline.processors import AT_MOST_ONCE, Processor, Role
+
+T = TypeVar("T")
+
+# The boundaries of a step, at each of which a process may die.
+BEGUN: Final = "begun"
+PLANNED: Final = "planned"
+PINNED: Final = "pinned"
+RAN: Final = "ran"
+COMMITTED: Final = "committed"
+BOUNDARIES: Final = (BEGUN, PLANNED, PINNED, RAN, COMMITTED)
+
+AtBoundary = Callable[[str, str], None]
+Batches = Mapping[str, list[Message]]
+
+
+def nothing(processor: str, boundary: str) -> None:
+    """Let a boundary pass."""
+    del processor, boundary
+
+
+class StepLoop:
+    """Carries out the steps of one processor, one after the other."""
+
+    def __init__(
+        self,
+        client: Client,
+        graph: Graph,
+        processor: Processor,
+        executor: Executor,
+        inputs: Inputs,
+        *,
+        stop: Stop,
+        gauge: Gauge,
+        at: AtBoundary = nothing,
+    ) -> None:
+        self.group = f"{graph.id}/{processor.id}"
+        self._client = client
+        self._graph = graph
+        self._processor = processor
+        self._executor = executor
+        self._inputs = inputs
+        self._stop = stop
+        self._gauge = gauge
+        self._at_boundary = at
+        self._committer = Committer(client, self.group, stop)
+        self._is_at_most_once = graph.strategy_of(processor) == AT_MOST_ONCE
+        self._trace = trace.trace_stream(graph.id)
+        self._before: trace.Outputs | None = None
+        self._trimmed_at = 0
+        self._number = 0
+
+    def run(self) -> None:
+        """Go on until there is nothing more to come, or it is told to stop."""
+        try:
+            self._run()
+        except ClientError as error:
+            if not self._stop.is_set:
+                raise self._stopped(_words(error)) from error
+
+    def _run(self) -> None:
+        left = self.begin()
+        self._at(BEGUN)
+        if left is not None:
+            self.carry_out(left, lambda: self._read(left))
+        while not self._stop.is_set and self._inputs.wait(self._idle):
+            self._gauge.state = State.RUNNING
+            self.next_step()
+        if not self._stop.is_set:
+            self.tell_offsets()
+
+    # ---- 1 and 2: which step ---------------------------------------------------------------------
+
+    def begin(self) -> Step | None:
+        """Fence, ask where the processor stands, and tell the step that was begun and not done."""
+        self._committer.begin()
+        site = self._client.site
+        stored = self._ask(positions(site, self.group))
+        pinned = self._ask(snapshot(site, self.group))
+        places = {path: parse_offset(offset) or 0 for path, offset in stored.items()}
+        self._inputs.place(places)
+        if pinned is None:
+            return None
+        self._number = pinned.number
+        step = _step(pinned)
+        if not self._is_undone(step):
+            return None
+        self._number -= 1
+        return step
+
+    def _is_undone(self, step: Step) -> bool:
+        """Whether the processor stands, in the streams it reads now, where this step begins.
+
+        If its inputs are others by now, or were made anew, or somebody moved the group, the step
+        cannot be done any more: the next one begins where the processor stands.
+        """
+        feeds = {feed.path: feed for feed in self._inputs.feeds}
+        return {one.stream for one in step.ranges} == set(feeds) and all(
+            feeds[one.stream].incarnation == one.incarnation
+            and feeds[one.stream].position == one.start
+            for one in step.ranges
+        )
+
+    def next_step(self) -> None:
+        """Plan a step of what there is, pin it, and carry it out."""
+        planned = self._inputs.plan()
+        wanted = step_of(
+            self._graph.id,
+            self._processor.id,
+            self._number + 1,
+            (one for _, one in planned.values()),
+        )
+        self._at(PLANNED)
+        step = _step(self._ask(pin(self._client.site, self.group, _pinned(wanted))))
+        if step == wanted:
+            self.carry_out(step, lambda: {name: found for name, (found, _) in planned.items()})
+            return
+        if step != wanted and not self._is_undone(step):
+            raise self._stopped(
+                f"step {step.number} is pinned from other places than the group stands at;"
+                " is another instance running? stop it and start again"
+            )
+        self.carry_out(step, lambda: self._read(step))
+
+    def _read(self, step: Step) -> Batches:
+        ranges = {one.stream: one for one in step.ranges}
+        return {
+            binding: feed.exactly(ranges[feed.path])
+            for binding, feed in self._inputs.by_binding.items()
+        }
+
+    # ---- 3 and 4: doing it -----------------------------------------------------------------------
+
+    def carry_out(self, step: Step, messages: Callable[[], Batches]) -> None:
+        """Do a pinned step, and commit it."""
+        self._at(PINNED)
+        begun = time.perf_counter()
+        self._number = step.number
+        moves = {
+            self.group: {one.stream: (one.start, one.to) for one in step.ranges if _moves(one)}
+        }
+        if self._is_at_most_once:
+            self._commit(step, Made(), moves, trace.TAKEN, begun)
+            moves = {}
+        made = self._made(step, messages)
+        self._at(RAN)
+        result = self._commit(step, made, moves, trace.DONE, begun)
+        self._at(COMMITTED)
+        self._inputs.move(step.ranges)
+        self._note(step, made, result, time.perf_counter() - begun)
+
+    def _made(self, step: Step, messages: Callable[[], Batches]) -> Made:
+        work = Work(
+            self._graph,
+            self._processor,
+            step,
+            self._client.transport.address.url,
+            self._committer.producer_id,
+            self._committer.epoch,
+            messages,
+        )
+        try:
+            return self._executor.run(work)
+        except (ClientError, ProcessorStopped):
+            raise
+        except Poisoned as error:
+            raise self._stopped(_poisoned(error, step)) from error
+        except Exception as error:
+            raise self._stopped(_failed(error, step, self._processor.role)) from error
+
+    def _commit(
+        self,
+        step: Step,
+        made: Made,
+        moves: Mapping[str, Mapping[str, tuple[int, int]]],
+        outcome: str,
+        begun: float,
+    ) -> CommitResult:
+        traced = trace.Traced(
+            processor=self._processor.id,
+            number=step.number,
+            ranges=trace.printed(step.ranges),
+            hash=step.hash,
+            outcome=outcome,
+            read=made.read,
+            written=dict(made.written),
+            milliseconds=round((time.perf_counter() - begun) * 1000, 3),
+        )
+        result = self._committer.commit(
+            made.appends,
+            moves,
+            transactions=made.transactions,
+            record=(self._trace, trace.step_record(traced, self._before)),
+        )
+        self._before = None
+        if outcome == trace.DONE and made.written and result.streams is not None:
+            found = {
+                path: [done.first_offset, done.next_offset]
+                for path, done in result.streams.items()
+                if path != self._trace
+            }
+            self._before = trace.Outputs(step.number, found)
+        return result
+
+    # ---- telling ---------------------------------------------------------------------------------
+
+    def _idle(self) -> None:
+        """Nothing is there at the moment."""
+        self._gauge.state = State.IDLE
+        self._gauge.lag = self._inputs.lag
+        self.tell_offsets()
+
+    def tell_offsets(self) -> None:
+        """Trace where the last outputs are, if no step is there to do so."""
+        if self._before is None:
+            return
+        record = trace.offsets_record(self._processor.id, self._before)
+        self._committer.commit({}, {}, record=(self._trace, record))
+        self._before = None
+
+    def _note(self, step: Step, made: Made, result: CommitResult, seconds: float) -> None:
+        gauge, errors_to = self._gauge, self._graph.errors_of(self._processor)
+        gauge.step = step.number
+        gauge.read += made.read
+        gauge.written += sum(made.written.values())
+        gauge.errors += made.written.get(errors_to or "", 0)
+        gauge.lag = self._inputs.lag
+        gauge.step_seconds = seconds
+        traced = (result.streams or {}).get(self._trace)
+        end = parse_offset(traced.next_offset) if traced is not None else None
+        if end is not None and end - self._trimmed_at >= trace.TRIMMED_EVERY:
+            self._trimmed_at = end
+            if end > trace.RECORDS_KEPT:
+                self._trim(print_offset(end - trace.RECORDS_KEPT))
+
+    def _trim(self, before: str) -> None:
+        calls = self._client.stream(self._trace).calls
+        self._ask(calls.trim(before))
+
+    def _ask(self, flow: Flow[T]) -> T:
+        return self._client.driver.run(flow, None, self._stop)
+
+    def _at(self, boundary: str) -> None:
+        self._at_boundary(self._processor.id, boundary)
+
+    def _stopped(self, reason: str) -> ProcessorStopped:
+        return ProcessorStopped(self._processor.id, reason)
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+
+def _step(pinned: PinnedStep) -> Step:
+    ranges = sorted(
+        Range(path, one.incarnation, parse_offset(one.start) or 0, parse_offset(one.to) or 0)
+        for path, one in pinned.ranges.items()
+    )
+    return Step(pinned.number, tuple(ranges), pinned.hash)
+
+
+def _pinned(step: Step) -> PinnedStep:
+    ranges = {
+        one.stream: PinnedRange(one.incarnation, print_offset(one.start), print_offset(one.to))
+        for one in step.ranges
+    }
+    return PinnedStep(step.number, ranges, step.hash)
+
+
+def _moves(one: Range) -> bool:
+    return one.to > one.start
+
+
+def _where(step: Step) -> str:
+    ranges = ", ".join(f"{one.stream} {one.start}..{one.to}" for one in step.ranges if _moves(one))
+    return f"step {step.number} ({ranges})"
+
+
+def _poisoned(error: Poisoned, step: Step) -> str:
+    cause = error.__cause__
+    return (
+        f"{type(cause).__name__}: {cause}; the message is {error}, in {_where(step)}. There is no"
+        " error stream to put it into: name one with errors=, or mend the function; then start"
+        " again, and the step is done from its beginning"
+    )
+
+
+def _failed(error: Exception, step: Step, role: Role) -> str:
+    what = "the sink" if role is Role.SINK else "the function"
+    return (
+        f"{what} raised {type(error).__name__}: {error} in {_where(step)}; after a restart it is"
+        f" given the same again, under the same hash {step.hash}"
+    )
+
+
+def _words(error: ClientError) -> str:
+    if isinstance(error, errors.ProducerFenced):
+        return "a newer instance of this processor is running; this one leaves it the work"
+    if isinstance(error, errors.PositionConflict):
+        return f"somebody has moved its group: {error.message}; start again to go on from there"
+    if isinstance(error, errors.OffsetTrimmed):
+        return f"{error.message}; `semel groups set` moves its group to what is left"
+    return str(error)
