@@ -1,4 +1,4 @@
-"""How a command ends. The numbers but the first are those of sysexits.h."""
+"""How a command ends. The numbers from 64 to 78 are those of sysexits.h."""
 
 from typing import Final
 
@@ -7,6 +7,7 @@ import click
 from semel.model.errors import CorruptData, DiskFailed
 
 EXIT_REFUSED: Final = 1
+EXIT_STOPPED: Final = 3
 EXIT_USAGE: Final = 64
 EXIT_CORRUPT: Final = CorruptData.exit_code
 EXIT_NO_INPUT: Final = 66

@@ -33,6 +33,7 @@ from semel.pipeline.graph import Graph
 from semel.pipeline.inputs import Inputs
 from semel.pipeline.problems import ProcessorStopped
 from semel.pipeline.processors import AT_MOST_ONCE, Processor, Role
+from semel.pipeline.tracing import step_from
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class StepLoop:
         if pinned is None:
             return None
         self._number = pinned.number
-        step = _step(pinned)
+        step = step_from(pinned)
         if not self._is_undone(step):
             return None
         self._number -= 1
@@ -145,7 +146,7 @@ class StepLoop:
             (one for _, one in planned.values()),
         )
         self._at(PLANNED)
-        step = _step(self._ask(pin(self._client.site, self.group, _pinned(wanted))))
+        step = step_from(self._ask(pin(self._client.site, self.group, _pinned(wanted))))
         if step == wanted:
             self.carry_out(step, lambda: {name: found for name, (found, _) in planned.items()})
             return
@@ -282,14 +283,6 @@ class StepLoop:
 
 
 # ---- words ---------------------------------------------------------------------------------------
-
-
-def _step(pinned: PinnedStep) -> Step:
-    ranges = sorted(
-        Range(path, one.incarnation, parse_offset(one.start) or 0, parse_offset(one.to) or 0)
-        for path, one in pinned.ranges.items()
-    )
-    return Step(pinned.number, tuple(ranges), pinned.hash)
 
 
 def _pinned(step: Step) -> PinnedStep:
