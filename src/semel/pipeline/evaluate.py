@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from semel.client.values import decode, encode_json
+from semel.client.values import READY, decode, encode_json
 from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
@@ -162,6 +162,8 @@ def _rows(evaluation: Evaluation, result: Any) -> list[Row]:
 
 
 def _row(path: str, value: Any) -> Row:
+    if isinstance(value, READY):
+        raise TypeError("a function returns JSON values, and bytes are none; decode them")
     raw = encode_json(value)
     if len(raw) > _MESSAGE_BYTES_MAX:
         raise ValueError(

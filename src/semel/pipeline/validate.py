@@ -58,9 +58,10 @@ def _of_processor(graph: "Graph", one: Processor) -> Iterator[str]:
     wrong = list(_of_streams(graph, one))
     yield from wrong
     yield from _of_filters(one)
-    if not wrong:  # else the function is compared with what makes no sense
-        yield from signatures.complaints(one)
-        yield from _of_kind(graph, one)
+    if wrong:
+        return  # the function would be compared with what makes no sense
+    wrong = list(signatures.complaints(one))
+    yield from wrong or _of_kind(graph, one)
 
 
 def _of_streams(graph: "Graph", one: Processor) -> Iterator[str]:

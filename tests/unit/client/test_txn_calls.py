@@ -14,7 +14,14 @@ from semel.client.identities import Identities, checked_owner
 from semel.client.processing import Batch, Processor, default_id
 from semel.client.reading import Reader
 from semel.client.txn_calls import TransactionCalls
-from semel.client.txn_values import CommitResult, StreamResult, offset_of, parse_token
+from semel.client.txn_values import (
+    CommitResult,
+    PinnedRange,
+    PinnedStep,
+    StreamResult,
+    offset_of,
+    parse_token,
+)
 from semel.client.values import Message, Registration
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
@@ -627,3 +634,31 @@ def test_a_client_forgets_streams_before_they_fill_its_memory(
     for path in ("b", "c"):
         found.calls(path)
     assert found.calls("a") is not first
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+STEP = PinnedStep(2, {"a": PinnedRange("i", print_offset(0), print_offset(5))}, "hash")
+STEP_DOCUMENT = {
+    "group": "g/p",
+    "number": 2,
+    "ranges": {"a": {"incarnation": "i", "from": print_offset(0), "to": print_offset(5)}},
+    "hash": "hash",
+}
+
+
+@pytest.mark.parametrize("status", [200, 201])
+def test_a_step_is_pinned_and_the_one_that_counts_is_told(status: int) -> None:
+    played = Played(group_calls.pin(SITE, "g/p", STEP), [document(STEP_DOCUMENT, status)])
+    (sent,) = played.sends
+    assert sent.request.target == "/v1/groups/g%2Fp/snapshot"
+    assert sent.kind is Kind.REPEATABLE
+    assert body_of(sent) == {name: STEP_DOCUMENT[name] for name in ("number", "ranges", "hash")}
+    assert played.result == STEP
+
+
+def test_a_pinned_step_is_asked_for() -> None:
+    assert play(group_calls.snapshot(SITE, "g"), document(STEP_DOCUMENT)) == STEP
+    assert play(group_calls.snapshot(SITE, "g"), problem(404, "snapshot_not_found")) is None
+    with pytest.raises(errors.Refused):
+        play(group_calls.snapshot(SITE, "g"), problem(403, "forbidden"))

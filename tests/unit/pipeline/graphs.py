@@ -1,0 +1,41 @@
+"""Graphs for tests, and the functions in them."""
+
+from typing import Any
+
+from semel.pipeline.graph import Graph
+from semel.pipeline.processors import Streams
+
+
+def same(message: Any) -> Any:
+    return message
+
+
+def numbers() -> Any:
+    yield from range(3)
+
+
+def pair(left: Any, right: Any) -> Any:
+    return {"left": left, "right": right}
+
+
+def deliver(df: Any, delivery: Any) -> None:
+    del df, delivery
+
+
+def three_stages(id: str = "shop", prefix: str = "") -> Graph:
+    """A fork, a join and a sink behind a source."""
+    graph = Graph(id, errors=f"{prefix}errors")
+    graph.source(f"{prefix}numbers", out=f"{prefix}n")(numbers)
+    legs = {"left": f"{prefix}a", "right": f"{prefix}b"}
+    graph.stream(f"{prefix}fork", in_=f"{prefix}n", out=legs)(same)
+    graph.stream(f"{prefix}pair", in_=legs, out=f"{prefix}pairs")(pair)
+    graph.sink(f"{prefix}store", in_=f"{prefix}pairs")(deliver)
+    return graph
+
+
+def chain(*links: tuple[str, Streams, Streams]) -> Graph:
+    """Processors by id, what they read and what they write; none fails."""
+    graph = Graph("chain")
+    for id, read, written in links:
+        graph.stream(id, alts=read, out=written)(same)
+    return graph

@@ -1,0 +1,228 @@
+"""Bad graphs: each is refused before anything starts, with its processor, mistake and cure."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.pipeline import Graph, GraphError, Runner
+from tests.unit.pipeline.graphs import chain, deliver, numbers, pair, same, three_stages
+
+
+def complaints(graph: Graph) -> tuple[str, ...]:
+    with pytest.raises(GraphError) as caught:
+        graph.check()
+    return caught.value.complaints
+
+
+def with_stream(**given: Any) -> Graph:
+    graph = Graph("g", errors=given.pop("graph_errors", None))
+    graph.stream("p", **given)(same)
+    return graph
+
+
+def with_sink(**given: Any) -> Graph:
+    graph = Graph("g")
+    graph.sink("p", **given)(deliver)
+    return graph
+
+
+def test_a_good_graph_has_no_complaints() -> None:
+    three_stages().check()
+
+
+# rows: C21
+@pytest.mark.parametrize(
+    ("graph", "complaint"),
+    [
+        (with_stream(in_="a", alts=["b", "c"], out="d"), "p: it has in_= and alts=; use in_ to"),
+        (with_stream(out="d"), "p: it reads no stream; name one with in_="),
+        (with_stream(in_="a"), "p: it has no out=; a processor that writes to no stream"),
+        (with_sink(), "p: it reads no stream"),
+        (with_stream(alts={"x": "a", "y": "a"}, out="d"), "p: alts= names a 2 times"),
+        (with_stream(in_={"x": "a", "y": "a"}, out="d"), "p: in_= names a 2 times"),
+        (with_stream(in_="a", out={"x": "d", "y": "d"}), "p: out= names d 2 times"),
+        (with_stream(in_="a", out="d", errors="d"), "its error stream d is one of its outputs"),
+        (with_stream(in_="a", out="d", strategy="twice"), "p: there is no strategy 'twice'; use"),
+        (with_stream(in_="a//b", out="d"), "p: it names the stream 'a//b': the stream's path"),
+        (with_stream(in_="a\ud800", out="d"), "which is not UTF-8"),
+        (with_stream(in_="a", out={"x": 5}), "p: it names the stream 5; a stream's name is a text"),
+        (with_stream(in_="a", out="g/trace"), "p: g/trace is where the graph keeps its trace"),
+        (with_stream(in_="a", out="d", types={"z": "t"}), "p: types= names 'z', which is no input"),
+        (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= names 'z'"),
+        (with_stream(in_="a", out="d", graph_errors="x//"), "the graph names the stream 'x//'"),
+    ],
+)
+def test_a_bad_processor_is_refused(graph: Graph, complaint: str) -> None:
+    assert any(complaint in one for one in complaints(graph)), complaints(graph)
+
+
+def test_bad_graphs_are_refused() -> None:
+    assert "it has no processors" in complaints(Graph("g"))[0]
+    assert "the id of a graph is letters" in complaints(Graph("a/b"))[0]
+    assert "there is no strategy 'maybe'" in complaints(Graph("g", strategy="maybe"))[0]
+
+
+def test_two_processors_of_one_id_are_refused() -> None:
+    graph = chain(("p", ["a"], "b"), ("p", ["b"], "c"))
+    assert complaints(graph) == ("p: 2 processors have this id; give each one its own",)
+
+
+def test_an_id_that_cannot_name_a_group_is_refused() -> None:
+    assert "p/q: the id of a processor" in complaints(chain(("p/q", ["a"], "b")))[0]
+
+
+def test_a_cycle_is_refused_and_shown() -> None:
+    graph = chain(("p", ["a"], "b"), ("q", ["b"], "c"), ("r", ["c"], "a"))
+    (complaint,) = complaints(graph)
+    assert "feed each other in a circle" in complaint
+    assert sorted(complaint.split(": ")[2].split(";")[0].split(" -> ")[1:]) == ["p", "q", "r"]
+
+
+def test_a_cycle_through_the_error_stream_is_refused() -> None:
+    graph = Graph("g", errors="a")
+    graph.stream("p", in_="a", out="b")(same)
+    assert "circle: p -> p" in complaints(graph)[0]
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    graph = Graph("g")
+    graph.stream("p", out="d")(same)
+    graph.sink("q")(deliver)
+    assert len(complaints(graph)) == 2
+
+
+# ---- functions -----------------------------------------------------------------------------------
+
+
+def nothing() -> None: ...
+
+
+def two(a: Any, b: Any) -> None: ...
+
+
+def with_rest(*rest: Any) -> None: ...
+
+
+def with_default(a: Any, b: Any = None) -> Any: ...
+
+
+def keyword_needed(a: Any, *, b: Any) -> Any: ...
+
+
+def mixed(left: "pyarrow.RecordBatch", right: dict[str, Any]) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def batch(messages: "pyarrow.RecordBatch", binding: str) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def batches(left: "pa.RecordBatch", right: "pa.RecordBatch") -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def frame(df: "DataFrame") -> Any: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+async def asynchronous(a: Any) -> None: ...
+
+
+def named(message: Any, binding: str) -> Any: ...
+
+
+STREAM = {"in_": "a", "out": "b"}
+JOIN = {"in_": {"left": "a", "right": "b"}, "out": "c"}
+ALTS = {"alts": ["a", "b"], "out": "c"}
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "complaint"),
+    [
+        (nothing, STREAM, "its function takes one message, not ()"),
+        (two, STREAM, "its function takes one message, not (a, b)"),
+        (keyword_needed, STREAM, "its function takes one message, not (a, b)"),
+        (same, JOIN, "has a parameter for every input, by its binding: (left, right), not"),
+        (two, JOIN, "(left, right), not (a, b)"),
+        (two, ALTS, "takes one message, or (message, binding), not (a, b)"),
+        (asynchronous, STREAM, "its function is async"),
+        ("text", STREAM, "which cannot be called"),
+        (type, STREAM, "are not known; wrap it in a def"),
+        (mixed, JOIN, "annotated for different kinds"),
+        (batch, ALTS, "a batch of alternatives has messages of several inputs"),
+        (batches, {**JOIN, "types": "t"}, "a join of Arrow batches has no filters"),
+        (same, {**STREAM, "stateful": True}, "a stateful processor works on DataFrames"),
+        (
+            frame,
+            {**STREAM, "stateful": True, "strategy": "at-most-once"},
+            "a stateful processor is exactly-once",
+        ),
+    ],
+)
+def test_a_wrong_signature_is_refused(
+    function: Callable[..., Any], given: dict[str, Any], complaint: str
+) -> None:
+    graph = Graph("g")
+    graph.stream("p", **given)(function)
+    assert any(complaint in one for one in complaints(graph)), complaints(graph)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (with_rest, STREAM),
+        (with_default, STREAM),
+        (pair, JOIN),
+        (batches, JOIN),
+        (named, ALTS),
+        (same, ALTS),
+        (frame, {**STREAM, "stateful": True}),
+    ],
+)
+def test_a_right_signature_passes(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    graph = Graph("g")
+    graph.stream("p", **given)(function)
+    graph.check()
+
+
+def test_sources_and_sinks_have_signatures_of_their_own() -> None:
+    graph = Graph("g")
+    graph.source("a", out="x")(same)
+    graph.sink("b", in_="x")(same)
+    assert complaints(graph) == (
+        "a: a source is a generator: its function must yield messages",
+        "a: a source takes nothing and yields messages, or takes (cursor) and yields"
+        " (cursor, message), not (message)",
+        "b: a sink takes (df, delivery), not (message)",
+    )
+
+
+def test_data_can_say_more_nonsense_than_decorators() -> None:
+    graph = Graph.from_dict(
+        {
+            "id": "g",
+            "processors": [
+                {"id": "a", "role": "source", "fn": numbers, "in": "x", "out": ["y", "z"]},
+                {"id": "b", "role": "sink", "fn": deliver, "in": "y", "out": "w"},
+            ],
+        }
+    )
+    assert complaints(graph) == (
+        "a: a source reads no stream; make it a @graph.stream",
+        "a: a source writes to one stream: out='orders'",
+        "b: a sink writes to no stream; make it a @graph.stream",
+    )
+
+
+def test_the_local_engine_refuses_what_needs_spark_before_anything_starts() -> None:
+    graph = Graph("g", url="http://127.0.0.1:1")
+    graph.stream("f", in_="a", out="b")(frame)
+    graph.stream("s", in_="a", out="c", stateful=True)(frame)
+    with pytest.raises(GraphError) as caught:
+        Runner(graph, engine="local")
+    assert caught.value.complaints == (
+        "f: a function of DataFrames needs Spark; run it with --engine spark",
+        "s: a stateful processor needs Spark; run it with --engine spark",
+    )
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(GraphError, match="no engine 'steam'; use spark or local"):
+        Runner(three_stages(), engine="steam")
