@@ -14,6 +14,7 @@ from semel.pipeline.processors import Processor
 STEP_MESSAGES_MAX: Final = 5_000
 _PAUSE_SECONDS_MIN: Final = 0.005
 _PAUSE_SECONDS_MAX: Final = 0.25
+_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # the others are at work
 
 Planned = dict[str, tuple[list[Message], Range]]
 
@@ -42,6 +43,7 @@ class Inputs:
         self._is_join = processor.is_join
         self._is_ending = is_ending
         self._count = step_messages_max
+        self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
         # The i-th messages can only be found by reading: offsets may have holes.
         reads = reads_ahead or processor.is_join
         self._is_patient = len(processor.inputs) == 1 and reads and not is_draining
@@ -98,7 +100,7 @@ class Inputs:
                 feed.has_ready or feed.is_at_end for feed in self.feeds
             ):
                 self._stop.wait(pause)
-                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+                pause = min(2 * pause, self._pause_max)
         return False
 
     def _is_enough(self) -> bool:
