@@ -1,5 +1,6 @@
 """`semel trace`: what became of each step of a graph."""
 
+import sys
 from typing import Final
 
 import click
@@ -18,6 +19,7 @@ from semel.pipeline.tracing import trace_of
 
 _STEPS_DEFAULT: Final = 20
 _HASH_CHARS: Final = 12
+_PAPER_WIDTH: Final = 1_000
 
 
 @click.command("trace")
@@ -50,8 +52,9 @@ def command(
     for head in ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash"):
         table.add_column(head)
     for one in found:
-        table.add_row(*[Text(printable(cell)) for cell in _cells(one)])
-    Console(highlight=False, soft_wrap=True).print(table)
+        table.add_row(*[Text(printable(cell), overflow="fold") for cell in _cells(one)])
+    # Only a terminal has an edge to break lines at.
+    Console(highlight=False, width=None if sys.stdout.isatty() else _PAPER_WIDTH).print(table)
 
 
 def _cells(one: Traced) -> tuple[str, ...]:

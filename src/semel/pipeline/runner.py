@@ -58,7 +58,11 @@ class Runner:
         self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self,
