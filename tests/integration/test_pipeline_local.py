@@ -3,6 +3,7 @@
 import itertools
 import random
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import pytest
 
 import semel
+from semel.client.client import Client
 from semel.client.local_server import LocalServer
+from semel.client.sync_driver import Stop
 from semel.client.txn_values import STAGED
-from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run
+from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run, sources
+from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
+from semel.pipeline.committing import Commits, Committer
 from semel.pipeline.evaluate import evaluate
 from semel.pipeline.executor import Made, Work
 from semel.pipeline.gauges import State
@@ -579,6 +584,54 @@ def test_a_running_graph_follows_its_inputs_until_it_is_stopped(place: Place) ->
     assert place.read("out") == [0, 1, 2, 3]
 
 
+def test_a_stop_lets_the_step_end_it_is_at(place: Place) -> None:
+    path = place.fill("in", 1)
+    graph = place.graph()
+    told: list[list[int]] = []
+
+    @graph.sink("s", in_=path)
+    def deliver(values: list[int], delivery: Delivery) -> None:
+        runner.stop()
+        told.append(values)
+
+    with Runner(graph) as runner:
+        assert runner.wait(PATIENCE_SECONDS)
+        assert runner.stopped == {}
+    assert place.offsets("s") == {path: 1}
+    run(graph)
+    assert told == [[1]]
+
+
+def test_a_stop_does_not_wait_for_ever_for_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner_module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(sources, "_GRACE_SECONDS", 0.2)
+    with semel.local() as server:
+        place = Place(server, 0)
+        graph = place.graph()
+        gone = threading.Event()
+
+        @graph.source("s", out=place.path("n"))
+        def count() -> Iterator[int]:
+            yield 1
+            gone.wait(PATIENCE_SECONDS)
+            yield 2
+
+        @graph.stream("p", in_=place.path("n"), out=place.path("out"))
+        def kill(n: int) -> int:
+            server.kill()
+            gone.set()
+            return n
+
+        with Runner(graph) as runner:
+            assert gone.wait(PATIENCE_SECONDS)
+            runner.stop()
+            assert runner.wait(PATIENCE_SECONDS)
+        server.restart()
+        assert place.offsets("p") == {}
+
+
 def test_a_graph_ends_with_its_inputs(place: Place) -> None:
     graph = place.graph()
     graph.stream("p", in_=place.fill("in", 1), out=place.path("out"))(same)
@@ -695,6 +748,9 @@ class Distant:
 
     def complaints(self, graph: Graph) -> Sequence[str]:
         return LocalEngine().complaints(graph)
+
+    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+        return Committer(client, name, stop)
 
     def run(self, work: Work) -> Made:
         if work.processor.is_join:

@@ -1,7 +1,7 @@
 """The one commit of a step: its outputs, its positions and its trace, all or nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,14 +13,47 @@ from semel.client.sync_driver import Stop
 from semel.client.transaction import Transaction
 from semel.client.txn_values import STAGED, CommitResult, Move
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+from semel.pipeline.delivery import Step
 
 # A request takes 4 MiB. What is larger together is staged first, piece by piece.
 _INLINE_BYTES_MAX: Final = 2 * MIB
 _CHUNK_BYTES_MAX: Final = 1_000_000
 _STAGING_SECONDS: Final = 15 * 60.0
 
+
 T = TypeVar("T")
 Appends = Mapping[str, Sequence[bytes]]
+Moving = Mapping[str, Mapping[str, Move]]  # by group and stream
+Record = tuple[str, Any]  # a stream, and a message for it
+
+
+class Commits(Protocol):
+    """How the steps of one processor are committed; `producer_id` and `epoch` own them."""
+
+    @property
+    def producer_id(self) -> str:
+        """Whose the commits are: `<graph>/<processor>`."""
+
+    @property
+    def epoch(self) -> int:
+        """Which instance of the processor this is."""
+
+    def begin(self) -> None:
+        """Fence off an older instance."""
+
+    def commit(
+        self,
+        step: Step | None,
+        appends: Appends,
+        moves: Moving,
+        *,
+        transactions: Sequence[str] = (),
+        record: Record | None = None,
+    ) -> CommitResult:
+        """Apply all of it or nothing, once; `step` None: only a record for the trace.
+
+        An at-most-once step is committed twice: first its moves, then what it has made.
+        """
 
 
 class Committer:
@@ -49,13 +82,15 @@ class Committer:
 
     def commit(
         self,
+        step: Step | None,
         appends: Appends,
-        moves: Mapping[str, Mapping[str, Move]],
+        moves: Moving,
         *,
         transactions: Sequence[str] = (),
-        record: tuple[str, Any] | None = None,
+        record: Record | None = None,
     ) -> CommitResult:
         """Commit; `record` is a message for the trace, which is never staged."""
+        del step  # the producer's own numbers tell commits apart
         staged: list[str] = list(transactions)
         txn = None
         if _is_large(appends):

@@ -5,7 +5,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from semel.client.client import Client
+from semel.client.sync_driver import Stop
 from semel.client.values import Message
+from semel.pipeline.committing import Commits
 from semel.pipeline.delivery import Delivery, Step
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.graph import Graph
@@ -15,9 +18,9 @@ from semel.pipeline.processors import Processor
 class Made(Struct, frozen=True):
     """What a step has made: messages for the commit to append, or staged transactions, or both.
 
-    `appends` are JSON values in bytes, by stream. `transactions` are tokens of staged ones, owned
-    by the producer and epoch of the work; their messages come after the appends. `read` counts the
-    messages read, `written` those made, by stream.
+    `appends` are JSON values in bytes, by stream. `transactions` are tokens of staged ones that the
+    engine's `commits` can commit; their messages come after the appends. `read` counts the messages
+    read, `written` those made, by stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -72,6 +75,9 @@ class Executor(Protocol):
 
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Say what of a graph it cannot run, before anything starts."""
+
+    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+        """Say how the steps of the processor `<graph>/<processor>` are committed."""
 
     def run(self, work: Work) -> Made:
         """Carry out a step. Nothing of it may be seen before the commit, which is not its business.

@@ -39,7 +39,7 @@ class Inputs:
         step_messages_max: int = STEP_MESSAGES_MAX,
     ) -> None:
         self._client = client
-        self._stop = stop
+        self.stop = stop
         self._is_join = processor.is_join
         self._is_ending = is_ending
         self._count = step_messages_max
@@ -69,7 +69,7 @@ class Inputs:
         """Begin where a group stands."""
         for feed in self.feeds:
             calls = self._client.stream(feed.path).calls
-            found = self._client.driver.run(calls.head(), None, self._stop)
+            found = self._client.driver.run(calls.head(), None, self.stop)
             if found.incarnation is None:
                 raise ProtocolError("pipelines need semel; this is another server")
             feed.place(positions.get(feed.path, 0), found.incarnation)
@@ -83,7 +83,7 @@ class Inputs:
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait until there is enough for a step; False if there will never be, or on a stop."""
         pause = _PAUSE_SECONDS_MIN
-        while not self._stop.is_set:
+        while not self.stop.is_set:
             if self._is_enough():
                 return True
             is_ending = self._is_ending()  # before reading: what was written until then is read
@@ -99,7 +99,7 @@ class Inputs:
             if not self._is_patient and all(
                 feed.has_ready or feed.is_at_end for feed in self.feeds
             ):
-                self._stop.wait(pause)
+                self.stop.wait(pause)
                 pause = min(2 * pause, self._pause_max)
         return False
 

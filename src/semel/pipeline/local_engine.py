@@ -5,8 +5,11 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, Final
 
+from semel.client.client import Client
+from semel.client.sync_driver import Stop
 from semel.client.values import Message
 from semel.pipeline import signatures
+from semel.pipeline.committing import Commits, Committer
 from semel.pipeline.evaluate import Call, Evaluation, Seen, evaluate, passing
 from semel.pipeline.executor import Made, Work
 from semel.pipeline.graph import Graph
@@ -34,6 +37,10 @@ class LocalEngine:
             elif kind is Kind.ARROW and find_spec("pyarrow") is None:
                 found.append(f"{one.id}: a function of RecordBatches needs pyarrow; install it")
         return found
+
+    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+        """Commit under a producer."""
+        return Committer(client, name, stop)
 
     def run(self, work: Work) -> Made:
         """Call the function for each message, or for all of them."""

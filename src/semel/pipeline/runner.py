@@ -20,6 +20,7 @@ from semel.pipeline.sources import SourceLoop
 from semel.pipeline.step import AtBoundary, StepLoop, nothing
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
+GRACE_SECONDS: Final = 5.0  # for a server that does not answer
 _OVER: Final = (State.ENDED, State.STOPPED)
 
 
@@ -27,8 +28,8 @@ class Runner:
     """A graph at work.
 
     `available_now`: end when everything that is there is processed. Otherwise it goes on until
-    `stop`, or until a processor stops, which stops the others too. A stop lets no step end half:
-    what was not committed is done again by the next run.
+    `stop`, or until a processor stops, which stops the others too. A stop lets every step end, if
+    the server answers; what was not committed is done again by the next run.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Runner:
         self._is_draining = available_now
         self._at = at
         self._stops = {one.id: Stop() for one in graph.processors}
+        self._cuts = {one.id: Stop() for one in graph.processors}
+        self._last_call: threading.Timer | None = None
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
 
@@ -107,12 +110,22 @@ class Runner:
         """Tell all processors to end; `wait` waits for it."""
         for stop in self._stops.values():
             stop.set()
+        if self._last_call is None:
+            self._last_call = threading.Timer(GRACE_SECONDS, self._cut)
+            self._last_call.daemon = True
+            self._last_call.start()
+
+    def _cut(self) -> None:
+        for cut in self._cuts.values():
+            cut.set()
 
     def close(self) -> None:
         """Stop, wait, and let go of everything."""
         self.stop()
         for thread in self._threads:
-            thread.join()
+            thread.join(3 * GRACE_SECONDS)  # a function of the user's may never return
+        assert self._last_call is not None
+        self._last_call.cancel()
         self._executor.close()
         self._client.close()
 
@@ -155,7 +168,7 @@ class Runner:
             processor,
             self._executor,
             inputs,
-            stop=stop,
+            cut=self._cuts[processor.id],
             gauge=gauge,
             at=self._at,
         )

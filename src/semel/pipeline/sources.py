@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from semel.client.client import Client
 from semel.client.errors import ClientError
+from semel.client.producer import Producer
 from semel.client.sync_driver import Stop
 from semel.pipeline import signatures
 from semel.pipeline.gauges import Gauge, State
@@ -16,7 +17,10 @@ from semel.pipeline.problems import ProcessorStopped
 from semel.pipeline.processors import Processor
 
 # A server that is gone is waited for.
-_DELIVERY_SECONDS = 7 * 24 * 3600.0
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0
+_GRACE_SECONDS: Final = 5.0  # but not by one that is to stop
+
+YIELDED: Final = "yielded"  # the boundary between two messages
 
 
 class SourceLoop:
@@ -52,16 +56,10 @@ class SourceLoop:
             producer = self._client.stream(path).producer(
                 self._name, delivery_timeout=_DELIVERY_SECONDS
             )
-            with producer, closing(_begun(function, producer.cursor, is_told)) as messages:
-                self._gauge.state = State.RUNNING
-                for item in messages:
-                    if self._stop.is_set:
-                        break
-                    cursor, value = item if is_told else (None, item)
-                    text = msgspec.json.encode(cursor).decode() if is_told else None
-                    producer.append(value, cursor=text)
-                    self._gauge.written += 1
-                    self._at(self._processor.id, "yielded")
+            try:
+                self._append_all(producer, function, is_told)
+            finally:
+                producer.close(_GRACE_SECONDS if self._stop.is_set else None)
         except ClientError as error:
             if not self._stop.is_set:
                 raise ProcessorStopped(self._processor.id, str(error)) from error
@@ -69,6 +67,18 @@ class SourceLoop:
             raise ProcessorStopped(
                 self._processor.id, f"the source raised {type(error).__name__}: {error}"
             ) from error
+
+    def _append_all(self, producer: Producer, function: Callable[..., Any], is_told: bool) -> None:
+        with closing(_begun(function, producer.cursor, is_told)) as messages:
+            self._gauge.state = State.RUNNING
+            for item in messages:
+                if self._stop.is_set:
+                    return
+                cursor, value = item if is_told else (None, item)
+                text = msgspec.json.encode(cursor).decode() if is_told else None
+                producer.append(value, cursor=text)
+                self._gauge.written += 1
+                self._at(self._processor.id, YIELDED)
 
 
 def _begun(

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from semel.client import errors
 from semel.client.client import Client
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.flows import Flow
 from semel.client.group_calls import pin, positions, snapshot
 from semel.client.sync_driver import Stop
@@ -24,7 +24,6 @@ from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
 from semel.client.values import Message
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
-from semel.pipeline.committing import Committer
 from semel.pipeline.delivery import Range, Step, step_of
 from semel.pipeline.evaluate import Poisoned
 from semel.pipeline.executor import Executor, Made, Work
@@ -55,7 +54,11 @@ def nothing(processor: str, boundary: str) -> None:
 
 
 class StepLoop:
-    """Carries out the steps of one processor, one after the other."""
+    """Carries out the steps of one processor, one after the other.
+
+    The stop of its inputs ends it behind the step it is at; `cut` ends it even if the server does
+    not answer.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class StepLoop:
         executor: Executor,
         inputs: Inputs,
         *,
-        stop: Stop,
+        cut: Stop,
         gauge: Gauge,
         at: AtBoundary = nothing,
     ) -> None:
@@ -75,10 +78,11 @@ class StepLoop:
         self._processor = processor
         self._executor = executor
         self._inputs = inputs
-        self._stop = stop
+        self._stop = inputs.stop
         self._gauge = gauge
         self._at_boundary = at
-        self._committer = Committer(client, self.group, stop)
+        self._cut = cut
+        self._committer = executor.commits(client, self.group, cut)
         self._is_at_most_once = graph.strategy_of(processor) == AT_MOST_ONCE
         self._trace = trace.trace_stream(graph.id)
         self._before: trace.Outputs | None = None
@@ -89,9 +93,11 @@ class StepLoop:
         """Go on until there is nothing more to come, or it is told to stop."""
         try:
             self._run()
-        except ClientError as error:
+        except (Unavailable, Indeterminate) as error:
             if not self._stop.is_set:
-                raise self._stopped(_words(error)) from error
+                raise self._stopped(str(error)) from error
+        except ClientError as error:
+            raise self._stopped(_words(error)) from error
 
     def _run(self) -> None:
         left = self.begin()
@@ -101,8 +107,7 @@ class StepLoop:
         while not self._stop.is_set and self._inputs.wait(self._idle):
             self._gauge.state = State.RUNNING
             self.next_step()
-        if not self._stop.is_set:
-            self.tell_offsets()
+        self.tell_offsets()
 
     # ---- 1 and 2: which step ---------------------------------------------------------------------
 
@@ -222,6 +227,7 @@ class StepLoop:
             milliseconds=round((time.perf_counter() - begun) * 1000, 3),
         )
         result = self._committer.commit(
+            step,
             made.appends,
             moves,
             transactions=made.transactions,
@@ -250,7 +256,7 @@ class StepLoop:
         if self._before is None:
             return
         record = trace.offsets_record(self._processor.id, self._before)
-        self._committer.commit({}, {}, record=(self._trace, record))
+        self._committer.commit(None, {}, {}, record=(self._trace, record))
         self._before = None
 
     def _note(self, step: Step, made: Made, result: CommitResult, seconds: float) -> None:
@@ -273,7 +279,7 @@ class StepLoop:
         self._ask(calls.trim(before))
 
     def _ask(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(flow, None, self._stop)
+        return self._client.driver.run(flow, None, self._cut)
 
     def _at(self, boundary: str) -> None:
         self._at_boundary(self._processor.id, boundary)
