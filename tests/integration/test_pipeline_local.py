@@ -560,6 +560,38 @@ def test_a_source_that_raises_stops_and_keeps_what_it_gave(place: Place) -> None
     assert place.read("copy") == [1], "what was there was processed before the run ended"
 
 
+def test_a_source_whose_stream_is_closed_stops(place: Place) -> None:
+    graph = place.graph()
+
+    @graph.source("s", out=place.path("out"))
+    def count() -> Iterator[int]:
+        yield 1
+        place.server.stream(place.path("out")).close()
+        yield from range(100_000)
+
+    with pytest.raises(ProcessorStopped, match=r"s stopped: .*closed"):
+        run(graph)
+
+
+def test_a_newer_source_takes_the_work_over(place: Place) -> None:
+    graph, rival = place.graph(), place.graph()
+
+    @rival.source("s", out=place.path("out"))
+    def newer(cursor: int | None) -> Iterator[tuple[int, Any]]:
+        yield 2, ["newer", cursor]
+
+    @graph.source("s", out=place.path("out"))
+    def older(cursor: int | None) -> Iterator[tuple[int, Any]]:
+        yield 1, ["older", cursor]
+        run(rival)
+        yield 2, ["older", 1]
+
+    with pytest.raises(ProcessorStopped):
+        run(graph)
+    assert ["newer", place.read("out")[-1][1]] == place.read("out")[-1]
+    assert ["older", 1] not in place.read("out")
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 
@@ -690,6 +722,22 @@ def test_outputs_too_large_for_one_request_are_staged_and_committed_with_the_res
     assert [(value[0], len(value)) for value in place.read("large")] == [
         (str(n), 700_000) for n in range(8)
     ]
+
+
+def test_odd_json_passes_and_fails_as_any_other(place: Place) -> None:
+    path = place.fill("in")
+    odd = [b'"\\ud800 half a pair"', b"123456789012345678901234567890", b"[" * 63 + b"]" * 63]
+    place.server.stream(path).append_many(odd)
+    graph = place.graph(errors=place.path("errors"))
+    graph.stream("same", in_=path, out=place.path("out"))(same)
+
+    @graph.stream("fail", in_=path, out=place.path("none"))
+    def fail(message: Any) -> Any:
+        raise ValueError(message)
+
+    run(graph)
+    assert place.read("out") == place.read("in")
+    assert len(place.read("errors")) == len(odd)
 
 
 # ---- the trace -----------------------------------------------------------------------------------

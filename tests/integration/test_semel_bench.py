@@ -48,6 +48,9 @@ POSITIVE = {
     ("client", "p99, Client"),
     ("client", "p50, AsyncClient"),
     ("client", "p99, AsyncClient"),
+    ("pipeline", "messages, local"),
+    ("pipeline", "p50 of a step, local"),
+    ("pipeline", "p99 of a step, local"),
 }
 
 

@@ -19,7 +19,7 @@ from semel.cli.exits import EXIT_UNAVAILABLE, Refused
 NAMES: Final = (
     *("append", "one", "batch", "catchup", "sse", "idle", "memory"),
     *("commit", "staged", "aborted"),
-    *("pipelined", "producer", "client"),
+    *("pipelined", "producer", "client", "pipeline"),
 )
 
 _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -63,6 +63,7 @@ def command(
     """Measure the server beside its peers: append, one, batch, catchup, sse, idle, memory.
 
     Its transactions: commit, staged, aborted. And its Python client: pipelined, producer, client.
+    A graph of one processor: pipeline.
 
     Whatever is compared runs in turns on the same work. Targets are those of the design; nothing
     passes or fails by speed.

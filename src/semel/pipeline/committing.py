@@ -1,5 +1,6 @@
 """The one commit of a step: its outputs, its positions and its trace, all or nothing."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from semel.pipeline.delivery import Step
 
 # A request takes 4 MiB. What is larger together is staged first, piece by piece.
 _INLINE_BYTES_MAX: Final = 2 * MIB
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CHUNK_BYTES_MAX: Final = 1_000_000
 _STAGING_SECONDS: Final = 15 * 60.0
 
@@ -93,7 +95,7 @@ class Committer:
         del step  # the producer's own numbers tell commits apart
         staged: list[str] = list(transactions)
         txn = None
-        if _is_large(appends):
+        if _is_large(appends) or _is_odd(appends):
             txn = self._staged(appends)
             staged.insert(0, txn.token)
             appends = {}
@@ -129,6 +131,11 @@ def _is_large(appends: Appends) -> bool:
     total = sum(len(value) + 1 for values in appends.values() for value in values)
     most = max((len(values) for values in appends.values()), default=0)
     return total > _INLINE_BYTES_MAX or most > BATCH_MESSAGES_MAX
+
+
+def _is_odd(appends: Appends) -> bool:
+    """Whether a message has half a surrogate pair, which a document of many cannot carry."""
+    return any(_HALF.search(value) for values in appends.values() for value in values)
 
 
 def _chunks(values: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -4,20 +4,19 @@ All legs of a message, the error stream included, come from one call of the func
 that fails now and then puts each message on one leg or the other, never on both or on none.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from semel.client.values import READY, decode, encode_json
-from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.pipeline import signatures
-from semel.pipeline.errors_stream import error_message
+from semel.pipeline.errors_stream import MESSAGE_BYTES_MAX, error_message
 from semel.pipeline.processors import Kind, Processor
-
-_MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
+from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
 
 
 class Seen(NamedTuple):
@@ -164,12 +163,19 @@ def _rows(evaluation: Evaluation, result: Any) -> list[Row]:
 def _row(path: str, value: Any) -> Row:
     if isinstance(value, READY):
         raise TypeError("a function returns JSON values, and bytes are none; decode them")
-    raw = encode_json(value)
-    if len(raw) > _MESSAGE_BYTES_MAX:
-        raise ValueError(
-            f"a message of {len(raw):,} bytes for {path} is more than one append takes"
-        )
+    raw = _encoded(value)
+    if len(raw) > MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {len(raw):,} bytes for {path} does not fit into an append")
+    if is_too_deep(raw):
+        raise ValueError(f"a message for {path} is nested deeper than {JSON_DEPTH_MAX}")
     return Row(path, raw)
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return encode_json(value)
+    except OverflowError:  # an integer of more than 64 bits, which is JSON all the same
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def _legs(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from semel.pipeline.processors import Processor
 _DELIVERY_SECONDS: Final = 7 * 24 * 3600.0
 _GRACE_SECONDS: Final = 5.0  # but not by one that is to stop
 
+_PAUSE_SECONDS: Final = 0.005
 YIELDED: Final = "yielded"  # the boundary between two messages
 
 
@@ -46,6 +47,7 @@ class SourceLoop:
         self._stop = stop
         self._gauge = gauge
         self._at = at
+        self._failed: list[ClientError] = []
 
     def run(self) -> None:
         """Append what the generator yields."""
@@ -54,12 +56,14 @@ class SourceLoop:
         is_told = signatures.takes_cursor(function)
         try:
             producer = self._client.stream(path).producer(
-                self._name, delivery_timeout=_DELIVERY_SECONDS
+                self._name,
+                delivery_timeout=_DELIVERY_SECONDS,
+                on_error=lambda error, _batch: self._failed.append(error),
             )
             try:
                 self._append_all(producer, function, is_told)
             finally:
-                producer.close(_GRACE_SECONDS if self._stop.is_set else None)
+                self._settle(producer)
         except ClientError as error:
             if not self._stop.is_set:
                 raise ProcessorStopped(self._processor.id, str(error)) from error
@@ -68,11 +72,19 @@ class SourceLoop:
                 self._processor.id, f"the source raised {type(error).__name__}: {error}"
             ) from error
 
+    def _settle(self, producer: Producer) -> None:
+        """Wait until all is stored; not for a server that is gone when it is to stop."""
+        while producer.pending_count and not (self._failed or self._stop.is_set):
+            self._stop.wait(_PAUSE_SECONDS)
+        producer.close(_GRACE_SECONDS)
+        if self._failed:
+            raise self._failed[0]
+
     def _append_all(self, producer: Producer, function: Callable[..., Any], is_told: bool) -> None:
         with closing(_begun(function, producer.cursor, is_told)) as messages:
             self._gauge.state = State.RUNNING
             for item in messages:
-                if self._stop.is_set:
+                if self._failed or self._stop.is_set:
                     return
                 cursor, value = item if is_told else (None, item)
                 text = msgspec.json.encode(cursor).decode() if is_told else None

@@ -70,7 +70,7 @@ def _split(body: bytes, judged: bytes) -> Batch | str | None:
     if not judged.lstrip(_SPACE).startswith(b"["):
         _one.decode(judged)
         message = body.strip(_SPACE)
-        return _TOO_DEEP if _is_too_deep(message) else Batch(message)
+        return _TOO_DEEP if is_too_deep(message) else Batch(message)
     raws = _many.decode(judged)
     if not raws:
         return None
@@ -110,10 +110,10 @@ def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch:
 def _has_too_deep(body: bytes, raws: Sequence[Raw]) -> bool:
     if len(body) < _DEEP_BYTES_MIN or body.count(b"[") + body.count(b"{") <= JSON_DEPTH_MAX:
         return False
-    return any(_is_too_deep(bytes(raw)) for raw in raws if len(raw) >= _DEEP_BYTES_MIN)
+    return any(is_too_deep(bytes(raw)) for raw in raws if len(raw) >= _DEEP_BYTES_MIN)
 
 
-def _is_too_deep(message: bytes) -> bool:
+def is_too_deep(message: bytes) -> bool:
     """Count the depth of valid JSON; exactly only where the number of brackets leaves a doubt."""
     if message.count(b"[") + message.count(b"{") <= JSON_DEPTH_MAX:
         return False

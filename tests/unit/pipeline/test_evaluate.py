@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import BODY_BYTES_MAX
+from semel.pipeline.errors_stream import MESSAGE_BYTES_MAX
 from semel.pipeline.evaluate import Call, Evaluation, Poisoned, Row, Seen, evaluate, evaluation_of
 from semel.pipeline.graph import Graph
 from tests.unit.pipeline.graphs import pair, same
@@ -135,13 +136,42 @@ def test_an_error_message_stays_within_bounds() -> None:
     def fail(message: str) -> Any:
         raise ValueError("\ud800" + "x" * 10_000)
 
-    big = "y" * (1 << 20)
+    big = "y" * MESSAGE_BYTES_MAX
     ((_, error),) = made(evaluation(fail), seen(big))
     assert error["inputs"][0]["value"] is None
     assert error["inputs"][0]["left_away_bytes"] == len(big) + 2
     assert error["cause"]["message"].startswith("\\ud800xxx")
     assert len(error["cause"]["message"]) == 2_000
     assert len(error["trace"]) == 8_000
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_error_that_cannot_be_printed_is_an_error_all_the_same() -> None:
+    def fail(message: Any) -> Any:
+        raise Unprintable
+
+    ((stream, error),) = made(evaluation(fail), seen(1))
+    assert (stream, error["cause"]["message"]) == ("errors", "it cannot be printed: RuntimeError")
+
+
+def test_an_input_nested_too_deep_for_an_error_message_is_left_away() -> None:
+    def fail(message: Any) -> Any:
+        raise ValueError
+
+    deep = json.loads("[" * 62 + "]" * 62)
+    ((_, error),) = made(evaluation(fail), seen(deep))
+    assert error["inputs"][0]["value"] is None
+    assert made(evaluation(same), seen(deep)) == [("out", deep)]
+
+
+@pytest.mark.parametrize("raw", [b'"\\ud800"', b"123456789012345678901234567890"])
+def test_whatever_is_json_passes_unharmed(raw: bytes) -> None:
+    (row,) = evaluate(evaluation(same), [(Seen("in", "s", 0, raw),)])
+    assert json.loads(row.raw) == json.loads(raw)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +182,7 @@ def test_an_error_message_stays_within_bounds() -> None:
         (lambda m: [m], {"a": "x"}, "TypeError"),
         (lambda m: {"z": m}, {"a": "x"}, "KeyError"),
         (lambda m: "x" * BODY_BYTES_MAX, "out", "ValueError"),
-        (lambda m: m + m * m["deep"], "out", "TypeError"),
+        (lambda m: json.loads("[" * 65 + "]" * 65), "out", "ValueError"),
     ],
 )
 def test_what_cannot_be_written_is_an_error_of_its_message(

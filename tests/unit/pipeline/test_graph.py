@@ -149,3 +149,12 @@ def test_an_svg_names_all_and_is_well_formed() -> None:
     boxes = [(box.get("x"), box.get("y")) for box in root.iter(f"{space}rect")]
     assert len(set(boxes)) == len(texts), "no two stand in one place"
     assert len(root.findall(f"{space}path")) == 10
+
+
+def test_importing_pipelines_loads_neither_spark_nor_arrow() -> None:
+    from tests.unit.test_tidy import heavy_modules, modules_loaded_by
+
+    loaded = modules_loaded_by("import semel.pipeline, semel.pipeline.local_engine")
+    assert "semel.pipeline.runner" in loaded
+    assert heavy_modules(loaded) == []
+    assert "pyarrow" not in loaded
