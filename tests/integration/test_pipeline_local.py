@@ -830,6 +830,7 @@ class Distant:
 def test_an_engine_may_read_by_itself_and_stage(place: Place) -> None:
     engine = Distant(place.server)
     inputs = {"x": place.fill("x", *range(5)), "y": place.fill("y", 10, 11)}
+    inputs |= {name: place.fill(name) for name in "abc"}  # more than a step takes
     graph = place.graph()
     graph.stream("any", alts=inputs, out=place.path("mid"))(same)
     graph.stream("one", in_=place.path("mid"), out=place.path("out"))(same)

@@ -117,7 +117,7 @@ class Inputs:
 
     def plan(self) -> Planned:
         """Take what a step is to be made of: of a join the same count from each input."""
-        count = self._count // (1 if self._is_join else len(self.feeds))
+        count = max(self._count // (1 if self._is_join else len(self.feeds)), 1)
         if self._is_join:
             count = min(count, *[len(feed.ready) for feed in self.feeds])
         return {binding: feed.take(count) for binding, feed in self.by_binding.items()}
