@@ -14,7 +14,8 @@ import semel
 from semel.client.client import Client
 from semel.client.local_server import LocalServer
 from semel.client.sync_driver import Stop
-from semel.client.txn_values import STAGED
+from semel.client.txn_values import STAGED, PinnedRange, PinnedStep
+from semel.model.offsets import print_offset
 from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run, sources
 from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
@@ -23,7 +24,7 @@ from semel.pipeline.evaluate import evaluate
 from semel.pipeline.executor import Made, Work
 from semel.pipeline.gauges import State
 from semel.pipeline.local_engine import LocalEngine, calls_of
-from semel.pipeline.step import BOUNDARIES, COMMITTED, PINNED, RAN
+from semel.pipeline.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
 from semel.pipeline.tracing import trace_of
 from tests.spec.process import PATIENCE_SECONDS
 
@@ -458,6 +459,46 @@ def test_a_group_moved_under_a_running_step_stops_it(place: Place) -> None:
     with pytest.raises(ProcessorStopped, match="somebody has moved its group"):
         run(graph)
     assert place.read("out") == []
+
+
+def pinning(place: Place, path: str, start: int, to: int) -> Callable[[str, str], None]:
+    """Let another instance pin the first step, just before this one does."""
+    incarnation = place.server.stream(path).head().incarnation or ""
+    theirs = PinnedRange(incarnation, print_offset(start), print_offset(to))
+
+    def at(processor: str, boundary: str) -> None:
+        group = place.server.group(f"{place.id}/{processor}")
+        if boundary == PLANNED and group.snapshot() is None:
+            group.pin(PinnedStep(1, {path: theirs}, "theirs"))
+
+    return at
+
+
+# rows: C11
+def test_the_first_pin_of_a_step_wins(place: Place) -> None:
+    path = place.fill("in", 1, 2, 3)
+    graph = place.graph()
+    told: list[tuple[int, list[int], bool]] = []
+
+    @graph.sink("s", in_=path)
+    def deliver(values: list[int], delivery: Delivery) -> None:
+        told.append((delivery.number, values, delivery.hash == "theirs"))
+
+    with Runner(graph, available_now=True, at=pinning(place, path, 0, 2)) as runner:
+        assert runner.wait(PATIENCE_SECONDS)
+        assert runner.stopped == {}
+    assert told == [(1, [1, 2], True), (2, [3], False)]
+
+
+def test_a_pin_from_elsewhere_stops_the_processor(place: Place) -> None:
+    path = place.fill("in", 1, 2, 3)
+    graph = place.graph()
+    graph.stream("p", in_=path, out=place.path("out"))(same)
+    with Runner(graph, available_now=True, at=pinning(place, path, 1, 2)) as runner:
+        assert runner.wait(PATIENCE_SECONDS)
+        assert "is another instance running?" in runner.stopped["p"]
+    run(graph)
+    assert place.read("out") == [1, 2, 3]
 
 
 def test_a_newer_instance_takes_the_work_over(place: Place) -> None:
