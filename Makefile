@@ -43,7 +43,7 @@ $(NODE): build/%/.installed: tests/%/package.json
 
 build/conformance/.installed: tests/conformance/suite.test.mjs
 
-demo: $(STAMP) ## show exactly-once writes surviving crashes and retries
+demo: $(STAMP) ## exactly once through lost answers, kills and Spark; takes minutes
 	@$(BIN)/semel demo --force
 
 test: $(STAMP) $(NODE) ## the coverage gate, every test, Spark, the bad network, the simulator

@@ -1,20 +1,84 @@
 """What the demo does, and what must come of it. All chance comes from the seed."""
 
 import hashlib
-import json
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-_ITEMS: Final = ("anvil", "compass", "kettle", "lantern", "rope", "sextant", "tinder", "whistle")
+# What is looked up for each order, in Spark and in the judge.
+AISLES: Final = {
+    "anvil": "forge",
+    "compass": "travel",
+    "kettle": "kitchen",
+    "lantern": "travel",
+    "rope": "forge",
+    "sextant": "travel",
+    "tinder": "kitchen",
+    "whistle": "travel",
+}
+WINDOW_MS: Final = 60_000
+WATERMARK_MS: Final = 10_000
+DISORDER_MS: Final = 5_000  # less than the watermark: no order is too late
+_ITEMS: Final = tuple(AISLES)
+_BEGAN_MS: Final = 1_767_225_600_000  # 2026-01-01
+_SPAN_MS: Final = 120 * WINDOW_MS
+_CLOSING_MS: Final = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
+_REQUESTS: Final = 800
 _DRAW_BYTES: Final = 8
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Order(Struct, frozen=True):
+    """One message of the input. `at` is its own time, in milliseconds since 1970."""
+
+    order: int
+    at: int
+    item: str
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.order
+
+
+class Enriched(Struct, frozen=True):
+    """What Spark makes of an order."""
+
+    order: int
+    at: int
+    item: str
+    aisle: str
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.order
+
+
+class Total(Struct, frozen=True):
+    """What Spark makes of a window of orders; `start` in milliseconds since 1970."""
+
+    start: int
+    orders: int
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.start
 
 
 def draw(seed: int, *what: object) -> float:
     """Draw a number in [0, 1) that belongs to `what`: the order of events cannot change it."""
+    return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
+
+
+def _draw_bits(seed: int, *what: object) -> int:
     name = repr((seed, *what)).encode()
-    digest = hashlib.blake2b(name, digest_size=_DRAW_BYTES).digest()
-    return int.from_bytes(digest, "big") / (1 << 8 * _DRAW_BYTES)
+    return int.from_bytes(hashlib.blake2b(name, digest_size=_DRAW_BYTES).digest(), "big")
 
 
 class Plan(Struct, frozen=True):
@@ -22,72 +86,62 @@ class Plan(Struct, frozen=True):
 
     orders: int
     seed: int
-    producers: int = 8
-    batch_messages: int = 5
-    kills: int = 5
-    drop_share: float = 0.005
+    server_kills: int = 2
+    drop_share: float = 0.015
 
-    def batches(self) -> list[list[list[bytes]]]:
-        """Make every producer's batches."""
-        work: list[list[bytes]] = [[] for _ in range(self.producers)]
-        for number in range(self.orders):
-            work[number % self.producers].append(self._order(number))
-        size = self.batch_messages
-        return [[own[at : at + size] for at in range(0, len(own), size)] for own in work]
+    @property
+    def batch_messages(self) -> int:
+        """How many orders travel in a request."""
+        return max(self.orders // _REQUESTS, 1)
 
-    def _order(self, number: int) -> bytes:
-        item = _ITEMS[int(draw(self.seed, "item", number) * len(_ITEMS))]
-        cents = 100 + int(draw(self.seed, "cents", number) * 99_900)
-        return json.dumps({"order": number, "item": item, "cents": cents}).encode()
+    @property
+    def spark_rows(self) -> int:
+        """How many orders Spark takes at a time: little, so that the kill finds it at work."""
+        return max(self.orders // 10, 1)
 
-    def is_dropped(self, producer: int, seq: int) -> bool:
-        """Tell whether the first answer to a batch gets lost on its way back."""
-        return draw(self.seed, "drop", producer, seq) < self.drop_share
+    @property
+    def last_spark_rows(self) -> int:
+        """How many it takes at a time after that."""
+        return max(self.orders // 4, 1)
 
-    def kill_points(self, batch_count: int) -> list[int]:
-        """Tell after how many confirmed batches the engine is killed; the last time after all."""
-        middle = self.kills - 1
-        width = batch_count / (middle + 1)
-        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(middle))
+    def input(self) -> list[Order]:
+        """Make the orders, and one more that closes the windows of all others."""
+        orders = [self._order(number) for number in range(self.orders)]
+        return [*orders, Order(self.orders, _CLOSING_MS, _ITEMS[0], 0)]
+
+    def _order(self, number: int) -> Order:
+        bits = _draw_bits(self.seed, "order", number)
+        at = _BEGAN_MS + number * _SPAN_MS // self.orders + bits % DISORDER_MS
+        bits //= DISORDER_MS
+        item = _ITEMS[bits % len(_ITEMS)]
+        return Order(number, at, item, 100 + bits // len(_ITEMS) % 99_900)
+
+    def kill_points(self) -> list[int]:
+        """Tell after how many confirmed orders the server is killed."""
+        width = self.orders / (self.server_kills + 1)
+        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
 
 
-class Verdict(Struct, frozen=True):
-    """What was stored, against what was produced."""
-
-    stored: int
-    lost: int
-    duplicated: int
-    foreign: int
-    misplaced: int
-
-    @property
-    def is_exactly_once(self) -> bool:
-        """Tell whether every order is there once, where its producer was told it is."""
-        return not (self.lost or self.duplicated or self.foreign or self.misplaced)
+def raw(order: Order) -> bytes:
+    """Write an order down as it is sent."""
+    return _encode(order)
 
 
-def judge(
-    batches: list[list[list[bytes]]], stored: list[bytes], places: dict[tuple[int, int], int]
-) -> Verdict:
-    """Compare; `places` has the offset each (producer, seq) was answered with."""
-    counts = {order: 0 for own in batches for batch in own for order in batch}
-    foreign = 0
-    for message in stored:
-        if message in counts:
-            counts[message] += 1
-        else:
-            foreign += 1
-    misplaced = sum(
-        not is_at(stored, places.get((producer, seq)), batch)
-        for producer, own in enumerate(batches)
-        for seq, batch in enumerate(own)
-    )
-    lost = sum(count == 0 for count in counts.values())
-    duplicated = sum(count - 1 for count in counts.values() if count > 1)
-    return Verdict(len(stored), lost, duplicated, foreign, misplaced)
+def enriched(order: Order) -> Enriched:
+    """Say what Spark has to make of an order."""
+    return Enriched(order.order, order.at, order.item, AISLES[order.item], order.cents)
 
 
-def is_at(stored: list[bytes], offset: int | None, batch: list[bytes]) -> bool:
-    """Tell whether a batch stands at an offset."""
-    return offset is not None and stored[offset : offset + len(batch)] == batch
+def totals(orders: list[Order]) -> list[Total]:
+    """Say what Spark has to make of the orders: a total of every window that closes.
+
+    The last window stays open: nothing comes after it that would move the watermark.
+    """
+    sums: dict[int, tuple[int, int]] = {}
+    for order in orders:
+        start = order.at - order.at % WINDOW_MS
+        count, cents = sums.get(start, (0, 0))
+        sums[start] = count + 1, cents + order.cents
+    closed = max(order.at for order in orders) - WATERMARK_MS
+    return [Total(start, *sums[start]) for start in sorted(sums) if start + WINDOW_MS <= closed]

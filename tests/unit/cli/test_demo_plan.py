@@ -1,20 +1,21 @@
-"""The demo's plan depends on the seed alone, and its judge overlooks nothing."""
+"""The demo's plan depends on the seed alone, and says itself what must come of it."""
 
 import pytest
 
-from semel.cli.demo_plan import Plan, draw, judge
+from semel.cli.demo_plan import (
+    DISORDER_MS,
+    WATERMARK_MS,
+    WINDOW_MS,
+    Order,
+    Plan,
+    Total,
+    draw,
+    enriched,
+    raw,
+    totals,
+)
 
-PLAN = Plan(orders=100, seed=7)
-BATCHES = PLAN.batches()
-STORED = [order for own in BATCHES for batch in own for order in batch]
-
-
-def places(stored: list[bytes]) -> dict[tuple[int, int], int]:
-    return {
-        (producer, seq): stored.index(batch[0])
-        for producer, own in enumerate(BATCHES)
-        for seq, batch in enumerate(own)
-    }
+INPUT = Plan(orders=100, seed=7).input()
 
 
 def test_a_draw_belongs_to_its_name_and_seed() -> None:
@@ -24,49 +25,45 @@ def test_a_draw_belongs_to_its_name_and_seed() -> None:
 
 
 def test_the_same_seed_makes_the_same_orders() -> None:
-    assert Plan(100, 7).batches() == BATCHES
-    assert Plan(100, 8).batches() != BATCHES
-    assert len(set(STORED)) == 100
+    assert Plan(100, 7).input() == INPUT
+    assert Plan(100, 8).input() != INPUT
+    assert [order.order for order in INPUT] == list(range(101))
+    assert len({raw(order) for order in INPUT}) == 101
 
 
-@pytest.mark.parametrize("count", [1, 2, 50, 4_000])
-def test_kills_come_in_order_and_before_the_end(count: int) -> None:
-    points = PLAN.kill_points(count)
-    assert len(points) == PLAN.kills - 1
+def test_no_order_is_so_late_that_the_watermark_drops_it() -> None:
+    assert DISORDER_MS < WATERMARK_MS
+    latest = 0
+    for order in Plan(orders=5_000, seed=3).input():
+        assert order.at > latest - WATERMARK_MS
+        latest = max(latest, order.at)
+
+
+@pytest.mark.parametrize("orders", [1, 2, 3, 50, 200_000])
+def test_kills_come_in_order_and_before_the_end(orders: int) -> None:
+    plan = Plan(orders, seed=7)
+    points = plan.kill_points()
+    assert len(points) == plan.server_kills
     assert points == sorted(points)
-    assert points[-1] <= count
+    assert points[-1] <= orders
+    assert min(plan.batch_messages, plan.spark_rows, plan.last_spark_rows) >= 1
 
 
-def test_everything_once_and_in_place_is_exactly_once() -> None:
-    verdict = judge(BATCHES, STORED, places(STORED))
-    assert verdict.is_exactly_once
-    assert verdict.stored == 100
+def test_the_closing_order_closes_every_window_but_its_own() -> None:
+    found = totals(INPUT)
+    assert sum(total.orders for total in found) == 100
+    assert sum(total.cents for total in found) == sum(order.cents for order in INPUT[:-1])
+    assert totals(INPUT[:-1]) == found[:-1], "without it the last window stays open"
 
 
-def test_a_lost_order_is_noticed() -> None:
-    stored = STORED[:-1]
-    verdict = judge(BATCHES, stored, places(STORED))
-    assert (verdict.lost, verdict.misplaced, verdict.is_exactly_once) == (1, 1, False)
+def test_a_total_belongs_to_the_minute_of_its_orders() -> None:
+    orders = [Order(0, 1, "rope", 5), Order(1, WINDOW_MS - 1, "rope", 6)]
+    closing = Order(2, WINDOW_MS + WATERMARK_MS, "rope", 0)
+    assert totals([*orders, closing]) == [Total(0, 2, 11)]
+    just_too_early = Order(2, WINDOW_MS + WATERMARK_MS - 1, "rope", 0)
+    assert totals([*orders, just_too_early]) == []
 
 
-def test_a_duplicate_is_noticed() -> None:
-    verdict = judge(BATCHES, [*STORED, STORED[3]], places(STORED))
-    assert (verdict.duplicated, verdict.is_exactly_once) == (1, False)
-
-
-def test_an_order_nobody_sent_is_noticed() -> None:
-    verdict = judge(BATCHES, [*STORED, b"forged"], places(STORED))
-    assert (verdict.foreign, verdict.is_exactly_once) == (1, False)
-
-
-def test_an_answer_that_named_another_place_is_noticed() -> None:
-    wrong = places(STORED)
-    wrong[2, 0] += 1
-    verdict = judge(BATCHES, STORED, wrong)
-    assert (verdict.misplaced, verdict.is_exactly_once) == (1, False)
-
-
-def test_a_batch_that_was_never_confirmed_is_noticed() -> None:
-    partial = places(STORED)
-    del partial[0, 0]
-    assert judge(BATCHES, STORED, partial).misplaced == 1
+def test_an_enriched_order_knows_its_aisle() -> None:
+    found = enriched(Order(4, 1, "kettle", 250))
+    assert (found.order, found.aisle, found.cents) == (4, "kitchen", 250)
