@@ -51,7 +51,8 @@ class Action(StrEnum):
 class FaultPlan:
     """Draws an action for each request: first those of `script`, in order, then by `rates`.
 
-    A rate is a probability; what they leave of 1 passes. `delay_seconds` is how long a delay is, or
+    A rate is a probability; what they leave of 1 passes. With `only`, such as "POST /v1/commits",
+    every request that does not begin so passes, too. `delay_seconds` is how long a delay is, or
     from where to where it is drawn. The other times: between two bytes of a trickle, how long a
     request that is to be overtaken waits for another, and how long a stall of any kind may last.
     """
@@ -61,6 +62,7 @@ class FaultPlan:
         rates: Mapping[str, float] | None = None,
         *,
         script: Iterable[str] = (),
+        only: str = "",
         seed: int = 0,
         delay_seconds: float | tuple[float, float] = (0.001, 0.05),
         trickle_seconds: float = _TRICKLE_SECONDS,
@@ -73,14 +75,17 @@ class FaultPlan:
         self._actions = [Action(name) for name in rates]
         self._weights = list(rates.values())
         self._script = [Action(name) for name in reversed(list(script))]
+        self._only = only.encode()
         self.random: Final = Random(seed)
         self.delay_seconds: Final = delay_seconds
         self.trickle_seconds: Final = trickle_seconds
         self.reorder_seconds: Final = reorder_seconds
         self.stall_seconds: Final = stall_seconds
 
-    def draw(self) -> Action:
+    def draw(self, request: bytes = b"") -> Action:
         """Decide about the next request."""
+        if not request.startswith(self._only):
+            return Action.PASS
         if self._script:
             return self._script.pop()
         left = self.random.random()

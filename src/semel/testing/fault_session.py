@@ -121,7 +121,7 @@ class Session:
     async def _forward(self) -> None:
         with suppress(OSError, Broken):
             while (exchange := await self._next_request()) is not None:
-                exchange.action = self._plan.draw()
+                exchange.action = self._plan.draw(exchange.request)
                 if exchange.action is not Action.REORDER:
                     self._wires.counts[exchange.action.value] += 1
                 if not await self._take(exchange):

@@ -15,6 +15,12 @@ def test_after_the_script_the_rates_decide() -> None:
     assert [plan.draw() for _ in range(3)] == ["pass", "stale", "stale"]
 
 
+def test_requests_a_plan_is_not_for_pass_and_use_up_nothing_of_it() -> None:
+    plan = FaultPlan({"stale": 1.0}, script=["reset"], only="POST /v1/commits")
+    requests = [b"GET /v1/commits HTTP/1.1", b"POST /v1/commits HTTP/1.1"] * 2
+    assert [plan.draw(request) for request in requests] == ["pass", "reset", "pass", "stale"]
+
+
 def test_actions_come_at_about_their_rates_and_the_rest_passes() -> None:
     plan = FaultPlan({"delay": 0.2, "reset": 0.1})
     drawn = Counter(plan.draw() for _ in range(10_000))
