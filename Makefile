@@ -1,5 +1,6 @@
 PYTHON ?= python3
 SEEDS  ?= 1000
+KILLS  ?= 6
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -20,10 +21,10 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test cover spark check format rows sim bench clean
+.PHONY: help install demo test cover spark spark-torture check format rows sim bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## create .venv and install the project into it
 
@@ -62,6 +63,9 @@ cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure cor
 
 spark: $(STAMP) ## the tests that need a JVM, one after another in one session
 	$(BIN)/python -m pytest --durations=15 tests/spark
+
+spark-torture: $(STAMP) ## kill Spark's driver again and again: make spark-torture KILLS=20
+	$(BIN)/python -m tests.spark.torture --kills $(KILLS)
 
 check: $(STAMP) ## lint, format, types and the direction of imports
 	$(BIN)/ruff check .
