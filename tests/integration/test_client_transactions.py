@@ -492,6 +492,46 @@ def test_two_instances_cannot_both_make_progress(
     assert values(bills) == [1, 2]
 
 
+# rows: R40
+def test_an_input_made_anew_while_it_is_processed_is_not_skipped(
+    kind: str, server: Server, client: Any, orders: Any, bills: Any
+) -> None:
+    group = fresh("g")
+    orders.append_many([1, 2])
+
+    def replaced(batch: Any) -> Any:
+        with client_of("sync", server.url) as other:
+            stream = other.stream(orders.path)
+            stream.delete()
+            stream.create("application/json").append_many([3, 4])
+        return {bills.path: [message.value for message in batch]}
+
+    def work(batch: Any) -> Any:
+        return replaced(batch) if kind == "sync" else asyncio.to_thread(replaced, batch)
+
+    with pytest.raises(errors.PositionConflict) as caught:
+        client.process(group, orders.path, work, live=False)
+    assert caught.value.incarnation == orders.head().incarnation
+    assert (values(bills), client.group(group).offsets()) == ([], {})
+    copied = client.process(
+        group, orders.path, lambda batch: {bills.path: [each.value for each in batch]}, live=False
+    )
+    assert (copied, values(bills)) == (2, [3, 4])
+
+
+# rows: R41
+def test_a_message_of_a_stream_that_is_gone_moves_no_group(client: Any, orders: Any) -> None:
+    group = fresh("g")
+    orders.append(1)
+    with orders.tail(group=group) as tail:
+        message = next(tail)
+        orders.delete()
+        orders.create("application/json").append("new")
+        with pytest.raises(errors.PositionConflict):
+            done(client, message.commit())
+    assert client.group(group).offsets() == {}
+
+
 WORKER = """
 import sys
 import semel

@@ -196,6 +196,8 @@ class Commits:
         for position in positions:
             stream = self.txns.book.streams[position.path]
             stored = self.txns.positions.get((position.group, stream.number), 0)
+            if (refusal := self.txns.elsewhere(position)) is not None:
+                return refusal
             if position.expected is not None and position.expected != stored:
                 return txn_out.PositionConflict(position.group, position.path, stored)
             tail = stream.tail + growth.get(stream.number, 0)

@@ -362,6 +362,8 @@ class Transactions:
         for position in c.positions:
             both[position.group, self.book.streams[position.path].number] = position.to
         for position in c.positions:
+            if (refusal := self.elsewhere(position)) is not None:
+                return refusal
             tail = self.book.streams[position.path].tail
             if position.to > tail:
                 return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
@@ -370,6 +372,15 @@ class Transactions:
         if both != txn.positions:
             txn.positions, txn.touched_ms = both, self.write(c.now_ms)
         return txn_out.TxnExtended(txn.id, len(both))
+
+    def elsewhere(self, position: ask.Position) -> Outcome | None:
+        """Refuse a position in another incarnation of the stream."""
+        stream = self.book.streams[position.path]
+        stored = self.positions.get((position.group, stream.number), 0)
+        if position.incarnation in (None, stream.incarnation):
+            return None
+        told = (position.group, position.path, stored, stream.incarnation)
+        return txn_out.PositionConflict(*told)
 
     # ---- prepare, commit, abort ------------------------------------------------------------------
 

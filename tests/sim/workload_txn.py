@@ -179,10 +179,12 @@ class TxnWorkload:
         if stream is None:
             return Position(group, path, rng.randint(0, 3))
         to = rng.randint(0, stream.tail + (rng.random() < 0.05))
+        incarnation = self._often(stream.incarnation, "i0") if rng.random() < 0.3 else None
         if not compare or rng.random() < 0.5:
-            return Position(group, path, to)
+            return Position(group, path, to, None, incarnation)
         stored = model.txns.positions.get((group, stream.number), 0)
-        return Position(group, path, to, self._often(stored, stored + 1, rate=0.85))
+        expected = self._often(stored, stored + 1, rate=0.85)
+        return Position(group, path, to, expected, incarnation)
 
     def _prepare(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, txn = self._target(model, self._often(STAGED, None, rate=0.8))

@@ -49,6 +49,22 @@ def test_a_group_moves_only_from_where_it_is_expected(stream: Stream, group: str
     assert move(stream, group, {"from": 1, "to": 0}).status == 200
 
 
+def test_a_position_belongs_to_one_incarnation(stream: Stream, group: str) -> None:
+    stream.create(b"x")
+    old = stream.head().headers["stream-incarnation"]
+    assert move(stream, group, {"from": 0, "to": 1, "incarnation": old}).status == 200
+    stream.delete()
+    stream.create(b"y")
+    assert positions(stream.server, group) == {}, "it went with its stream"
+    answer = move(stream, group, {"from": 0, "to": 1, "incarnation": old})
+    assert refusal(answer) == (409, "position_conflict")
+    new = stream.head().headers["stream-incarnation"]
+    assert answer.json["incarnation"] == new
+    assert move(stream, group, {"to": 1, "incarnation": old}).status == 409
+    assert move(stream, group, {"to": 1, "incarnation": new}).status == 200
+    assert refusal(move(stream, group, {"from": None, "to": 1})) == (400, "bad_body")
+
+
 def test_a_position_that_cannot_be_is_refused(stream: Stream, group: str) -> None:
     missing = stream.server.stream()
     stream.create(b"x")

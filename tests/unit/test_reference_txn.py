@@ -339,6 +339,9 @@ def test_positions_move_with_the_commit_only() -> None:
     assert model.execute(commit()) == txn_out.Committed("t", 1, moved)
     assert model.txns.positions == {("g", 1): 2}
     run(model, begin(), ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0),)))
+    other = ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0, None, "other"),))
+    told = txn_out.PositionConflict("g", "s", 2, model.streams["s"].incarnation)
+    assert unchanged(model, other) == told
     run(model, abort(epoch=2))
     assert model.txns.positions == {("g", 1): 2}
 

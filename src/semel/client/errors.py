@@ -390,10 +390,13 @@ class BranchMissing(TransactionRefused):
 
 
 class PositionConflict(Refused):
-    """The group stands at another offset of `stream` than was expected."""
+    """The group stands at another offset of `stream` than was expected, or in another stream."""
 
     code = "position_conflict"
-    advice = "another instance is at work; if this is the rightful one, read on from offset"
+    advice = (
+        "another instance is at work, or the stream was made anew; if this is the rightful one,"
+        " read on from offset"
+    )
 
     @property
     def group(self) -> str | None:
@@ -409,6 +412,11 @@ class PositionConflict(Refused):
     def offset(self) -> str | None:
         """Where the group stands."""
         return self.text("offset")
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which stream the path has now, if it is not the one that was read."""
+        return self.text("incarnation")
 
 
 class StreamInTransaction(Refused):

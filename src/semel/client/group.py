@@ -36,7 +36,10 @@ class Group:
         return self._run(group_calls.positions(self._site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
-        """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing."""
+        """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing.
+
+        (from, to, incarnation): only in that one of the streams the path has had.
+        """
         return self._run(group_calls.set_positions(self._site, self.name, moves), timeout)
 
     def pin(self, step: PinnedStep, *, timeout: float | None = None) -> PinnedStep:

@@ -38,7 +38,7 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[dict[str, str]]:
     if asked.answer.status < 400 or not asked.was_lost:
         return decoded(asked.expect(200), Positions).offsets
     error = asked.error()
-    if not isinstance(error, PositionConflict):
+    if not isinstance(error, PositionConflict) or error.incarnation is not None:
         raise error
     # The try whose answer was lost may have moved it.
     wanted = {path: _to(moves, path) for path in moves}
@@ -83,6 +83,7 @@ class Place:
         self.site = site
         self.group = group
         self.path = path
+        self.incarnation: str | None = None  # of the stream that is read
         self._at = _START
         self._doubts: set[int] = set()  # where it may stand after answers that were lost
 
@@ -109,7 +110,7 @@ class Place:
             yield from self._set(ordinal)
         except PositionConflict as error:
             found = parse_offset(error.offset or "")
-            if found not in earlier:
+            if found not in earlier or error.incarnation is not None:
                 self._doubts = earlier
                 raise
             assert found is not None
@@ -120,7 +121,8 @@ class Place:
         self._doubts.clear()
 
     def _set(self, ordinal: int) -> Flow[None]:
-        yield from set_positions(self.site, self.group, {self.path: (self._at, ordinal)})
+        move = (self._at, ordinal, self.incarnation)
+        yield from set_positions(self.site, self.group, {self.path: move})
 
 
 class GroupReader(Reader):
@@ -150,6 +152,7 @@ class GroupReader(Reader):
     def next_page(self) -> Flow[list[Message] | None]:
         """Read on; an empty list says only that time has passed."""
         page = yield from super().next_page()
+        self._place.incarnation = self.incarnation
         for message in page or ():
             message.on_commit = self._on_commit
         return page

@@ -131,7 +131,9 @@ class Processor:
         assert self._mark is not None
         found = next(found for found in self._inputs if found.path == batch.stream)
         to = _end(batch)
-        parts = Parts(outputs or {}, {self._group: {batch.stream: (found.position, to)}})
+        # A stream made anew under the path has its own messages, and none of them was read.
+        move = (found.position, to, found.reader.incarnation)
+        parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
             yield from commit(self._known, self._mark, parts, silence_seconds=self._silence_seconds)
         except errors.ProducerFenced as error:

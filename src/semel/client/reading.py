@@ -90,6 +90,11 @@ class Reader:
         """Whether all was read that there was when the server last answered."""
         return self._is_at_end
 
+    @property
+    def incarnation(self) -> str | None:
+        """Which stream of the path is read, once the server has told."""
+        return self._incarnation
+
     def begin(self) -> Flow[None]:
         """Turn `now` into an offset: after a break it would mean another place."""
         if self.offset == NOW:

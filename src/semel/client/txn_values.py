@@ -13,8 +13,9 @@ READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
 Offset = str | int
-# Where a group shall stand: an offset, or one to compare with and one to set.
-Move = Offset | tuple[Offset, Offset]
+# Where a group shall stand: an offset, or one to compare with and one to set; with the incarnation
+# of the stream they were read from, only if the path still has that stream.
+Move = Offset | tuple[Offset, Offset] | tuple[Offset, Offset, str | None]
 Moves = Mapping[str, Move]
 
 
@@ -97,10 +98,13 @@ def moves_document(moves: Moves) -> dict[str, Any]:
 
 
 def _move(move: Move) -> Any:
-    if isinstance(move, tuple):
-        start, to = move
-        return {"from": offset_of(start), "to": offset_of(to)}
-    return offset_of(move)
+    if not isinstance(move, tuple):
+        return offset_of(move)
+    start, to, *rest = move
+    found: dict[str, Any] = {"from": offset_of(start), "to": offset_of(to)}
+    if rest and rest[0] is not None:
+        found["incarnation"] = rest[0]
+    return found
 
 
 def token_of(transaction_id: str, epoch: int) -> str:

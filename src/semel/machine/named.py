@@ -32,6 +32,9 @@ def refuse_move(stream: Stream, position: Position, tail: int) -> Refusal | None
     known = stream.positions
     stored = known.get(position.group) if known else None
     offset = 0 if stored is None else stored.offset
+    incarnation = stream.row.incarnation
+    if position.incarnation not in (None, incarnation):
+        return PositionConflict(position.group, position.path, offset, incarnation)
     if position.expected is not None and position.expected != offset:
         return PositionConflict(position.group, position.path, offset)
     if position.to > tail:

@@ -73,12 +73,16 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class Position(Struct, frozen=True, gc=False):
-    """Where a group stands in a stream: set `to`; only if it is `expected` now, when given."""
+    """Where a group stands in a stream: set `to`; only if it is `expected` now, when given.
+
+    With an `incarnation` only in that one of the streams the path has had.
+    """
 
     group: str
     path: str
     to: int
     expected: int | None = None
+    incarnation: str | None = None
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):

@@ -113,6 +113,8 @@ def _in_positions(positions: tuple[Position, ...]) -> str | None:
             return "path"
         if not (is_number(position.to) and is_number(position.expected or 0)):
             return "positions"
+        if not is_name(position.incarnation or "-", INCARNATION_BYTES_MAX):
+            return "incarnation"
     return None
 
 

@@ -178,12 +178,13 @@ class BranchMissing(Refusal, frozen=True, gc=False):
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """The group stands elsewhere."""
+    """The group stands elsewhere; with an `incarnation`, in another stream of that path."""
 
     code = "position_conflict"
     group: str
     path: str
     offset: int
+    incarnation: str | None = None
 
 
 class AppBound(Refusal, frozen=True, gc=False):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from semel.model.checksum import digest_of
 from semel.model.commands import Batch
@@ -40,11 +40,12 @@ class _Listed(Struct, forbid_unknown_fields=True):
     epoch: int
 
 
-class Move(Struct, forbid_unknown_fields=True, rename={"start": "from"}):
-    """A position to set only if it is `start` now."""
+class Move(Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from"}):
+    """A position to set only if it is `start` now, only in the stream of that incarnation."""
 
-    start: Offset
+    start: Offset | UnsetType = UNSET
     to: Offset
+    incarnation: str | UnsetType = UNSET
 
 
 Target = int | str | Move
@@ -121,11 +122,16 @@ def _digest_of(wanted: _Commit, positions: list[Position]) -> int:
 
 
 def read_move(group: str, path: str, target: Target) -> Position:
-    """Read where a group shall stand: an offset, or one to compare with and one to set."""
-    if isinstance(target, Move):
-        start, to = read_offset(target.start, "from"), read_offset(target.to, "to")
-        return Position(group, path, to, start)
-    return Position(group, path, read_offset(target, "offsets"))
+    """Read where a group shall stand: an offset, or one to set under conditions."""
+    if not isinstance(target, Move):
+        return Position(group, path, read_offset(target, "offsets"))
+    return Position(
+        group,
+        path,
+        read_offset(target.to, "to"),
+        None if target.start is UNSET else read_offset(target.start, "from"),
+        None if target.incarnation is UNSET else target.incarnation,
+    )
 
 
 def _read_append(append: _Append, type_of: TypeOf) -> CommitAppend:

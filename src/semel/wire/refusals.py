@@ -5,7 +5,12 @@ from typing import Final
 
 from semel.model import outcomes as out
 from semel.model.offsets import print_offset
-from semel.model.txn_outcomes import InvalidTxnState, StaleTransaction, StreamRefused
+from semel.model.txn_outcomes import (
+    InvalidTxnState,
+    PositionConflict,
+    StaleTransaction,
+    StreamRefused,
+)
 from semel.wire import txn_refusals
 from semel.wire.problems import Fields, Problem
 from semel.wire.rules import Rule
@@ -98,6 +103,8 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
         facts[rule.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
     if facts.get("last_seq") == _NOTHING_YET:
         facts["last_seq"] = None
+    if isinstance(outcome, PositionConflict) and outcome.incarnation is None:
+        del facts["incarnation"]
     if "next_offset" in facts:
         headers.append(("Stream-Next-Offset", str(facts["next_offset"])))
     if isinstance(outcome, out.StreamClosed):

@@ -31,6 +31,12 @@ def _wrong_state(outcome: out.InvalidTxnState) -> str:
     return _WRONG_KIND.get(outcome.state, told)
 
 
+def _elsewhere(outcome: out.PositionConflict) -> str:
+    if outcome.incarnation is None:
+        return f"the group {outcome.group} stands elsewhere in {outcome.path}"
+    return f"the stream {outcome.path} was deleted and created again; read it from its start"
+
+
 REFUSED: Final[Mapping[type[Outcome], Rule]] = {
     out.UnknownTransaction: Rule(404, "no transaction of that id and epoch is known"),
     out.StaleTransaction: Rule(
@@ -64,9 +70,7 @@ REFUSED: Final[Mapping[type[Outcome], Rule]] = {
     out.BranchMissing: Rule(
         409, "the transaction {0.id} is not there; stage it again", {"id": "transaction_id"}
     ),
-    out.PositionConflict: Rule(
-        409, "the group {0.group} stands elsewhere in {0.path}", {"path": "stream"}
-    ),
+    out.PositionConflict: Rule(409, _elsewhere, {"path": "stream"}),
     out.AppBound: Rule(
         409, "the app belongs to the query {0.query_id}; `semel sinks rebind` gives it to another"
     ),

@@ -16,13 +16,13 @@ from semel.model.transactions import (
     CommitTxn,
     FenceTxn,
     Owner,
-    Position,
     Prepare,
     ProducerOwner,
     SinkOwner,
     TxnCall,
 )
-from semel.wire.documents import Offset, read_document, read_name, read_offset
+from semel.wire.commit_requests import Target, read_move
+from semel.wire.documents import read_document, read_name
 from semel.wire.headers import Headers, to_number
 from semel.wire.problems import BadRequest, Problem, bad_request
 from semel.wire.queries import parse_query, read_limit
@@ -76,7 +76,7 @@ class _Streams(_Call, forbid_unknown_fields=True, kw_only=True):
 
 class _Offsets(_Call, forbid_unknown_fields=True, kw_only=True):
     group: str
-    offsets: dict[str, Offset]
+    offsets: dict[str, Target]
 
 
 class _Prepare(_Call, forbid_unknown_fields=True, kw_only=True):
@@ -145,9 +145,7 @@ def _parse_streams(name: str, headers: Headers, body: bytes, now_ms: int) -> Add
 
 def _parse_offsets(name: str, headers: Headers, body: bytes, now_ms: int) -> AddPositions:
     call = read_document(headers, body, _Offsets)
-    positions = [
-        Position(call.group, path, read_offset(to, "offsets")) for path, to in call.offsets.items()
-    ]
+    positions = [read_move(call.group, path, target) for path, target in call.offsets.items()]
     return _word(AddPositions, call, name, now_ms, positions=tuple(positions))
 
 

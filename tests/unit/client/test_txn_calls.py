@@ -419,8 +419,8 @@ def standing(**offsets: int) -> Any:
     return document({"group": "g", "offsets": printed})
 
 
-def conflict(offset: int) -> Any:
-    facts = {"group": "g", "stream": "orders", "offset": print_offset(offset)}
+def conflict(offset: int, **more: str) -> Any:
+    facts = {"group": "g", "stream": "orders", "offset": print_offset(offset), **more}
     return problem(409, "position_conflict", **facts)
 
 
@@ -447,6 +447,12 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
         group_calls.set_positions(SITE, "g", moves), [LOST, conflict(2), standing(orders=2)]
     )
     assert isinstance(elsewhere.error, errors.PositionConflict)
+    anew = Played(
+        group_calls.set_positions(SITE, "g", {"orders": (0, 1, "i1")}),
+        [LOST, conflict(1, incarnation="i2")],
+    )
+    assert isinstance(anew.error, errors.PositionConflict)
+    assert anew.error.incarnation == "i2"
     other = Played(group_calls.set_positions(SITE, "g", moves), [LOST, problem(404, "stream_gone")])
     assert isinstance(other.error, errors.StreamGone)
 
@@ -480,6 +486,27 @@ def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
     next(place.move(message(5)))
     play(place.move(message(4)), conflict(5))
     play(place.move(message(5)))
+
+
+def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
+    place = Place(SITE, "g", "orders")
+    play(place.begin(), standing())
+    place.incarnation = "i1"
+    Played(place.move(message(1)), [LOST, False])
+    after = Played(place.move(message(2)), [conflict(1, incarnation="i2")])
+    assert isinstance(after.error, errors.PositionConflict)
+    assert len(after.sends) == 1
+
+
+def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None:
+    place = Place(SITE, "g", "orders")
+    seen: list[Message] = []
+    reader = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    first = frames(b"1", stream_incarnation="i1")
+    played = Played(reader.next_page(), [standing(), first])
+    (sent,) = Played(place.move(played.result[0]), [standing(orders=1)]).sends
+    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1"}
+    assert body_of(sent) == {"offsets": {"orders": move}}
 
 
 def test_a_tail_of_a_group_begins_where_it_stands() -> None:
@@ -565,6 +592,16 @@ def test_outputs_and_place_are_committed_by_one_request() -> None:
         "offsets": {"g": {"a": {"from": print_offset(4), "to": print_offset(5)}}},
     }
     assert play(processor.next_batch()) is None
+
+
+# rows: R40
+def test_a_place_is_committed_only_in_the_stream_it_was_read_from() -> None:
+    processor = begun("b", is_live=False)
+    batch = play(processor.next_batch(), frames(b"1", stream_incarnation="i1"))
+    assert batch is not None
+    (sent,) = Played(processor.commit(batch, None), [document(DONE)]).sends
+    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1"}
+    assert body_of(sent)["offsets"] == {"g": {"b": move}}
 
 
 # rows: R41

@@ -5,7 +5,13 @@ from msgspec.structs import replace
 from semel.model.commands import Delete
 from semel.model.limits import SNAPSHOTS_MAX
 from semel.model.outcomes import LimitReached, NotFound, OffsetBeyondTail
-from semel.model.transactions import PinSnapshot, Position, SetPositions, SnapshotRange
+from semel.model.transactions import (
+    AddPositions,
+    PinSnapshot,
+    Position,
+    SetPositions,
+    SnapshotRange,
+)
 from semel.model.txn_outcomes import (
     IncarnationConflict,
     Pinned,
@@ -14,8 +20,8 @@ from semel.model.txn_outcomes import (
     SnapshotConflict,
     StreamRefused,
 )
-from tests.unit.machine.builders import append, fork, unchanged
-from tests.unit.machine.txn_builders import txn_machine
+from tests.unit.machine.builders import append, create, fork, unchanged
+from tests.unit.machine.txn_builders import begin, one_shot, txn_machine
 
 
 def moves(*positions: Position) -> SetPositions:
@@ -41,6 +47,26 @@ def test_a_position_goes_with_its_stream() -> None:
     assert machine.stream().positions is None
     machine.execute(Delete("r", 0))
     assert not machine.state.groups
+
+
+def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
+    machine = txn_machine(append(), moves(Position("g", "s", 1, None, "i-s-0")))
+    machine.execute(Delete("s", 0))
+    machine.execute(create("s", now=7))
+    machine.execute(append())
+    incarnation = machine.stream().row.incarnation
+    assert incarnation != "i-s-0"
+    # In the new stream the group stands at 0, as it did at first in the old one.
+    refusal = unchanged(machine, moves(Position("g", "s", 1, 0, "i-s-0")))
+    assert refusal == PositionConflict("g", "s", 0, incarnation)
+    machine.execute(moves(Position("g", "s", 1, 0, incarnation)))
+    old = Position("g", "s", 1, None, "i-s-0")
+    assert unchanged(machine, moves(old)) == PositionConflict("g", "s", 1, incarnation)
+    machine.execute(begin())
+    added = AddPositions(0, "t", 1, positions=(old,))
+    assert unchanged(machine, added) == PositionConflict("g", "s", 1, incarnation)
+    one = one_shot(("r", b"a"), positions=(old,))
+    assert unchanged(machine, one) == PositionConflict("g", "s", 1, incarnation)
 
 
 RANGE = SnapshotRange("s", "i-s-0", 0, 5)

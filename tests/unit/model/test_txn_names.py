@@ -114,6 +114,7 @@ BROKEN: list[tuple[EngineCommand, str]] = [
     (replace(COMMIT, positions=(Position("g", "", 0),)), "path"),
     (replace(COMMIT, positions=(Position("g", "s", -1),)), "positions"),
     (replace(COMMIT, positions=(Position("g", "s", 0, -1),)), "positions"),
+    (replace(COMMIT, positions=(Position("g", "s", 0, 1, "i" * 65),)), "incarnation"),
     (replace(COMMIT, expects=(("s", 0), ("s", 0))), "expects"),
     (replace(COMMIT, expects=(("s", -1),)), "expects"),
     (replace(COMMIT, expects=(("", 0),)), "path"),

@@ -42,7 +42,10 @@ def test_a_whole_commit() -> None:
         **WHO,
         appends=[{"stream": "j", "messages": [1]}],
         transactions=[{"id": "x", "epoch": 2}],
-        offsets={"g": {"j": 3, "t": {"from": print_offset(1), "to": 2}}},
+        offsets={
+            "g": {"j": 3, "t": {"from": print_offset(1), "to": 2}},
+            "h": {"j": {"from": 0, "to": 1, "incarnation": "i"}, "t": {"to": 1}},
+        },
         **{"if": {"j": print_offset(4)}},
     )
     assert found == Commit(
@@ -53,7 +56,12 @@ def test_a_whole_commit() -> None:
         None,
         (CommitAppend("j", "application/json", Batch(b"1")),),
         (Listed("x", 2),),
-        (Position("g", "j", 3), Position("g", "t", 2, 1)),
+        (
+            Position("g", "j", 3),
+            Position("g", "t", 2, 1),
+            Position("h", "j", 1, 0, "i"),
+            Position("h", "t", 1),
+        ),
         (("j", 4),),
         found.digest,
     )

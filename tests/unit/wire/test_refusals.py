@@ -180,3 +180,7 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
     assert problem_of(txn.OffsetUnstable(3)).facts == {"stable_offset": print_offset(3)}
     moved = txn.PositionConflict("g", "s", 5)
     assert problem_of(moved).facts == {"group": "g", "stream": "s", "offset": print_offset(5)}
+    assert "elsewhere" in problem_of(moved).message
+    anew = problem_of(txn.PositionConflict("g", "s", 0, "i2"))
+    assert anew.facts["incarnation"] == "i2"
+    assert "created again" in anew.message

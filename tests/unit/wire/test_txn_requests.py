@@ -108,8 +108,13 @@ def test_every_call_names_its_transaction_and_who_calls() -> None:
     head = (5, "t", 1, "p", 2, False)
     added = call("streams", **who, streams=["b", "a", "b"])
     assert added == AddStreams(*head, streams=("b", "a"))
-    moves = call("offsets", **who, group="g", offsets={"a": 7, "b": print_offset(8)})
-    positions = (Position("g", "a", 7), Position("g", "b", 8))
+    targets = {"a": 7, "b": print_offset(8), "c": {"to": 9, "incarnation": "i"}}
+    moves = call("offsets", **who, group="g", offsets=targets)
+    positions = (
+        Position("g", "a", 7),
+        Position("g", "b", 8),
+        Position("g", "c", 9, None, "i"),
+    )
     assert moves == AddPositions(*head, positions=positions)
     assert call("prepare", **who) == Prepare(*head)
     counted = call("prepare", **who, chunks=2, messages={"a": 3})
