@@ -115,6 +115,7 @@ class Transactions:
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
         self.results: dict[str, list[tuple[int, Result]]] = {}
         self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
+        self.ended: dict[str, list[int]] = {}  # epochs of a producer's transactions, for ever
 
     def copy(self, book: Book) -> "Transactions":
         twin = Transactions(book, self.bounds)
@@ -128,6 +129,7 @@ class Transactions:
         twin.positions, twin.commit_seqs = dict(self.positions), dict(self.commit_seqs)
         twin.results = {name: list(held) for name, held in self.results.items()}
         twin.digests = {name: dict(held) for name, held in self.digests.items()}
+        twin.ended = {name: list(epochs) for name, epochs in self.ended.items()}
         return twin
 
     # ---- looking ---------------------------------------------------------------------------------
@@ -300,6 +302,9 @@ class Transactions:
         known = [note.epoch for note in self.notes_of(c.id, now)]
         if c.id in self.open:
             known.append(self.open[c.id].epoch)  # it is about to be fenced
+        if isinstance(c.owner, ProducerOwner):
+            ended = self.ended.get(c.owner.id, [])
+            known += ended if len(ended) > self.bounds.outcomes else []
         last = max(known, default=0)
         if isinstance(c.owner, ProducerOwner):
             self.raise_epoch(c.owner.id, c.owner.epoch, now)  # 6
@@ -525,6 +530,7 @@ class Transactions:
     def _forget_oldest(self, newest: Note) -> None:
         if isinstance(newest.owner, SinkOwner):
             return
+        self.ended.setdefault(newest.owner.id, []).append(newest.epoch)
         mine = [n for n in self.notes if _producer_of(n) == newest.owner.id]
         for note in mine[: -self.bounds.outcomes]:
             self.notes.remove(note)

@@ -602,6 +602,14 @@ def test_old_outcomes_of_a_producer_are_let_go() -> None:
     assert unchanged(model, abort()) == txn_out.UnknownTransaction()
 
 
+# rows: X25
+def test_an_id_that_was_forgotten_begins_above_all_its_producer_had() -> None:
+    model = model_of(begin(), abort(), begin("u"), abort("u"), bounds=Bounds(outcomes=1))
+    assert model.execute(begin()).epoch == 2  # type: ignore[attr-defined]
+    assert unchanged(model, abort()) == txn_out.StaleTransaction(2)
+    assert model.copy().execute(begin("x", by=owner("q"))).epoch == 1  # type: ignore[attr-defined]
+
+
 # ---- one-shot commits ----------------------------------------------------------------------------
 
 

@@ -96,7 +96,8 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     """A producer identity known to the whole server.
 
     `commit_seq` numbers its one-shot commits at this epoch; `results` are those of the newest, each
-    packed, and `digests` tell what they brought. `decided` counts its transactions that ended.
+    packed, and `digests` tell what they brought. `decided` counts its transactions that ended;
+    `txn_epoch` is the highest epoch one of those had.
     """
 
     epoch: int
@@ -104,6 +105,7 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     results: tuple[bytes, ...] = ()
     decided: int = 0
     digests: tuple[int, ...] = ()
+    txn_epoch: int = 0
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):

@@ -6,6 +6,7 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
 from semel.machine.named import find_moves, find_named
+from semel.machine.outcomes_kept import forgotten_epoch
 from semel.machine.producers import is_assigned_id
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_events import TxnBegun, TxnExtended
@@ -128,7 +129,8 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
         timeout_ms = command.timeout_ms or TXN_TIMEOUT_MS_DEFAULT
         if is_raised(state.registry.get(owner.id), owner.epoch):
             draft.fence(owner.id, owner.epoch)  # 6
-    epoch = 1 + (command.last_epoch if old is None else old.row.epoch)
+    last_epoch = command.last_epoch if old is None else old.row.epoch
+    epoch = 1 + max(last_epoch, forgotten_epoch(state, owner))
     event = TxnBegun(
         state.next_txn,
         command.id,

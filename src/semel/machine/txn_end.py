@@ -98,7 +98,9 @@ def _note_outcome(state: State, txn: Txn, end: Ended, result: Result, time_ms: i
     if isinstance(row.owner, ProducerOwner):
         registered = state.registry[row.owner.id]
         ordinal = registered.decided
-        _set_registered(state, row.owner.id, replace(registered, decided=ordinal + 1))
+        highest = max(registered.txn_epoch, row.epoch)
+        changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
+        _set_registered(state, row.owner.id, changed)
     state.news.append(OutcomeRow(state.next_outcome, ordinal, row.owner, outcome))
     state.next_outcome += 1
 
@@ -164,7 +166,9 @@ def register(state: State, producer_id: str, epoch: int) -> RegistryRow:
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:
         return old
-    row = RegistryRow(epoch, decided=0 if old is None else old.decided)
+    row = RegistryRow(epoch)
+    if old is not None:
+        row = replace(row, decided=old.decided, txn_epoch=old.txn_epoch)
     _set_registered(state, producer_id, row)
     return row
 

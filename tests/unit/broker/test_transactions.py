@@ -506,6 +506,25 @@ def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bed.is_sound()
 
 
+# rows: X25
+@RESTARTS
+def test_a_late_end_of_a_forgotten_transaction_ends_no_later_one(
+    again: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("journal.memory_rows", "machine.outcomes_kept"):
+        monkeypatch.setattr(f"semel.{module}.OUTCOMES_PER_PRODUCER_MAX", 1)
+    bed = TxnBed()
+    for name in ("t", "u"):
+        bed.begin(name)
+        bed.commit(name)
+    again(bed)  # type: ignore[operator]
+    begun = bed.begin()
+    assert isinstance(begun, Begun)
+    assert begun.epoch == 2
+    assert bed.abort() == StaleTransaction(2)
+    assert isinstance(bed.commit(epoch=2), Committed)
+
+
 def sink_round(bed: TxnBed, version: int, *, epoch: int = 1) -> Outcome:
     name = f"b{version}"
     owner = SinkOwner("app", version, 0)

@@ -19,7 +19,7 @@ from semel.model.remembered import (
     Result,
     StreamResult,
 )
-from semel.model.transactions import ExpireTxn, SinkTag
+from semel.model.transactions import STAGED, ExpireTxn, SinkTag
 from semel.model.txn_outcomes import (
     Aborted,
     BranchIncomplete,
@@ -267,6 +267,26 @@ def test_an_outcome_is_kept_for_a_week_and_among_ten_thousand() -> None:
     assert is_kept(machine.state, sink, 0)
     machine.execute(one_shot(sink=SinkTag("app", "q", 1)))
     assert not is_kept(machine.state, sink, 0)
+
+
+# rows: X25
+def test_an_id_that_was_forgotten_begins_above_all_its_producer_had() -> None:
+    machine = txn_machine(begin(), commit(), begin(), commit(epoch=2), begin("u", by("q")))
+    row = machine.state.registry["p"]
+    assert row.txn_epoch == 2
+    assert machine.execute(begin("v")).epoch == 1  # type: ignore[attr-defined]
+    machine.execute(abort("v"))
+    machine.state.registry["p"] = replace(row, decided=OUTCOMES_PER_PRODUCER_MAX + 1)
+    machine.outcomes.clear()
+    begun = machine.execute(begin())
+    assert begun.epoch == 3  # type: ignore[attr-defined]
+    # What the first two had on their way comes too late to end this one.
+    for late in (commit(), abort(), commit(epoch=2)):
+        assert unchanged(machine, late) == StaleTransaction(3)
+    machine.execute(fence(epoch=3))
+    assert machine.state.registry["p"].txn_epoch == 3, "also when the epoch is raised"
+    assert machine.execute(begin("x", by("q"), kind=STAGED)).epoch == 1  # type: ignore[attr-defined]
+    assert machine.execute(begin("y", sunk(), kind=STAGED)).epoch == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("decision", [commit, abort])
