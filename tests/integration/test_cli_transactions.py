@@ -92,6 +92,11 @@ def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> No
     wanted = ("--query-id", "R", "--last-version", "3")
     told = served.semel("sinks", "rebind", app, *wanted).stdout
     assert told == f"{app} belongs to R, which goes on behind version 3\n"
+    anew = ("--query-id", "S", "--last-version", "-1")
+    told = served.semel("sinks", "rebind", app, *anew).stdout
+    assert told == f"{app} belongs to S, which begins with version 0\n"
+    tag = {"app": app, "query_id": "S", "version": 0, "input": "i", "previous": "other"}
+    assert post(served, "/v1/commits", sink=tag) == 200
     assert served.semel("sinks", "forget", app).stdout == f"{app} is forgotten\n"
     for words in (("show",), ("forget",), ("rebind", *wanted)):
         assert "unknown_sink" in served.refused(1, "sinks", words[0], app, *words[1:])

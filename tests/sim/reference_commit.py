@@ -259,6 +259,7 @@ class Commits:
             return txn_out.UnknownSink()
         self.txns.write(c.now_ms)
         kept = tuple(version for version in sink.versions if version.number <= c.last_version)
+        kept = kept if c.query_id == sink.query_id else ()
         self.sinks[c.app] = Sink(c.query_id, c.last_version, kept)
         return txn_out.SinkChanged()
 

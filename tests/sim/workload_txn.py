@@ -361,7 +361,7 @@ class TxnWorkload:
         app = self._rng.choice([*self._apps, "nobody"])
         if self._rng.random() < 0.4:
             return ask.ForgetSink(now_ms, app)
-        last = max(0, self._next_version(model, app) - self._rng.choice([0, 1, 2]))
+        last = max(-1, self._next_version(model, app) - self._rng.choice([0, 1, 2]))
         return ask.RebindSink(now_ms, app, self._often("query", "other"), last)
 
     # ---- groups ----------------------------------------------------------------------------------

@@ -281,6 +281,25 @@ def test_another_query_needs_the_app_rebound(sink: Sink, stream: Stream) -> None
     assert stream.text == "ab"
 
 
+# rows: K07
+@pytest.mark.spec("design 7.3")
+def test_a_query_that_takes_over_has_a_history_of_its_own(sink: Sink, stream: Stream) -> None:
+    stream.create()
+    for version in range(3):
+        sink.commit(version, batch=version, previous=version - 1 if version else None)
+    sink.rebind("R", 2)
+    assert sink.look().json["versions"] == []
+    assert refusal(sink.commit(2, batch=2, query="R")) == (409, "version_forgotten")
+    taken = sink.commit(3, sink.filled(3, stream, b"a"), batch=30, previous=20, query="R")
+    assert taken.status == 200
+    assert refusal(sink.commit(4, batch=40, previous=31, query="R")) == (409, "checkpoint_diverged")
+    assert sink.rebind("S", -1).json["last_version"] == -1
+    first = sink.commit(0, sink.filled(0, stream, b"b"), batch=0, query="S")
+    assert (first.status, first.json["duplicate"]) == (200, False)
+    assert stream.text == "ab"
+    assert refusal(sink.rebind("S", -2)) == (400, "invalid_request")
+
+
 # ---- branches that are not whole -----------------------------------------------------------------
 
 

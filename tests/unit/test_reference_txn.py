@@ -749,11 +749,13 @@ def test_a_sinks_commit_drops_what_it_does_not_list() -> None:
 
 def test_a_sink_may_be_rebound_and_forgotten() -> None:
     model = model_of(sink_commit(1, given="A"), sink_commit(2, given="B"))
-    run(model, ask.RebindSink(0, "a", "r", 1))
-    assert unchanged(model, sink_commit(2, previous="B", query="r")) == (
-        txn_out.CheckpointDiverged(1)
-    )
-    run(model, sink_commit(2, previous="A", query="r"), ask.ForgetSink(0, "a"))
+    back = ask.RebindSink(0, "a", model.commits.sinks["a"].query_id, 1)
+    run(model, back)
+    assert unchanged(model, sink_commit(2, previous="B")) == txn_out.CheckpointDiverged(1)
+    run(model, sink_commit(2, previous="A"), ask.RebindSink(0, "a", "r", 1))
+    assert unchanged(model, sink_commit(1, given="A", query="r")) == txn_out.VersionForgotten(1)
+    run(model, sink_commit(2, previous="any", query="r"), ask.RebindSink(0, "a", "s", -1))
+    run(model, sink_commit(0, query="s"), ask.ForgetSink(0, "a"))
     assert unchanged(model, ask.ForgetSink(0, "a")) == txn_out.UnknownSink()
     assert unchanged(model, ask.RebindSink(0, "a", "r", 1)) == txn_out.UnknownSink()
 

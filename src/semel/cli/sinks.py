@@ -61,9 +61,9 @@ def show_command(client: Client, *, app: str, is_json: bool) -> None:
 @click.option("--query-id", required=True, help="The query that may write from now on.")
 @click.option(
     "--last-version",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=-1),
     required=True,
-    help="The version that counts as the last; the query goes on behind it.",
+    help="The version that counts as the last; the query goes on behind it. -1: it begins at 0.",
 )
 @remote
 def rebind_command(
@@ -71,8 +71,9 @@ def rebind_command(
 ) -> None:
     """Give a sink to another query, at a version."""
     done = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
-    words = f"{app} belongs to {query_id}, which goes on behind version {last_version}"
-    tell(words, done, is_json=is_json)
+    is_anew = last_version < 0
+    begin = "begins with version 0" if is_anew else f"goes on behind version {last_version}"
+    tell(f"{app} belongs to {query_id}, which {begin}", done, is_json=is_json)
 
 
 @command.command("forget")

@@ -64,7 +64,7 @@ class Sink:
         return self._run(sink_calls.show(self._site, self.app), timeout)
 
     def rebind(self, query_id: str, last_version: int, *, timeout: float | None = None) -> SinkInfo:
-        """Give it to another query, which goes on behind `last_version`."""
+        """Give it to another query, which goes on behind `last_version`; -1: begins at 0."""
         return self._run(sink_calls.rebind(self._site, self.app, query_id, last_version), timeout)
 
     def forget(self, *, timeout: float | None = None) -> None:

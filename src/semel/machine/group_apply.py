@@ -17,9 +17,11 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
 
 
 def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
-    """Give a sink to another query."""
+    """Give a sink to another query, which shares no history with the one before."""
     old = state.sinks[event.app]
     kept = tuple(row for row in old.versions if row.version <= event.last_version)
+    if event.query_id != old.query_id:
+        kept = ()
     row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
     set_sink(state, event.app, row)
 

@@ -191,7 +191,7 @@ class PinSnapshot(Struct, frozen=True, gc=False):
 
 
 class RebindSink(Struct, frozen=True, gc=False):
-    """Give a sink to another query, at a version."""
+    """Give a sink to another query, at a version; -1: it begins with version 0."""
 
     now_ms: int
     app: str

@@ -205,7 +205,8 @@ def _is_range(part: SnapshotRange) -> bool:
 
 
 def _in_rebind(command: RebindSink) -> str | None:
-    tag = SinkTag(command.app, command.query_id, command.last_version)
+    # -1: before the first.
+    tag = SinkTag(command.app, command.query_id, command.last_version + 1)
     return _in_sink(tag)
 
 

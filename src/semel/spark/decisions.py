@@ -63,8 +63,8 @@ def _advice(error: SinkRefused, app: str, query_id: str) -> str:
         return (
             f"another query has written under the name {app}, or this one with another checkpoint:"
             " give it a txnAppId of its own; or let it take over, with"
-            f" `semel sinks rebind {app} --query-id {query_id} --last-version N` to go on behind"
-            f" batch N, or `semel sinks forget {app}` to begin anew"
+            f" `semel sinks rebind {app} --query-id {query_id} --last-version N`: it goes on behind"
+            " batch N, and with N = -1 begins anew with batch 0"
         )
     assert isinstance(error, VersionForgotten)
     return f"the version is too old to tell a replay from new rows: go on behind the last of {app}"

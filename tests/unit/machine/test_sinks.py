@@ -93,13 +93,29 @@ def test_a_sink_belongs_to_one_query_until_it_is_rebound() -> None:
     machine = sink_machine()
     assert unchanged(machine, one_shot(sink=tag(3, query="other"))) == AppBound("q")
     assert machine.execute(RebindSink(0, "app", "other", 1)) == SinkChanged()
-    repeat = unchanged(machine, one_shot(sink=tag(1, "i1", query="other")))
-    assert isinstance(repeat, Committed)
-    assert repeat.is_duplicate
-    assert machine.execute(one_shot(sink=tag(2, "new", "i1", query="other"))).code == "ok"
+    # It shares no history with the query before: neither a replay nor a divergence can be told.
+    assert unchanged(machine, one_shot(sink=tag(1, "i1", query="other"))) == VersionForgotten(1)
+    assert machine.execute(one_shot(sink=tag(2, "new", "its own", query="other"))).code == "ok"
     assert machine.execute(RebindSink(0, "app", "third", 9)) == SinkChanged()
     assert unchanged(machine, one_shot(sink=tag(9, query="third"))) == VersionForgotten(9)
     assert machine.execute(one_shot(sink=tag(10, "x", "y", query="third"))).code == "ok"
+
+
+def test_a_sink_goes_back_in_the_history_of_its_query() -> None:
+    machine = sink_machine()
+    machine.execute(RebindSink(0, "app", "q", 1))
+    repeat = unchanged(machine, one_shot(sink=tag(1, "i1")))
+    assert isinstance(repeat, Committed)
+    assert repeat.is_duplicate
+    assert unchanged(machine, one_shot(sink=tag(2, "new", "x"))) == CheckpointDiverged(1)
+    assert machine.execute(one_shot(sink=tag(2, "new", "i1"))).code == "ok"
+
+
+# rows: K07
+def test_a_sink_may_begin_before_its_first_version() -> None:
+    machine = sink_machine()
+    machine.execute(RebindSink(0, "app", "other", -1))
+    assert machine.execute(one_shot(sink=tag(0, "i0", query="other"))).code == "ok"
 
 
 def test_a_forgotten_sink_begins_anew() -> None:

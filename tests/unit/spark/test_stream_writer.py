@@ -192,11 +192,14 @@ def test_a_new_checkpoint_writes_again_and_a_pinned_name_is_not_skipped_in_silen
         anew.run(0, ["2"])
     assert "\n" not in str(caught.value)
     assert values(client, path) == [1, 1, 1]
-    client.sink(pinned["txnAppId"]).rebind(anew.query_id, 5)
-    anew.run(6, ["3"])
-    client.sink(pinned["txnAppId"]).forget()
-    anew.run(0, ["4"])
-    assert values(client, path) == [1, 1, 1, 3, 4]
+    assert "forget" not in str(caught.value)
+    client.sink(pinned["txnAppId"]).rebind(anew.query_id, -1)
+    anew.run(0, ["2"])
+    anew.run(1, ["3"])
+    later = Query(current, url, path, tmp_path / "d", uuid4().hex, **pinned)
+    client.sink(pinned["txnAppId"]).rebind(later.query_id, 5)
+    later.run(6, ["4"])
+    assert values(client, path) == [1, 1, 1, 2, 3, 4]
 
 
 # rows: K09
