@@ -21,7 +21,6 @@ SMALL = Bounds(
 _NAMES = {
     "TXN_OPEN_MAX": SMALL.open_by_producers,
     "SINK_TXN_OPEN_MAX": SMALL.open_by_sinks,
-    "TXN_STREAMS_MAX": SMALL.streams,
     "TXN_POSITIONS_MAX": SMALL.positions,
     "RESULTS_KEPT": SMALL.results,
     "SINK_VERSIONS_KEPT": SMALL.versions,

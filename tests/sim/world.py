@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from semel.broker.broker import ReadDone
 from semel.broker.expiry import is_mortal
-from semel.journal.appender import Group, chunks_max
+from semel.journal.appender import Group, chunks_max, streams_max
 from semel.journal.checkpoint import Cut, commit_cut
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import Segments, unlink_segments
@@ -61,9 +61,14 @@ class World:
         self.reserve_bytes = rng.choice([0, 8192])
         self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
         self.bounds = bounds or Bounds()
-        fitting = chunks_max(min(self.segment_sizes))
-        self.bounds = self.bounds._replace(chunks=min(self.bounds.chunks, fitting))
-        self.limits = replace(self.draw_limits(), chunks=self.bounds.chunks)
+        smallest = min(self.segment_sizes)
+        self.bounds = self.bounds._replace(
+            chunks=min(self.bounds.chunks, chunks_max(smallest)),
+            streams=min(self.bounds.streams, streams_max(smallest)),
+        )
+        self.limits = replace(
+            self.draw_limits(), chunks=self.bounds.chunks, txn_streams=self.bounds.streams
+        )
         self.disk = VirtualDisk(faults=self.injector)
         self.store = VirtualStore(faults=self.injector)
         self.workload = Workload(

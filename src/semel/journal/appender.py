@@ -8,6 +8,7 @@ from typing import Final
 
 from semel.journal.frame import (
     KINDS,
+    SECTION_BYTES,
     Encoded,
     SegmentEnded,
     SegmentStarted,
@@ -19,13 +20,15 @@ from semel.journal.frame import (
 from semel.machine.events import Event, Section
 from semel.machine.parts import EXTENT_BYTES
 from semel.model.errors import invariant
-from semel.model.limits import FRAME_OVERHEAD_BYTES_MAX
+from semel.model.limits import FRAME_OVERHEAD_BYTES_MAX, TXN_PENDING_MAX
 
 _WATERMARK_META: Final = encode_meta(WatermarkMoved())
 _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
 _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
 _CLOSING_BYTES: Final = _WATERMARK_BYTES + _ENDED_BYTES
+# A control record: its section, and its stream and offset in the meta.
+_MARKER_BYTES: Final = SECTION_BYTES + 19
 _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
@@ -36,8 +39,17 @@ def frame_bytes_max(segment_bytes: int) -> int:
 
 def chunks_max(segment_bytes: int) -> int:
     """Tell how many chunks a frame can place; the rest of it has room, too."""
+    return _room_bytes(segment_bytes) // EXTENT_BYTES
+
+
+def streams_max(segment_bytes: int) -> int:
+    """Tell how many streams a transaction may have, so that a frame can end all of a producer's."""
+    return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
+
+
+def _room_bytes(segment_bytes: int) -> int:
     room = frame_bytes_max(segment_bytes)
-    return (room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)) // EXTENT_BYTES
+    return room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)
 
 
 class Part:

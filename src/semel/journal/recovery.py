@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.journal.appender import chunks_max
+from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import Position, load
 from semel.journal.chunks import check_chunks
 from semel.journal.disk import NO_ROOM, Disk, File
@@ -111,8 +111,12 @@ def recover(
 
 
 def _fitting(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
-    """Let nobody stage more than one decision can place: what was accepted can be committed."""
-    return replace(limits, chunks=min(limits.chunks, chunks_max(segment_bytes)))
+    """Let nobody begin what no frame can end: what was accepted can be committed, or aborted."""
+    return replace(
+        limits,
+        chunks=min(limits.chunks, chunks_max(segment_bytes)),
+        txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
+    )
 
 
 def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:

@@ -34,6 +34,7 @@ class MachineLimits(Struct, frozen=True):
     key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
     registry: int = default.REGISTRY_MAX
     chunks: int = default.TXN_CHUNKS_MAX
+    txn_streams: int = default.TXN_STREAMS_MAX
 
     def __post_init__(self) -> None:
         if min(msgspec.structs.astuple(self)) < 1:

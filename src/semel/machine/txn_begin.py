@@ -17,7 +17,6 @@ from semel.model.limits import (
     TXN_OPEN_MAX,
     TXN_PENDING_MAX,
     TXN_POSITIONS_MAX,
-    TXN_STREAMS_MAX,
     TXN_TIMEOUT_MS_DEFAULT,
 )
 from semel.model.outcomes import (
@@ -58,8 +57,9 @@ def decide_begin(state: State, command: Begin) -> Decision:
     streams = find_named(state, command.streams)
     if not isinstance(streams, dict):
         return Decision(streams)  # 10
-    if len(streams) > TXN_STREAMS_MAX:
-        return Decision(LimitReached("transaction_streams", TXN_STREAMS_MAX))  # 10
+    maximum = state.limits.txn_streams
+    if len(streams) > maximum:
+        return Decision(LimitReached("transaction_streams", maximum))  # 10
     return _accept(state, command, txn, streams)
 
 
@@ -161,8 +161,9 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     numbers = [stream.row.number for stream in streams.values()]
     fresh = tuple(number for number in numbers if number not in txn.streams)
     count = len(txn.streams) + len(fresh)
-    if count > TXN_STREAMS_MAX:
-        return Decision(LimitReached("transaction_streams", TXN_STREAMS_MAX))
+    maximum = state.limits.txn_streams
+    if count > maximum:
+        return Decision(LimitReached("transaction_streams", maximum))
     outcome = answer.TxnExtended(command.id, count)
     if not fresh:
         return Decision(outcome)

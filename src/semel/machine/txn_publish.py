@@ -12,7 +12,6 @@ from semel.machine.streams import find_stream
 from semel.machine.txn_events import ChunkStaged
 from semel.machine.txn_find import find, over, refuse_owner
 from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
-from semel.model.limits import TXN_STREAMS_MAX
 from semel.model.outcomes import (
     Appended,
     Duplicate,
@@ -75,10 +74,11 @@ def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
     return None if txn.row.is_implicit else PartitionNotInTxn()  # 6d
 
 
-def _refuse_more_streams(txn: Txn, stream: Stream) -> Outcome | None:
-    if stream.row.number in txn.streams or len(txn.streams) < TXN_STREAMS_MAX:
+def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
+    maximum = state.limits.txn_streams
+    if stream.row.number in txn.streams or len(txn.streams) < maximum:
         return None
-    return LimitReached("transaction_streams", TXN_STREAMS_MAX)  # 15
+    return LimitReached("transaction_streams", maximum)  # 15
 
 
 # ---- inline --------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         or _refuse_sequence(txn, tag, known)  # 11
         or refuse_content(stream, command)
         or refuse_room(state, stream, tag)
-        or _refuse_more_streams(txn, stream)
+        or _refuse_more_streams(state, txn, stream)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -120,7 +120,7 @@ def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -
     refusal = (
         refuse_stream(state, stream, command)
         or refuse_content(stream, command)
-        or _refuse_more_streams(txn, stream)
+        or _refuse_more_streams(state, txn, stream)
     )
     return _accept_inline(txn, stream, command, None) if refusal is None else Decision(refusal)
 
@@ -183,7 +183,7 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     refusal = refuse_stream(state, stream, command)
     if refusal is None and tag.seq > expected:
         refusal = SequenceGap(expected, tag.seq)  # 11
-    refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(txn, stream)
+    refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(state, txn, stream)
     if refusal is not None:
         return Decision(refusal)
     if expected >= state.limits.chunks:

@@ -18,10 +18,11 @@ from semel.model.commands import (
     Delete,
     ForkRequest,
     ProducerTag,
+    Register,
     Trim,
     TxnTag,
 )
-from semel.model.limits import MIB, OUTCOME_WINDOW_MS, SINK_IDLE_MS, TXN_CHUNKS_MAX
+from semel.model.limits import MIB, OUTCOME_WINDOW_MS, SINK_IDLE_MS, TXN_CHUNKS_MAX, TXN_PENDING_MAX
 from semel.model.outcomes import (
     Appended,
     BatchTooLarge,
@@ -30,6 +31,7 @@ from semel.model.outcomes import (
     LimitReached,
     OffsetBeyondTail,
     Outcome,
+    Registered,
     SubOffsetInvalid,
 )
 from semel.model.remembered import ABORTED, BY_TIMEOUT, COMMITTED, Remembered, Result
@@ -714,6 +716,29 @@ def test_what_was_accepted_chunk_by_chunk_can_be_committed(segment_bytes: int, c
 def test_a_large_segment_takes_a_quarter_of_a_million_chunks() -> None:
     assert chunks_max(16 * MIB) >= TXN_CHUNKS_MAX
     assert TxnBed(segment_bytes=16 * MIB).broker.state.limits.chunks == TXN_CHUNKS_MAX
+
+
+@pytest.mark.parametrize(("segment_bytes", "count"), [(4096, 4), (65_536, 64)])
+def test_whatever_was_added_can_be_ended(segment_bytes: int, count: int) -> None:
+    bed = TxnBed(segment_bytes=segment_bytes)
+    paths = tuple(f"s{number}" for number in range(count + 1))
+    for path in paths:
+        bed.execute(bed.create(path))
+    limit = LimitReached("transaction_streams", count)
+    assert bed.execute(Begin(bed.now_ms, "x", ProducerOwner("p", 0), streams=paths)) == limit
+    for number in range(TXN_PENDING_MAX):
+        name = f"t{number}"
+        bed.begin(name)
+        for path in paths[:-1]:
+            assert isinstance(bed.publish(0, path=path, txn=name), Appended)
+        assert bed.publish(0, path=paths[-1], txn=name) == limit
+        more = AddStreams(bed.now_ms, name, 1, streams=paths[-1:])
+        assert bed.execute(more) == limit
+        bed.execute(Prepare(bed.now_ms, name, 1))
+    assert isinstance(bed.execute(Register(bed.now_ms, "p")), Registered)
+    for path in paths[:-1]:
+        assert bed.messages(path) == []
+    assert bed.is_sound()
 
 
 def test_a_commit_too_large_for_smaller_segments_is_refused_and_stays_open() -> None:
