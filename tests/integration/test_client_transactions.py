@@ -16,6 +16,7 @@ import pytest
 
 import semel
 from semel import AsyncClient, Client, errors
+from semel.model.limits import BODY_BYTES_MAX
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
 from tests.integration.both import KINDS, client_of
@@ -490,6 +491,32 @@ def test_two_instances_cannot_both_make_progress(
             )
     assert rivals == [2]
     assert values(bills) == [1, 2]
+
+
+def test_outputs_larger_than_one_commit_are_made_of_fewer_inputs(
+    client: Any, orders: Any, bills: Any
+) -> None:
+    group = fresh("g")
+    orders.append_many(range(16))
+    sizes = []
+
+    def swell(batch: Any) -> Any:
+        sizes.append(len(batch))
+        return {bills.path: [str(each.value) * (BODY_BYTES_MAX // 40) for each in batch] * 5}
+
+    assert client.process(group, orders.path, swell, live=False) == 16
+    assert sizes[0] == 16
+    assert len(sizes) < 16
+    assert {each[0] for each in values(bills)} <= set("0123456789")
+    assert len(values(bills)) == 16 * 5
+    orders.append("too much")
+
+    def burst(_batch: Any) -> Any:
+        return {bills.path: ["x" * BODY_BYTES_MAX]}
+
+    with pytest.raises(errors.TooLarge, match="one commit takes"):
+        client.process(group, orders.path, burst, live=False)
+    assert client.group(group).offsets() == {orders.path: offset_of(16)}
 
 
 # rows: R40

@@ -143,6 +143,9 @@ class AsyncTransacting:
         trace of that batch. A newer instance, of the same group and inputs or `producer_id`, ends
         it with TransactionFenced, any other that moves the group with PositionConflict.
 
+        What is made of a batch must fit into one commit; if it does not, `function` is called again
+        with half as many messages. TooLarge, if one message is too much.
+
         The first answers must come within `timeout`; after that, a server that is gone is waited
         for. Several inputs are asked in turn, up to four times a second when there is nothing new.
         """
@@ -161,8 +164,8 @@ class AsyncTransacting:
         while (batch := await self.driver.run(processor.next_batch(), None)) is not None:
             made = function(batch)
             outputs = await made if isinstance(made, Awaitable) else made
-            await self.driver.run(processor.commit(batch, outputs), None)
-            count += len(batch)
+            if await self.driver.run(processor.commit(batch, outputs), None):
+                count += len(batch)
         return count
 
     async def _owner(self, owner: Registration | None, producer_id: str | None) -> Registration:

@@ -21,6 +21,7 @@ from semel.client.txn_values import (
     parse_token,
 )
 from semel.client.values import READY, encode
+from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.media import is_json
 from semel.wire.headers import read_flag
 
@@ -78,12 +79,14 @@ def commit(
         "producer_epoch": mark.epoch,
         "producer_seq": mark.seq,
     }
-    appends = []
+    appends: list[dict[str, Any]] = []
     for path, values in parts.appends.items():
         content_type = yield from known.calls(path).known_type()
         messages = [_message(value, content_type) for value in _listed(path, values)]
-        if messages:
-            appends.append({"stream": path, "messages": messages})
+        appends += [
+            {"stream": path, "messages": messages[at : at + BATCH_MESSAGES_MAX]}
+            for at in range(0, len(messages), BATCH_MESSAGES_MAX)
+        ]
     if appends:
         document["appends"] = appends
     if parts.offsets:

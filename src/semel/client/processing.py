@@ -50,11 +50,12 @@ class Batch(Struct, frozen=True):
 
 
 class _Input:
-    def __init__(self, path: str, reader: Reader, position: str) -> None:
+    def __init__(self, path: str, reader: Reader, position: str, messages_max: int) -> None:
         self.path = path
         self.reader = reader
         self.position = position
         self.ready: deque[Message] = deque()
+        self.messages_max = messages_max
         self.is_over = False
 
 
@@ -107,7 +108,7 @@ class Processor:
             is_live=self._is_live,
             is_patient=len(self._paths) == 1,  # waiting for one must not keep the others waiting
         )
-        return _Input(path, reader, position or _BEGINNING)
+        return _Input(path, reader, position or _BEGINNING, self._max_messages)
 
     def next_batch(self) -> Flow[Batch | None]:
         """Read on, in turn; None when all inputs are at their end."""
@@ -126,8 +127,11 @@ class Processor:
             if len(self._inputs) > 1:
                 yield self._pause()
 
-    def commit(self, batch: Batch, outputs: Outputs | None) -> Flow[None]:
-        """Store what was made of a batch, and that it was."""
+    def commit(self, batch: Batch, outputs: Outputs | None) -> Flow[bool]:
+        """Store what was made of a batch, and that it was.
+
+        False: it is more than one commit takes, and the messages come again in smaller batches.
+        """
         assert self._mark is not None
         found = next(found for found in self._inputs if found.path == batch.stream)
         to = _end(batch)
@@ -142,11 +146,27 @@ class Processor:
                 status=error.status,
                 facts=error.facts,
             ) from None
+        except errors.TooLarge as error:
+            self._put_back(found, batch, error)
+            return False
         found.position = to
+        found.messages_max = min(2 * found.messages_max, self._max_messages)
         self._mark = replace(self._mark, seq=self._mark.seq + 1)
+        return True
+
+    def _put_back(self, found: _Input, batch: Batch, error: errors.TooLarge) -> None:
+        if len(batch) == 1:
+            raise errors.TooLarge(
+                f"what was made of the message at {batch.messages[0].offset} of {batch.stream} is"
+                f" more than one commit takes: {error.message}",
+                status=error.status,
+                facts=error.facts,
+            ) from None
+        found.messages_max = len(batch) // 2
+        found.ready.extendleft(reversed(batch.messages))
 
     def _batch(self, found: _Input) -> Batch:
-        count = min(self._max_messages, len(found.ready))
+        count = min(found.messages_max, len(found.ready))
         return Batch(found.path, [found.ready.popleft() for _ in range(count)])
 
     def _pause(self) -> Pause:

@@ -139,6 +139,9 @@ class Transacting:
         trace of that batch. A newer instance, of the same group and inputs or `producer_id`, ends
         it with TransactionFenced, any other that moves the group with PositionConflict.
 
+        What is made of a batch must fit into one commit; if it does not, `function` is called again
+        with half as many messages. TooLarge, if one message is too much.
+
         The first answers must come within `timeout`; after that, a server that is gone is waited
         for. Several inputs are asked in turn, up to four times a second when there is nothing new.
         """
@@ -155,8 +158,8 @@ class Transacting:
         self.run(processor.begin(), within)
         count = 0
         while (batch := self.driver.run(processor.next_batch(), None)) is not None:
-            self.driver.run(processor.commit(batch, function(batch)), None)
-            count += len(batch)
+            if self.driver.run(processor.commit(batch, function(batch)), None):
+                count += len(batch)
         return count
 
     def _registered(self, producer_id: str | None) -> Registration:

@@ -604,6 +604,48 @@ def test_a_place_is_committed_only_in_the_stream_it_was_read_from() -> None:
     assert body_of(sent)["offsets"] == {"g": {"b": move}}
 
 
+def next_of(processor: Processor, *replies: Any) -> Batch:
+    batch = play(processor.next_batch(), *replies)
+    assert batch is not None
+    return batch
+
+
+def test_a_batch_that_makes_too_much_comes_again_in_halves() -> None:
+    processor = begun("b", is_live=False, max_messages=3)
+    bodies = [b"1", b"2", b"3", b"4", b"5", b"6"]
+    batch = next_of(processor, page(*bodies))
+    too_large = problem(413, "body_too_large")
+    assert play(processor.commit(batch, {"out": [1]}), too_large) is False
+    sizes = []
+    for number in range(3):  # and in larger ones again, as long as they fit
+        batch = next_of(processor)
+        sizes.append(len(batch))
+        played = Played(processor.commit(batch, {"out": [1]}), [document(DONE)])
+        assert played.result is True
+        assert body_of(played.sends[0])["producer_seq"] == number
+    assert sizes == [1, 2, 3]
+    assert play(processor.next_batch()) is None
+
+
+def test_a_message_that_makes_too_much_for_one_commit_is_named() -> None:
+    processor = begun("b", is_live=False)
+    batch = next_of(processor, page(b"1"))
+    error = Played(processor.commit(batch, {"out": [1]}), [problem(413, "body_too_large")]).error
+    assert isinstance(error, errors.TooLarge)
+    assert f"the message at {print_offset(0)} of b" in str(error)
+
+
+def test_many_messages_for_one_stream_are_sent_as_many_appends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("semel.client.commit_calls.BATCH_MESSAGES_MAX", 2)
+    processor = begun("b", is_live=False)
+    batch = next_of(processor, page(b"1"))
+    (sent,) = Played(processor.commit(batch, {"out": [1, 2, 3]}), [document(DONE)]).sends
+    parts = [{"stream": "out", "messages": [1, 2]}, {"stream": "out", "messages": [3]}]
+    assert body_of(sent)["appends"] == parts
+
+
 # rows: R41
 @pytest.mark.parametrize(
     ("refusal", "expected"),
