@@ -215,7 +215,8 @@ class Transactions:
         if not isinstance(found, Note):
             return found
         is_late = found.reason == BY_TIMEOUT
-        return txn_out.TxnTimedOut() if is_late else txn_out.InvalidTxnState(found.decision)
+        told = txn_out.InvalidTxnState(found.decision, found.reason or None)
+        return txn_out.TxnTimedOut() if is_late else told
 
     def find_open(self, now: int, c: ask.TxnCall) -> Txn | Outcome:
         """Find a transaction for a call that adds to it."""

@@ -91,6 +91,7 @@ def test_a_raised_epoch_aborts_what_the_older_instance_had_open(stream: Stream) 
     assert txn.status().json["reason"] == "fenced"
     late = txn.post(stream, b"late", producer_seq=1)
     assert refusal(late) == (409, "INVALID_TXN_STATE")
+    assert late.json["reason"] == "fenced"
     stale = Txn(stream.server, txn.producer)
     answer = stale.begin()
     assert refusal(answer) == (403, "PRODUCER_FENCED")

@@ -284,7 +284,7 @@ def test_a_late_commit_cannot_end_the_next_transaction() -> None:
     model = model_of(begin(), abort(), begin())
     assert unchanged(model, commit()) == txn_out.TxnAborted("abort")
     assert unchanged(model, abort()) == txn_out.Aborted("t", 1, "abort")
-    assert unchanged(model, prepare()) == txn_out.InvalidTxnState("aborted")
+    assert unchanged(model, prepare()) == txn_out.InvalidTxnState("aborted", "abort")
 
 
 def test_a_decision_never_changes() -> None:
@@ -427,7 +427,7 @@ def test_an_append_with_a_raised_epoch_fences_the_transaction_behind_its_message
 def test_registering_again_fences() -> None:
     model = model_of(create(), begin(), publish(0), plain.Register(0, "p"))
     assert unchanged(model, commit()) == txn_out.TxnAborted("fenced")
-    assert unchanged(model, publish(1)) == txn_out.InvalidTxnState("aborted")
+    assert unchanged(model, publish(1)) == txn_out.InvalidTxnState("aborted", "fenced")
 
 
 def test_a_writing_producer_is_not_idle() -> None:

@@ -310,6 +310,11 @@ class InvalidTransactionState(TransactionRefused):
         """What it is in."""
         return self.text("state")
 
+    @property
+    def reason(self) -> str | None:
+        """Why it is aborted, if it is."""
+        return self.text("reason")
+
 
 class TransactionAborted(TransactionRefused):
     """The transaction is aborted, for `reason`; nothing of it will be seen."""

@@ -37,10 +37,12 @@ PREPARED: Final = "prepared"
 DECIDING: Final = "deciding"  # a commit was sent, and nobody has told what became of it
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
+FENCED: Final = "fenced"  # the reason of an abort by a newer instance
 
 _FIND_OUT: Final = (
     "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
 )
+_DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
 _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
@@ -151,6 +153,9 @@ class TransactionCalls:
         except (errors.Refused, errors.Unavailable, TypeError, ValueError):
             self._is_in_doubt = False
             raise
+        except Indeterminate as error:
+            error.advice = _DO_AGAIN
+            raise
         if receipt.mismatch:
             raise errors.PayloadMismatch(
                 f"{self.id} has stored something else in {calls.path} under number {seq}"
@@ -226,7 +231,7 @@ class TransactionCalls:
             return (yield from flow)
         except errors.TransactionAborted as error:
             self.state = ABORTED
-            if error.reason == "fenced":
+            if error.reason == FENCED:
                 raise _fenced(error) from None
             raise
         except errors.TransactionCommitted:
@@ -234,6 +239,8 @@ class TransactionCalls:
             raise
         except errors.InvalidTransactionState as error:
             self.state = error.state if error.state in (COMMITTED, ABORTED) else self.state
+            if error.reason == FENCED:
+                raise _fenced(error) from None
             raise
         except errors.ProducerFenced as error:
             raise _fenced(error) from None

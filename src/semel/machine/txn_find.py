@@ -75,7 +75,7 @@ def over(found: Remembered) -> Refusal:
     """Answer a call that changes a transaction which has ended."""
     if found.decision == ABORTED and found.reason == BY_TIMEOUT:
         return TxnTimedOut()
-    return InvalidTxnState(found.decision)
+    return InvalidTxnState(found.decision, found.reason or None)
 
 
 def find_open(state: State, call: TxnCall) -> Txn | Outcome:

@@ -102,10 +102,11 @@ class NotOwner(Refusal, frozen=True, gc=False):
 
 
 class InvalidTxnState(Refusal, frozen=True, gc=False):
-    """The transaction is in a state that does not allow this."""
+    """The transaction is in a state that does not allow this; if aborted, for a `reason`."""
 
     code = "INVALID_TXN_STATE"
     state: str
+    reason: str | None = None
 
 
 class TxnTimedOut(Refusal, frozen=True, gc=False):

@@ -46,12 +46,17 @@ def split_json(body: bytes) -> Batch | str | None:
         return _split_with_surrogates(body) or _reason(error)
 
 
+def without_surrogates(body: bytes) -> bytes:
+    """Give a text of the same length in which every escape of a surrogate names a letter."""
+    return _SURROGATE.sub(_STAND_IN, body)
+
+
 def _split_with_surrogates(body: bytes) -> Batch | str | None:
     """Split a body refused for a lone surrogate escape, which is legal JSON.
 
     The parser judges a text of the same length in which every such escape names a letter.
     """
-    judged = _SURROGATE.sub(_STAND_IN, body)
+    judged = without_surrogates(body)
     if judged == body:
         return None
     try:

@@ -7,7 +7,6 @@ from semel.model import outcomes as out
 from semel.model.offsets import print_offset
 from semel.model.txn_outcomes import (
     InvalidTxnState,
-    PositionConflict,
     StaleTransaction,
     StreamRefused,
 )
@@ -29,8 +28,35 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     **txn_refusals.DONE,
 }
 
+# Fields that may be wrong in other ways than by their size.
+_WRONG_FIELDS: Final = {
+    "kind": "kind must be inline or staged, and of a sink's transaction staged",
+    "close": "an append of a transaction cannot close the stream",
+    "idempotency_key": "an append of a producer or a transaction takes no Idempotency-Key",
+    "producer": (
+        "an inline append needs its producer's id, epoch and sequence, a staged one takes none;"
+        " a commit needs producer_id, producer_epoch and producer_seq, or a sink"
+    ),
+    "producer_cursor": "an append of a transaction takes no cursor; its commit moves positions",
+    "if_match": "a staged append takes no If-Match",
+    "stream_seq": "stream_seq is empty or too long, or the append is staged and takes none",
+    "transaction_seq": "a staged append, and no other, needs Transaction-Seq",
+    "transactions": "a transaction is listed twice, or its id or epoch cannot be",
+    "positions": (
+        "there are no positions, too many, one twice, or one that cannot be; a transaction's have"
+        " no from"
+    ),
+    "commit": "the commit is empty, or has more than 1,000 of something",
+}
+
+
+def _wrong_field(outcome: out.InvalidRequest) -> str:
+    field = outcome.field
+    return _WRONG_FIELDS.get(field, f"{field} is empty, too long, too large or no text")
+
+
 REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
-    out.InvalidRequest: Rule(400, "{0.field} is empty, too long or too large"),
+    out.InvalidRequest: Rule(400, _wrong_field),
     out.NotFound: Rule(404, "there is no such stream"),
     out.Gone: Rule(410, "the stream is deleted; only its forks have its data"),
     out.StillAlive: Rule(409, "its time is not over"),
@@ -88,6 +114,7 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
 
 _NOTHING_YET: Final = -1  # the last sequence of a producer that was claimed and has not written
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
+_OPTIONAL: Final = ("incarnation", "reason")  # not told where there is none
 _WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded)
 
 
@@ -96,15 +123,8 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     if isinstance(outcome, StreamRefused):
         return _of_stream(outcome)
     rule = REFUSED[type(outcome)]
-    facts: dict[str, object] = {}
+    facts = _facts_of(outcome, rule)
     headers: Fields = []
-    for name in outcome.__struct_fields__:
-        value = getattr(outcome, name)
-        facts[rule.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
-    if facts.get("last_seq") == _NOTHING_YET:
-        facts["last_seq"] = None
-    if isinstance(outcome, PositionConflict) and outcome.incarnation is None:
-        del facts["incarnation"]
     if "next_offset" in facts:
         headers.append(("Stream-Next-Offset", str(facts["next_offset"])))
     if isinstance(outcome, out.StreamClosed):
@@ -117,6 +137,18 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     if isinstance(outcome, StaleTransaction):
         headers.append(("Transaction-Epoch", str(outcome.current_epoch)))
     return Problem(rule.status, outcome.code, rule.tell(outcome), facts, headers)
+
+
+def _facts_of(outcome: out.Outcome, rule: Rule) -> dict[str, object]:
+    facts: dict[str, object] = {}
+    for name in outcome.__struct_fields__:
+        value = getattr(outcome, name)
+        if value is None and name in _OPTIONAL:
+            continue
+        facts[rule.names.get(name, name)] = print_offset(value) if name in _OFFSETS else value
+    if facts.get("last_seq") == _NOTHING_YET:
+        facts["last_seq"] = None
+    return facts
 
 
 def _of_stream(outcome: StreamRefused) -> Problem:

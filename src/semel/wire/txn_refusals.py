@@ -27,7 +27,8 @@ _WRONG_KIND: Final = {
 
 
 def _wrong_state(outcome: out.InvalidTxnState) -> str:
-    told = f"the transaction is {outcome.state}; for this it must be open"
+    why = f" ({outcome.reason})" if outcome.reason else ""
+    told = f"the transaction is {outcome.state}{why}; for this it must be open"
     return _WRONG_KIND.get(outcome.state, told)
 
 

@@ -202,7 +202,9 @@ def test_a_refused_append_does_not_use_its_number() -> None:
 def test_a_transaction_with_an_append_in_doubt_can_only_be_aborted(ending: str) -> None:
     txn = opened()
     if ending == "no answer":
-        assert isinstance(Played(append(txn, 1), [LOST, False]).error, errors.Indeterminate)
+        lost = Played(append(txn, 1), [LOST, False]).error
+        assert isinstance(lost, errors.Indeterminate)
+        assert "abort the transaction" in lost.advice
     elif ending == "another payload":
         other = answer(204, stream_next_offset="1", producer_payload_mismatch="true")
         assert isinstance(Played(append(txn, 1), [other]).error, errors.PayloadMismatch)
@@ -269,6 +271,12 @@ def test_a_commit_nobody_has_answered_says_how_to_find_out() -> None:
         ("txn_aborted", {"reason": "fenced"}, errors.TransactionFenced, "aborted"),
         ("PRODUCER_FENCED", {"current_epoch": 4}, errors.TransactionFenced, "open"),
         ("INVALID_TXN_STATE", {"state": "aborted"}, errors.InvalidTransactionState, "aborted"),
+        (
+            "INVALID_TXN_STATE",
+            {"state": "aborted", "reason": "fenced"},
+            errors.TransactionFenced,
+            "aborted",
+        ),
         ("INVALID_TXN_STATE", {"state": "sink"}, errors.InvalidTransactionState, "open"),
         ("INVALID_TXN_ID", {}, errors.UnknownTransaction, "open"),
         ("stream_closed", {"stream": "a"}, errors.StreamClosed, "open"),

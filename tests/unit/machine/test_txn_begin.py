@@ -180,8 +180,8 @@ def test_what_is_added_has_to_be_there_and_open() -> None:
     machine.execute(prepare())
     assert unchanged(machine, add_streams("s")) == InvalidTxnState("prepared")
     machine.execute(abort())
-    assert machine.execute(add_streams("s")) == InvalidTxnState("aborted")
-    assert machine.execute(add_positions(("s", 0))) == InvalidTxnState("aborted")
+    assert machine.execute(add_streams("s")) == InvalidTxnState("aborted", "abort")
+    assert machine.execute(add_positions(("s", 0))) == InvalidTxnState("aborted", "abort")
 
 
 def test_a_transaction_moves_a_thousand_positions_and_a_stream_knows_ten_thousand_groups() -> None:

@@ -83,7 +83,7 @@ from tests.unit.machine.txn_builders import (
 
 def test_a_publish_names_a_transaction_that_is_there() -> None:
     machine = txn_machine(begin(), abort(), begin())
-    assert machine.execute(publish(0, epoch=1)) == InvalidTxnState(ABORTED)
+    assert machine.execute(publish(0, epoch=1)) == InvalidTxnState(ABORTED, "abort")
     assert unchanged(machine, publish(0, epoch=3)) == UnknownTransaction()
     assert unchanged(machine, publish(0, txn="nope")) == UnknownTransaction()
     assert unchanged(machine, publish(0, epoch=1)) == StaleTransaction(2)
@@ -98,7 +98,7 @@ def test_after_its_time_a_transaction_takes_nothing_more() -> None:
 def test_an_outcome_is_believed_for_seven_days_and_only_of_that_transaction() -> None:
     machine = txn_machine(begin(), abort())
     week = 7 * 24 * 60 * 60 * 1000
-    assert machine.execute(publish(0, now=week - 1)) == InvalidTxnState(ABORTED)
+    assert machine.execute(publish(0, now=week - 1)) == InvalidTxnState(ABORTED, "abort")
     assert machine.execute(publish(0, now=week)) == UnknownTransaction()
     fact, last = machine.facts("t", 1)
     wrong = replace(publish(0), transaction=TxnTag("u", 1, remembered=fact, last_epoch=last))
@@ -367,7 +367,8 @@ def test_a_claim_ends_what_the_instance_before_left_open() -> None:
 def test_a_claim_ends_a_transaction_that_has_not_come_to_the_stream_yet() -> None:
     machine = txn_machine(begin(owner=by(epoch=7), implicit=True))
     assert machine.execute(claim("c")) == Claimed("p", 8)
-    assert machine.execute(publish(tag=dense(0, epoch=7))) == InvalidTxnState(ABORTED)
+    over = InvalidTxnState(ABORTED, "fenced")
+    assert machine.execute(publish(tag=dense(0, epoch=7))) == over
 
 
 def test_no_claim_goes_past_the_last_epoch_of_a_transaction() -> None:

@@ -10,6 +10,7 @@ from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
 from semel.model.transactions import Commit, CommitAppend, Listed, Position, SinkTag
 from semel.wire.commit_requests import parse_commit
+from semel.wire.problems import Problem
 from tests.unit.wire.builders import refused
 
 TYPES = {"j": "application/json", "t": "text/plain"}
@@ -162,3 +163,21 @@ def test_a_compressed_body_is_refused() -> None:
 def test_a_body_without_a_bottom_is_refused() -> None:
     deep = b'{"appends": [{"stream": "j", "messages": ' + b"[" * 100_000
     assert refused(raw(deep)) == (400, "bad_body")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (rb'{"appends": [{"stream": "j", "messages": ["\ud800"]}]}', "half of a surrogate pair"),
+        (rb'{"producer_id": "\ud800x"}', "half of a surrogate pair"),
+        (rb'{"appends": "\ud83d\ude00"}', "Expected `array`"),
+        (rb'{"producer_id": "\ud83d\ude00', "truncated"),
+        (b'{"producer_id": "x', "truncated"),
+        (b'{"producer_id": "\xff"}', "utf-8"),
+    ],
+)
+def test_half_a_surrogate_pair_is_told_from_a_body_that_was_cut(body: bytes, words: str) -> None:
+    problem = raw(body)
+    assert isinstance(problem, Problem)
+    assert problem.code == "bad_body"
+    assert words in problem.message

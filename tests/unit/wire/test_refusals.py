@@ -150,6 +150,16 @@ def test_a_producer_that_only_claimed_has_no_last_sequence_to_tell() -> None:
     assert [name for name, _ in problem.headers] == ["Producer-Epoch"]
 
 
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [("path", "too long"), ("kind", "staged"), ("commit", "1,000"), ("close", "cannot close")],
+)
+def test_a_field_that_is_wrong_is_told_how(field: str, words: str) -> None:
+    message = problem_of(out.InvalidRequest(field)).message
+    assert words in message
+    assert ("too long" in message) == (field == "path")
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 
@@ -158,6 +168,10 @@ def test_a_wrong_state_tells_the_right_one() -> None:
     problem = problem_of(txn.InvalidTxnState("prepared"))
     assert problem.facts == {"state": "prepared", "expected_state": "open"}
     assert "prepared" in problem.message
+    assert "reason" not in problem.facts
+    aborted = problem_of(txn.InvalidTxnState("aborted", "fenced"))
+    assert aborted.facts["reason"] == "fenced"
+    assert "aborted (fenced)" in aborted.message
     assert "/v1/commits" in problem_of(txn.InvalidTxnState("sink")).message
     assert "staged" in problem_of(txn.InvalidTxnState("inline")).message
 
