@@ -6,7 +6,7 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 from semel.machine.checks import refuse_body
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
-from semel.machine.named import find_named, refuse_move, refused
+from semel.machine.named import find_named, refuse_moves, refused
 from semel.machine.parts import EXTENT_BYTES
 from semel.machine.results import unpack_result
 from semel.machine.rows import RegistryRow
@@ -65,11 +65,9 @@ def decide_commit(state: State, command: Commit) -> Decision:
         draft.append(streams[append.path], append.batch)
     for txn in listed:
         draft.place_chunks(txn)
-    for position in command.positions:
-        stream = streams[position.path]
-        refusal = refuse_move(stream, position, draft.tail_of(stream))
-        if refusal is not None:
-            return Decision(refusal)  # 9
+    refusal = refuse_moves(streams, command.positions, draft.tail_of)
+    if refusal is not None:
+        return Decision(refusal)  # 9
     return _accept(state, command, draft, streams, listed)
 
 

@@ -1,6 +1,6 @@
 """The streams a command names: all of them have to be there."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from semel.machine.state import State, Stream
 from semel.machine.streams import find_stream
@@ -27,7 +27,23 @@ def refused(path: str, cause: Outcome) -> StreamRefused:
     return StreamRefused(path, cause)
 
 
-def refuse_move(stream: Stream, position: Position, tail: int) -> Refusal | None:
+def refuse_moves(
+    streams: Mapping[str, Stream],
+    positions: Iterable[Position],
+    tail_of: Callable[[Stream], int],
+) -> Refusal | None:
+    """Refuse the first position that cannot be; those before it may take the last room."""
+    fresh: dict[int, set[str]] = {}  # groups that are new to a stream
+    for position in positions:
+        stream = streams[position.path]
+        added = fresh.setdefault(stream.row.number, set())
+        refusal = _refuse_move(stream, position, tail_of(stream), added)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _refuse_move(stream: Stream, position: Position, tail: int, added: set[str]) -> Refusal | None:
     """Refuse a position that is not where the caller believes, or past the stream's end."""
     known = stream.positions
     stored = known.get(position.group) if known else None
@@ -39,7 +55,10 @@ def refuse_move(stream: Stream, position: Position, tail: int) -> Refusal | None
         return PositionConflict(position.group, position.path, offset)
     if position.to > tail:
         return StreamRefused(position.path, OffsetBeyondTail(tail))
-    if stored is None and known and len(known) >= GROUPS_PER_STREAM_MAX:
+    if stored is not None:
+        return None
+    added.add(position.group)
+    if len(known or ()) + len(added) > GROUPS_PER_STREAM_MAX:
         return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
     return None
 
@@ -51,11 +70,9 @@ def find_moves(
     streams = find_named(state, (position.path for position in positions))
     if not isinstance(streams, dict):
         return streams
-    for position in positions:
-        stream = streams[position.path]
-        refusal = refuse_move(stream, position, stream.tail.tail)
-        if refusal is not None:
-            return refusal
+    refusal = refuse_moves(streams, positions, lambda stream: stream.tail.tail)
+    if refusal is not None:
+        return refusal
     return tuple(
         (position.group, streams[position.path].row.number, position.to) for position in positions
     )

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from semel.machine import MachineLimits
 from semel.machine.parts import EXTENT_BYTES
 from semel.machine.results import push_result
+from semel.machine.txn_rows import PositionRow
 from semel.model.commands import Batch, Register
 from semel.model.limits import GROUPS_PER_STREAM_MAX, RESULTS_BYTES_MAX, RESULTS_KEPT
 from semel.model.outcomes import (
@@ -242,3 +243,10 @@ def test_there_is_an_end_to_the_groups_of_a_stream() -> None:
     machine.stream().positions = groups  # type: ignore[assignment]
     limit = LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
     assert unchanged(machine, one_shot(positions=(Position("g", "s", 0),))) == limit
+    del groups["0"]
+    known = PositionRow(0, 0)
+    machine.stream().positions["1"] = known  # type: ignore[index]
+    one = (Position("g", "s", 0), Position("1", "s", 1))
+    two = (*one, Position("h", "s", 0))
+    assert unchanged(machine, one_shot(positions=two)) == limit, "the first takes the last room"
+    assert machine.execute(one_shot(positions=one)).code == "ok"
