@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from semel.model import transactions as ask
 from semel.model.commands import (
     DENSE,
+    SPARSE,
     Append,
     Batch,
     Create,
@@ -36,6 +37,8 @@ from tests.sim.reference_txn import Txn
 
 T = TypeVar("T")
 
+CROWD = 7  # more than one producer may have pending
+
 Weights = dict[Callable[[Model, int], EngineCommand], float]
 
 
@@ -53,6 +56,7 @@ class TxnWorkload:
         self._kinds = rng.choice([[INLINE, INLINE, STAGED], [INLINE], [STAGED]])
         self._late: deque[EngineCommand] = deque(maxlen=60)
         self._count = 0
+        self._crowd = 0  # how many are still to be begun by one producer, in a row
         self._weights: Weights = {
             self._begin: 12,
             self._begin_sink: 5,
@@ -70,6 +74,7 @@ class TxnWorkload:
             self._pin: 2,
             self._change_sink: 0.8,
             self._disturb: 2,
+            self._fill_hole: 1,
         }
         if rng.random() < 0.2:
             self._weights[self._stage] = 150  # whole segments of nothing but chunks
@@ -77,6 +82,11 @@ class TxnWorkload:
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Choose the next command; some decisions are asked for again, long after."""
         self._count += 1
+        if self._rng.random() < 0.002:
+            self._crowd = CROWD
+        if self._crowd:
+            self._crowd -= 1
+            return self._begin_one_more(model, now_ms)
         if self._late and self._rng.random() < 0.08:
             return replace(self._rng.choice(self._late), now_ms=now_ms)
         make = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
@@ -143,6 +153,12 @@ class TxnWorkload:
             tuple(self._path(model) for _ in range(rng.choice([0, 1, 3]))),
             rng.random() < 0.7,
         )
+
+    def _begin_one_more(self, model: Model, now_ms: int) -> EngineCommand:
+        """Begin another of the first producer, and no decision of one between."""
+        name = self._producers[0]
+        owner = ProducerOwner(name, model.registry.get(name, 0))
+        return ask.Begin(now_ms, f"m{self._count}", owner, STAGED, 60_000, (), True)
 
     def _begin_sink(self, model: Model, now_ms: int) -> EngineCommand:
         rng, app = self._rng, self._rng.choice(self._apps)
@@ -363,6 +379,31 @@ class TxnWorkload:
             return ask.ForgetSink(now_ms, app)
         last = max(-1, self._next_version(model, app) - self._rng.choice([0, 1, 2]))
         return ask.RebindSink(now_ms, app, self._often("query", "other"), last)
+
+    # ---- sequences that were skipped -------------------------------------------------------------
+
+    def _fill_hole(self, model: Model, now_ms: int) -> EngineCommand:
+        """Send what a sparse producer has skipped; if none has, let one skip something."""
+        found = [
+            (path, name, known)
+            for path, stream in model.streams.items()
+            for name, known in stream.producers.items()
+            if known.mode == SPARSE and not (known.is_tombstone or stream.is_deleted)
+        ]
+        if not found:
+            return self._sparse(model, now_ms, self._path(model), "w0", 3, 0)
+        path, name, known = self._rng.choice(found)
+        stored = [seq for r in known.receipts for seq in range(r.first_seq, r.last_seq + 1)]
+        holes = set(range(known.forgotten + 1, known.last)) - set(stored)
+        seq = self._rng.choice(sorted(holes)) if holes else known.last + 3
+        return self._sparse(model, now_ms, path, name, seq, known.epoch)
+
+    def _sparse(
+        self, model: Model, now_ms: int, path: str, name: str, seq: int, epoch: int
+    ) -> EngineCommand:
+        kind, batch = self._body(model.streams.get(path))
+        tag = ProducerTag(name, seq, seq, epoch, None, SPARSE)
+        return Append(path, now_ms, kind, batch, producer=tag)
 
     # ---- groups ----------------------------------------------------------------------------------
 
