@@ -11,13 +11,14 @@ from semel.broker import facts, reader
 from semel.journal import checkpoint, frame
 from semel.journal.memory import MemoryCut
 from semel.journal.memory_rows import put_memory
-from semel.machine import commits, txn_apply, txn_end, txn_find, txn_publish
+from semel.machine import commits, named, txn_apply, txn_end, txn_find, txn_publish
 from semel.machine.draft import Draft
 from semel.machine.group_apply import move_positions
 from semel.machine.parts import EXTENT_BYTES
 from semel.machine.state import State, Stream, Txn, open_in
 from semel.machine.txn_events import Decided, Ended
 from semel.model.commands import Append
+from semel.model.transactions import Position
 
 Mutant = Callable[[], Any]
 
@@ -132,6 +133,16 @@ def move_positions_without_the_commit() -> Any:
     return patch.object(txn_end, "_end", end)
 
 
+def move_in_a_stream_made_anew() -> Any:
+    """Nobody looks which stream of the path a position was read from."""
+    real = named._refuse_move
+
+    def refuse(stream: Stream, position: Position, tail: int, added: set[str]) -> Any:
+        return real(stream, replace(position, incarnation=None), tail, added)
+
+    return patch.object(named, "_refuse_move", refuse)
+
+
 def commit_a_version_twice() -> Any:
     """A sink's version is not compared with the last one."""
     return patch.object(commits, "judge_sink", lambda state, tag: None)
@@ -192,6 +203,7 @@ TXN_MUTANTS: tuple[Mutant, ...] = (
     take_the_receipts_of_another_transaction,
     unlink_the_segment_of_a_chunk,
     move_positions_without_the_commit,
+    move_in_a_stream_made_anew,
     commit_a_version_twice,
     commit_a_sequence_twice,
     show_control_records,
