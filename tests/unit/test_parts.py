@@ -20,7 +20,7 @@ def test_each_part_says_its_seconds_and_the_table_adds_them(
     notes.write_text("first 12 0\nsecond 30 3\n")
     assert table(notes).split("\n") == [
         "",
-        "first         12 s",
-        "second        30 s  FAILED",
-        "all           42 s",
+        "first             12 s",
+        "second            30 s  FAILED",
+        "all               42 s",
     ]
