@@ -5,7 +5,7 @@ KILLS  ?= 6
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE  := $(wildcard src tests bench)
+CODE  := $(wildcard src tests bench examples)
 
 # What the tests and the demo need. Java comes along, for machines that have none.
 EXTRAS := dev,spark,pipelines,delta,postgres,spark-jre
@@ -21,7 +21,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test cover spark spark-torture check format rows sim bench clean
+.PHONY: help install postgres demo test cover spark spark-torture check format rows sim bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,16 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
+
+# One example writes to PostgreSQL; without it that test is skipped. Only a Debian we are root of is
+# given one.
+POSTGRES := $(wildcard /usr/lib/postgresql/*/bin/initdb)
+postgres:
+	@if [ -z "$(POSTGRES)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing PostgreSQL for one of the examples" && \
+	  { apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y postgresql; } \
+	  >/dev/null 2>&1 || \
+	  echo "PostgreSQL cannot be installed: its example is skipped"; fi
 
 # No lock file: it would record where the packages were downloaded.
 $(NODE): build/%/.installed: tests/%/package.json
@@ -61,7 +71,7 @@ cover: $(STAMP) ## unit tests; fails below 100 % branch coverage of the pure cor
 	$(BIN)/python -m coverage run -m pytest -q tests/unit
 	$(BIN)/python -m coverage report --include='$(PROVEN)' --fail-under=100
 
-spark: $(STAMP) ## the tests that need a JVM, one after another in one session
+spark: $(STAMP) postgres ## the tests that need a JVM, one after another in one session
 	$(BIN)/python -m pytest --durations=15 tests/spark
 
 spark-torture: $(STAMP) ## kill Spark's driver again and again: make spark-torture KILLS=20
