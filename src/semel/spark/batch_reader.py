@@ -12,6 +12,7 @@ from semel.spark.offsets import LATEST, LATEST_NUMBER
 from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.pages import read_slice
 from semel.spark.slices import Slice, Span, cut
+from semel.spark.telling import told, told_rows
 
 
 class BatchReader(DataSourceReader):
@@ -25,6 +26,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._columns = columns_for(options, schema)
 
+    @told
     def partitions(self) -> list[InputPartition]:
         """Find the ranges, and cut them into what each task reads."""
         look = Look(self._options)
@@ -40,7 +42,7 @@ class BatchReader(DataSourceReader):
         """Read what one task reads."""
         if not isinstance(partition, Slice):
             return iter(())  # Spark runs one empty task for an empty read
-        return read_slice(self._options, self._columns, partition)
+        return told_rows(read_slice(self._options, self._columns, partition))
 
     def _end(self, stream: str, end: End) -> int:
         wanted = (self._options.ends or LATEST).of(stream)

@@ -11,11 +11,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from semel.client.chance import fresh_id
-from semel.spark.decisions import TOLD, commit, drop, sink_of
+from semel.spark.decisions import commit, drop, sink_of
 from semel.spark.options import SinkOptions, SparkOptionError
 from semel.spark.sink_columns import find_columns
 from semel.spark.staging import Place, stage
 from semel.spark.stream_writer import BATCH_ID, QUERY_ID
+from semel.spark.telling import TOLD
 
 _IN_FOREACH: Final = (
     "Spark runs a batch again after a failure: so that foreachBatch writes nothing twice, add"

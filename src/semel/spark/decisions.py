@@ -16,15 +16,12 @@ from semel.client.errors import (
 from semel.client.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.spark.checkpoint import UNKNOWN, CheckpointError, Digests
+from semel.spark.checkpoint import UNKNOWN, Digests
 from semel.spark.doors import client_for
 from semel.spark.options import SinkOptions, SparkOptionError
-from semel.spark.rows import RowError
-from semel.spark.troubles import ServerAway, away
+from semel.spark.troubles import away
 
 _DROP_SECONDS_MAX: Final = 5.0
-# What says by itself what is wrong and what to do: Spark prints it without the way it took to us.
-TOLD: Final = (ClientError, CheckpointError, RowError, ServerAway, SparkOptionError)
 
 
 def sink_of(options: SinkOptions, app: str) -> Sink:

@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semel.client.txn_values import CommitResult
 from semel.spark.checkpoint import UNKNOWN, read_digests
-from semel.spark.decisions import TOLD, commit, drop, sink_of
+from semel.spark.decisions import commit, drop, sink_of
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink_columns import SinkColumns, find_columns
 from semel.spark.staging import Place, stage
 from semel.spark.stream_writer import QUERY_ID
+from semel.spark.telling import TOLD
 
 _RUN_ID: Final = "spark.jobGroup.id"  # of a query's thread: new with each start
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])

@@ -21,6 +21,7 @@ from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.pages import read_slice
 from semel.spark.progress import limited, next_positions
 from semel.spark.slices import Slice, Span, cut
+from semel.spark.telling import told, told_rows
 
 # With nothing to do Spark asks about 80 times a second. Waiting here makes it about once.
 WAIT_SECONDS: Final = 1.0
@@ -50,6 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- planning --------------------------------------------------------------------------------
 
+    @told
     def initialOffset(self) -> dict[str, Any]:
         """Say where the query begins; a pin if that is the end, which moves."""
         ends = self._look.ends()
@@ -64,10 +66,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the streams end now: the run ends there."""
         self._target = self._seen = self._look.ends()
 
+    @told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Say where the next batch ends: `start` itself if there is nothing, after a while."""
         if is_pin(start):
@@ -87,6 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {stream: Position(end.id, end.stable) for stream, end in self._seen.items()}
         return to_document(ends) if ends else None
 
+    @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the batch into what each task reads."""
         if is_pin(start):
@@ -110,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read what one task reads."""
         if not isinstance(partition, Slice):
             return iter(())  # Spark runs one empty task for an empty batch
-        return read_slice(self._options, self._columns, partition)
+        return told_rows(read_slice(self._options, self._columns, partition))
 
     # ---- looking ---------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from semel.spark.checkpoint import UNKNOWN, Digests, find_checkpoint, read_digests
-from semel.spark.decisions import TOLD, commit, drop, sink_of
+from semel.spark.decisions import commit, drop, sink_of
 from semel.spark.options import SinkOptions, SparkOptionError
 from semel.spark.sink_columns import find_columns
 from semel.spark.staging import Place, stage
+from semel.spark.telling import TOLD
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
