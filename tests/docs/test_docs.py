@@ -301,7 +301,7 @@ def stale_citations(text: str, known: set[str]) -> list[str]:
     """Paths and tests named in backticks that are not there."""
     complaints = []
     for cited in re.findall(r"`([^`\n]+)`", prose(text)):
-        if re.fullmatch(r"(src|tests|docs|bench)/[\w./-]+", cited):
+        if re.fullmatch(r"(src|tests|docs|bench|examples)/[\w./-]+", cited):
             if not (ROOT / cited).exists():
                 complaints.append(f"no file {cited}")
         elif re.fullmatch(r"test_\w+", cited) and cited not in known:

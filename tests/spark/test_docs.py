@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import SparkSession
 
+from semel.client.local_server import LocalServer
 from tests.docs.test_docs import ALL, Example, name_of, uses_spark
 
 EXAMPLES: Final = [one for one in ALL if uses_spark(one)]
@@ -40,12 +41,16 @@ def test_every_block_that_uses_spark_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     said = io.StringIO()
+    names: dict[str, Any] = {"__name__": "__main__"}
     with redirect_stdout(said):
-        exec(compile(example.fence.body, name_of(example.page), "exec"), {"__name__": "__main__"})
+        exec(compile(example.fence.body, name_of(example.page), "exec"), names)
     if example.expected is not None:
         assert said.getvalue() == example.expected
     for query in kept.streams.active:
         query.stop()
+    for value in names.values():  # a cell of a notebook leaves its server to the next one
+        if isinstance(value, LocalServer):
+            value.stop()
 
 
 def test_there_are_such_blocks() -> None:
