@@ -55,6 +55,7 @@ $(NODE): build/%/.installed: tests/%/package.json
 build/conformance/.installed: tests/conformance/suite.test.mjs
 
 demo: $(STAMP) ## exactly once through lost answers, kills and Spark; takes minutes
+	@echo "examples/quickstart.py:" && $(BIN)/python examples/quickstart.py
 	@$(BIN)/semel demo --force
 
 test: $(STAMP) $(NODE) ## the coverage gate, every test, Spark, the bad network, the simulator

@@ -642,3 +642,10 @@ def test_every_code_the_server_makes_itself_is_listed() -> None:
     listed = (ROOT / "docs/reference/errors.md").read_text()
     assert len(codes) > 15
     assert {code for code in codes if f"`{code}`" not in listed} == set()
+
+
+def test_the_readme_begins_with_the_quickstart_that_the_demo_runs() -> None:
+    quickstart = (ROOT / "examples/quickstart.py").read_text(encoding="utf-8")
+    first = next(examples(README, README.read_text(encoding="utf-8")))
+    assert first.fence.body == quickstart
+    assert "examples/quickstart.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
