@@ -19,8 +19,11 @@ from semel.model.limits import BATCH_MESSAGES_MAX
 JSON_DEPTH_MAX: Final = 64
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
-# One bracket more on each side than is allowed: anything shorter cannot be too deep.
+# One bracket more on each side than is allowed: anything shorter cannot be too deep. An object
+# around another one has a name and a colon, too: `{"":`.
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+_DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
+_TOGETHER_MAX: Final = 32
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _TO_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # 1 and, signed, -1
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -81,8 +84,6 @@ def _split(body: bytes, judged: bytes) -> Batch | str | None:
         return None
     if len(raws) > BATCH_MESSAGES_MAX:
         return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
-    if _has_too_deep(body, raws):
-        return _TOO_DEEP
     return _batch_of(body, raws if body is judged else _originals(body, judged, raws))
 
 
@@ -98,24 +99,39 @@ def _originals(body: bytes, judged: bytes, raws: Sequence[Raw]) -> list[bytes]:
     return messages
 
 
-def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch:
+def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch | str:
     count = len(messages)
-    if count == 1:
-        return Batch(bytes(messages[0]))
     sizes = list(map(len, messages))
-    lengths = struct.pack(f"<{count}I", *sizes)
-    if len(body) == sum(sizes) + count + 1:  # no spaces around any: the body is the join
-        return Batch(body[1:-1], count, lengths)
-    return Batch(b",".join(messages), count, lengths)
+    # With no spaces around any the body is the join.
+    is_join = len(body) == sum(sizes) + count + 1
+    payload = body[1:-1] if is_join else b",".join(messages)
+    if _has_too_deep(payload, sizes):
+        return _TOO_DEEP
+    return Batch(payload, count, struct.pack(f"<{count}I", *sizes) if count > 1 else b"")
 
 
 # ---- depth ---------------------------------------------------------------------------------------
 
 
-def _has_too_deep(body: bytes, raws: Sequence[Raw]) -> bool:
-    if len(body) < _DEEP_BYTES_MIN or body.count(b"[") + body.count(b"{") <= JSON_DEPTH_MAX:
+def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
+    """Look at the messages of a join: as many at once as have few enough brackets together."""
+    kinds = [kind for kind in (b"[", b"{") if kind in payload]
+    if max(sizes) < (_DEEP_BYTES_MIN if b"[" in kinds else _DEEP_OBJECTS_BYTES_MIN):
         return False
-    return any(is_too_deep(bytes(raw)) for raw in raws if len(raw) >= _DEEP_BYTES_MIN)
+    before = [0, *accumulate(sizes)]
+    first, count, step = 0, len(sizes), _TOGETHER_MAX
+    while first < count:
+        last = min(first + step, count)
+        start, end = before[first] + first, before[last] + last
+        if sum([payload.count(kind, start, end) for kind in kinds]) <= JSON_DEPTH_MAX:
+            first = last
+        elif step > 1:
+            step //= 2
+        elif is_too_deep(payload[start:end]):
+            return True
+        else:
+            first = last
+    return False
 
 
 def is_too_deep(message: bytes) -> bool:

@@ -133,6 +133,34 @@ def test_depth_is_counted_outside_an_array_too() -> None:
     assert split(wide) == [wide]
 
 
+@pytest.mark.parametrize("place", [0, 31, 32, 98, 99])
+@pytest.mark.parametrize("gap", [b",", b" , "])
+def test_depth_is_found_wherever_it_stands_among_many(place: int, gap: bytes) -> None:
+    messages = [b'{"a":[1,{"b":"%b"}]}' % (b"x" * number) for number in range(100)]
+    wide = b"[" + b",".join([b"{}"] * 200) + b"]"
+    for fine in (nested(JSON_DEPTH_MAX), wide, b'"' + b"[" * 200 + b'"'):
+        messages[place] = fine
+        assert split(b"[" + gap.join(messages) + b"]") == messages
+    messages[place] = nested(JSON_DEPTH_MAX + 1)
+    assert "deeper than 64" in str(split_json(b"[" + gap.join(messages) + b"]"))
+
+
+def test_depth_is_found_in_the_shortest_text_that_has_it() -> None:
+    for opening, core, closing in ((b"[", b"[]", b"]"), (b'{"":', b"{}", b"}")):
+        fine = opening * (JSON_DEPTH_MAX - 1) + core + closing * (JSON_DEPTH_MAX - 1)
+        assert split(b"[" + fine + b",1]") == [fine, b"1"]
+        deep = opening + fine + closing
+        assert "deeper than 64" in str(split_json(b"[" + deep + b",1]"))
+
+
+@pytest.mark.parametrize("kind", [b"[]", b"{}"])
+def test_depth_is_found_where_all_messages_have_many_brackets(kind: bytes) -> None:
+    fine = b"[" + b",".join([kind] * 60) + b"]"
+    assert split(b"[" + b",".join([fine] * 50) + b"]") == [fine] * 50
+    deep = nested(JSON_DEPTH_MAX + 1)
+    assert "deeper than 64" in str(split_json(b"[" + b",".join([fine] * 50 + [deep]) + b"]"))
+
+
 @pytest.mark.parametrize("end", [b"", b'"\\ud800"'])
 def test_no_depth_breaks_the_parser(end: bytes) -> None:
     assert "deeper than 64" in str(split_json(b"[" * 100_000 + end + b"]" * 100_000))
