@@ -176,12 +176,13 @@ def _carry_json(
     for size in sizes:
         messages.append(payload[at : at + size].strip(_SPACE))
         at += size
-    found = split_json(b"[" + b",".join(messages) + b"]")
+    lengths = struct.pack(f"<{len(sizes)}I", *map(len, messages))
+    messages[0] = b"[" + messages[0]  # here, and not around the join, which may be large
+    messages[-1] += b"]"
+    found = split_json(b",".join(messages))
     if not isinstance(found, Batch):
         return CarriedBatch(content_type, None, found or "a message is empty")
-    is_exact = found.count == len(messages) and (
-        found.count == 1 or found.lengths == struct.pack(f"<{len(sizes)}I", *map(len, messages))
-    )
+    is_exact = found.count == len(messages) and (found.count == 1 or found.lengths == lengths)
     if not is_exact:
         return CarriedBatch(content_type, None, "a message of the batch is not one JSON value")
     batch = Batch(found.payload, found.count, found.lengths, extras) if extras else found
