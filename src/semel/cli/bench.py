@@ -19,7 +19,7 @@ from semel.cli.exits import EXIT_UNAVAILABLE, Refused
 NAMES: Final = (
     *("append", "one", "batch", "catchup", "sse", "idle", "memory"),
     *("commit", "staged", "aborted"),
-    *("pipelined", "producer", "client", "pipeline"),
+    *("pipelined", "producer", "client", "pipeline", "spark"),
 )
 
 _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """Measure the server beside its peers: append, one, batch, catchup, sse, idle, memory.
 
-    Its transactions: commit, staged, aborted. And its Python client: pipelined, producer, client.
-    A graph of one processor: pipeline.
+    Its transactions: commit, staged, aborted. Its Python client: pipelined, producer, client. A
+    graph of one processor: pipeline. And Spark over it, if that is installed: spark.
 
     Whatever is compared runs in turns on the same work. Targets are those of the design; nothing
     passes or fails by speed.

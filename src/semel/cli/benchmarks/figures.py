@@ -49,7 +49,10 @@ class Figure(Struct, frozen=True, kw_only=True):
     @property
     def is_met(self) -> bool | None:
         """Whether the target is reached; None if there is none."""
-        return None if self.score is None else self.score >= 1
+        judged, target = self.judged, self.target
+        if judged is None or target is None:
+            return None
+        return judged >= target.bound if target.sense == AT_LEAST else judged <= target.bound
 
     @property
     def target_text(self) -> str:

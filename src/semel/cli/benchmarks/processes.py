@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Final
@@ -38,8 +38,7 @@ class Process(Struct, frozen=True):
     @property
     def cpu_seconds(self) -> float:
         """CPU time of all its threads so far, user and kernel."""
-        text = Path(f"/proc/{self.pid}/stat").read_text()
-        fields = text[text.rindex(")") + 2 :].split(" ")
+        fields = _stat(self.pid)
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     @property
@@ -49,6 +48,30 @@ class Process(Struct, frozen=True):
             if line.startswith("RssAnon:"):
                 return int(line.split()[1])
         return 0
+
+
+def tree_cpu_seconds(pid: int) -> tuple[float, float]:
+    """Tell the CPU time of a process, and that of all below it, those that have ended with them."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if entry.name.isdigit():
+                fields = _stat(int(entry.name))
+                ticks = sum(map(int, fields[11:15]))
+                children.setdefault(int(fields[1]), []).append((int(entry.name), ticks))
+    own, own_kernel, ended, ended_kernel = map(int, _stat(pid)[11:15])
+    below, left = ended + ended_kernel, [pid]
+    while left:
+        for child, ticks in children.get(left.pop(), ()):
+            below += ticks
+            left.append(child)
+    return (own + own_kernel) / _TICKS, below / _TICKS
+
+
+def _stat(pid: int) -> list[str]:
+    """Read what the kernel counts of a process, from its state on."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text[text.rindex(")") + 2 :].split(" ")
 
 
 @contextmanager

@@ -9,19 +9,17 @@ from semel.cli.benchmarks.bed import Bed, create_streams
 from semel.cli.benchmarks.bodies import large_bytes
 from semel.cli.benchmarks.figures import Figure, at_most, percentile
 from semel.cli.benchmarks.load import drive
+from semel.cli.benchmarks.neighbour import NEIGHBOUR, append_during
 from semel.cli.benchmarks.options import Options, scratch
 from semel.cli.benchmarks.peers import semel_server
 from semel.cli.benchmarks.processes import Process
-from semel.cli.benchmarks.requests import BYTES, limited, post
+from semel.cli.benchmarks.requests import BYTES, limited
 from semel.cli.benchmarks.txn_requests import Calls
 from semel.model.limits import GIB, MIB
 
 _BYTES: Final = 2 * GIB
 _STREAM: Final = "staged"
-_NEIGHBOUR: Final = "neighbour"
-_PAUSE_SECONDS: Final = 0.002  # between the neighbour's appends: it is no load of its own
 _LOOK_SECONDS: Final = 0.05
-_NEIGHBOUR_BODY: Final = bytes(range(256))
 
 T = TypeVar("T")
 
@@ -56,16 +54,16 @@ async def run(bed: Bed) -> list[Figure]:
     options = bed.options
     chunks = options.scaled(_BYTES // MIB)
     with scratch(options) as folder, semel_server(f"{folder}/semel") as semel:
-        await create_streams(semel, [_STREAM, _NEIGHBOUR], BYTES)
+        await create_streams(semel, [_STREAM, NEIGHBOUR], BYTES)
         idle = await _append_for(semel, options)
         growth, calls = Growth(semel), Calls(_STREAM, _STREAM)
         staging = drive(semel, [limited(_staging(calls, chunks))])
         began = time.perf_counter()
-        meanwhile = await _append_during(semel, growth.watch(staging))
+        meanwhile = await append_during(semel, growth.watch(staging))
         staged_s = time.perf_counter() - began
         began = time.perf_counter()
         committing = drive(semel, [limited(iter([calls.end(1, "commit")]))])
-        during_commit = await _append_during(semel, growth.watch(committing))
+        during_commit = await append_during(semel, growth.watch(committing))
         commit_s = time.perf_counter() - began
     size = f"{chunks:,} MiB"
     p99 = percentile(meanwhile, 99)
@@ -102,18 +100,7 @@ def _staging(calls: Calls, chunks: int) -> Iterator[bytes]:
 
 
 async def _append_for(process: Process, options: Options) -> list[float]:
-    return await _append_during(process, asyncio.sleep(options.round_seconds))
-
-
-async def _append_during(process: Process, work: Awaitable[object]) -> list[float]:
-    """Append now and then while something is done; how long each append took."""
-    task = asyncio.ensure_future(work)
-    request, found = post(_NEIGHBOUR, BYTES, _NEIGHBOUR_BODY), list[float]()
-    while not task.done() or not found:
-        found += (await drive(process, [limited(iter([request]))])).latencies
-        await asyncio.sleep(_PAUSE_SECONDS)
-    await task
-    return found
+    return await append_during(process, asyncio.sleep(options.round_seconds))
 
 
 def _figure(name: str, value: float, unit: str) -> Figure:
