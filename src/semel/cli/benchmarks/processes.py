@@ -38,8 +38,7 @@ class Process(Struct, frozen=True):
     @property
     def cpu_seconds(self) -> float:
         """CPU time of all its threads so far, user and kernel."""
-        fields = _stat(self.pid)
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds_of(self.pid)
 
     @property
     def memory_kib(self) -> int:
@@ -50,22 +49,34 @@ class Process(Struct, frozen=True):
         return 0
 
 
-def tree_cpu_seconds(pid: int) -> tuple[float, float]:
-    """Tell the CPU time of a process, and that of all below it, those that have ended with them."""
-    children: dict[int, list[tuple[int, int]]] = {}
+def cpu_seconds_of(pid: int) -> float:
+    """Tell the CPU time of all threads of a process so far, user and kernel."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def cpu_seconds_below(pid: int, command: bytes) -> float:
+    """Tell the CPU time of the children that run a command, and of all below them so far."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             if entry.name.isdigit():
                 fields = _stat(int(entry.name))
-                ticks = sum(map(int, fields[11:15]))
-                children.setdefault(int(fields[1]), []).append((int(entry.name), ticks))
-    own, own_kernel, ended, ended_kernel = map(int, _stat(pid)[11:15])
-    below, left = ended + ended_kernel, [pid]
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+                ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # of what it waited for, too
+    total, left = 0, [child for child in children.get(pid, ()) if command in _command(child)]
     while left:
-        for child, ticks in children.get(left.pop(), ()):
-            below += ticks
-            left.append(child)
-    return (own + own_kernel) / _TICKS, below / _TICKS
+        child = left.pop()
+        total += ticks[child]
+        left += children.get(child, ())
+    return total / _TICKS
+
+
+def _command(pid: int) -> bytes:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _stat(pid: int) -> list[str]:

@@ -1,13 +1,13 @@
 """Spark reads and writes streams: rows per second, beside its own source of text.
 
 Every query is a stream that runs up to what is there now. Its rate is that of its one batch as
-Spark times it, planning and checkpoint included; CPU time is that of the whole query, its start
-included.
+Spark times it, planning and checkpoint included. CPU time is that of the whole query, its start
+included, of the JVM, the Python workers and the server.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,23 +16,26 @@ from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from semel.cli.benchmarks.bed import Bed, create_streams
-from semel.cli.benchmarks.figures import (
-    Figure,
-    Target,
-    at_least,
-    at_most,
-    middle,
-    percentile,
-    ratio_at_least,
-)
+from semel.cli.benchmarks.figures import Figure
 from semel.cli.benchmarks.neighbour import NEIGHBOUR, append_during
-from semel.cli.benchmarks.options import scratch
+from semel.cli.benchmarks.options import Options, scratch
 from semel.cli.benchmarks.peers import Missing, semel_server
 from semel.cli.benchmarks.processes import Process
 from semel.cli.benchmarks.requests import BYTES
+from semel.cli.benchmarks.spark_figures import (
+    COPY,
+    DECODE,
+    NOTHING,
+    READ,
+    TEXT,
+    Run,
+    appends,
+    plain,
+    processors,
+    rates,
+    small_batches,
+)
 from semel.cli.benchmarks.spark_rows import append_rows, write_file
 from semel.cli.benchmarks.turns import Side, take_turns
 
@@ -41,35 +44,13 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 1_000_000
 _ROUNDS: Final = 3
+_WARM_ROUNDS: Final = 4
 _SMALL_ROWS: Final = 100
 _SMALL_BATCHES: Final = 30
-_WARM_SHARE: Final = 4  # one of so many small batches is not counted
 _STREAM: Final = "rows"
 _SMALL: Final = "few-rows"
 
-_TEXT: Final = "text file to noop"
-_READ: Final = "source to noop"
-_DECODE: Final = "source to noop, as 7 columns"
-_COPY: Final = "source to sink"
-
-
-_NOTHING: Final = "nothing"
-
 Query = Callable[["Lab"], list[float]]
-
-
-class Run(Struct, frozen=True):
-    """What one query took: of its batches, and of each one's processor."""
-
-    batches: list[float]
-    java_s: float
-    python_s: float
-    server_s: float
-
-    @property
-    def seconds(self) -> float:
-        """All batches together."""
-        return sum(self.batches)
 
 
 async def run(bed: Bed) -> list[Figure]:
@@ -93,19 +74,19 @@ async def _measure(bed: Bed) -> list[Figure]:
         await append_rows(semel, _SMALL, _SMALL_ROWS * batches)
         await create_streams(semel, [NEIGHBOUR], BYTES)
         async with _spark(semel, folder) as spark:
-            found = await take_turns(
+            found = await _warm_turns(
                 {
-                    _TEXT: spark.side(lambda lab: lab.text_to_noop(text)),
-                    _READ: spark.side(_read),
-                    _DECODE: spark.side(lambda lab: lab.decode_to_noop(_STREAM)),
-                    _COPY: spark.side(_copy),
+                    TEXT: spark.side(lambda lab: lab.text_to_noop(text)),
+                    READ: spark.side(_read),
+                    DECODE: spark.side(lambda lab: lab.decode_to_noop(_STREAM)),
+                    COPY: spark.side(_copy),
                 },
-                1 if options.is_quick else _ROUNDS,
+                options,
             )
             small = await take_turns(
                 {
-                    _NOTHING: spark.side(lambda lab: lab.nothing(_SMALL_ROWS, batches)),
-                    _COPY: spark.side(lambda lab: lab.copy(_SMALL, _SMALL_ROWS)),
+                    NOTHING: spark.side(lambda lab: lab.nothing(_SMALL_ROWS, batches)),
+                    COPY: spark.side(lambda lab: lab.copy(_SMALL, _SMALL_ROWS)),
                 },
                 1 if options.is_quick else _ROUNDS,
             )
@@ -114,12 +95,20 @@ async def _measure(bed: Bed) -> list[Figure]:
             copying = await append_during(semel, spark.run(_copy))
     best = {name: min(runs, key=lambda each: each.seconds) for name, runs in found.items()}
     return [
-        *_rates(best, count),
-        *_small_figures(small),
-        *_appends(idle, reading, copying),
-        *_processors(best, count),
-        _figure("load average before", load, ""),
+        *rates(best, count),
+        *small_batches(small),
+        *appends(idle, reading, copying),
+        *processors(best, count),
+        plain("load average before", load, ""),
     ]
+
+
+async def _warm_turns(sides: Mapping[str, Side[Run]], options: Options) -> dict[str, list[Run]]:
+    """Take turns once the JVM has compiled what it will run, which takes a few."""
+    if options.is_quick:
+        return await take_turns(sides, 1)
+    await take_turns(sides, _WARM_ROUNDS, is_warmed=False)
+    return await take_turns(sides, _ROUNDS, is_warmed=False)
 
 
 def _read(lab: "Lab") -> list[float]:
@@ -166,87 +155,3 @@ async def _spark(semel: Process, folder: str) -> AsyncIterator[_Spark]:
             yield _Spark(semel, lab, thread)
         finally:
             await loop.run_in_executor(thread, lab.stop)
-
-
-# ---- figures -------------------------------------------------------------------------------------
-
-
-def _rates(best: dict[str, Run], count: int) -> list[Figure]:
-    rate = {name: count / each.seconds for name, each in best.items()}
-    text = rate[_TEXT]
-
-    def figure(name: str, target: Target, label: str = "") -> Figure:
-        return Figure(
-            work="spark",
-            name=label or name,
-            value=rate[name],
-            unit="rows/s",
-            ratio=rate[name] / text,
-            beside="text",
-            target=target,
-        )
-
-    return [
-        _figure(_TEXT, text, "rows/s"),
-        figure(_READ, at_least(1_200_000)),
-        figure(_READ, ratio_at_least(0.6), f"{_READ}, beside text"),
-        figure(_DECODE, at_least(500_000)),
-        figure(_COPY, at_least(500_000)),
-    ]
-
-
-def _small_figures(found: dict[str, list[Run]]) -> list[Figure]:
-    ours, nothing = _batch_ms(found[_COPY]), _batch_ms(found[_NOTHING])
-    return [
-        Figure(
-            work="spark",
-            name="a batch of 100 rows, over one of nothing",
-            value=ours - nothing,
-            unit="ms",
-            target=at_most(60),
-        ),
-        _figure("a batch of 100 rows, source to sink", ours, "ms"),
-        _figure("a batch of nothing, Python to Python", nothing, "ms"),
-    ]
-
-
-def _batch_ms(runs: Sequence[Run]) -> float:
-    """Take the median of the batches; the first of each run are slower."""
-    return (
-        middle([s for each in runs for s in each.batches[len(each.batches) // _WARM_SHARE :]]) * 1e3
-    )
-
-
-def _appends(idle: list[float], reading: list[float], copying: list[float]) -> list[Figure]:
-    rest = percentile(idle, 99)
-    figures = [_figure("another's append, p99, idle", rest * 1e3, "ms")]
-    for name, found in ((_READ, reading), (_COPY, copying)):
-        p99 = percentile(found, 99)
-        figures.append(
-            Figure(
-                work="spark",
-                name=f"another's append, p99, {name}",
-                value=p99 * 1e3,
-                unit="ms",
-                ratio=p99 / rest if rest else None,
-                beside="idle",
-            )
-        )
-    return figures
-
-
-def _processors(best: dict[str, Run], count: int) -> list[Figure]:
-    figures = []
-    for name, each in best.items():
-        for who, seconds in (
-            ("JVM", each.java_s),
-            ("Python", each.python_s),
-            ("server", each.server_s),
-        ):
-            if name != _TEXT or who == "JVM":
-                figures.append(_figure(f"{name}, CPU of {who}", seconds / count * 1e6, "us/row"))
-    return figures
-
-
-def _figure(name: str, value: float, unit: str) -> Figure:
-    return Figure(work="spark", name=name, value=value, unit=unit)

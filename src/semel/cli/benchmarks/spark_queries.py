@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semel.cli.benchmarks.processes import tree_cpu_seconds
+from semel.cli.benchmarks.processes import cpu_seconds_below, cpu_seconds_of
 from semel.cli.benchmarks.spark_nothing import Nothing
 from semel.cli.benchmarks.spark_rows import SCHEMA
 from semel.spark import session
@@ -14,6 +14,8 @@ from semel.spark import session
 _MASTER: Final = "local[2,4]"
 _SEMEL: Final = "semel"
 _NOOP: Final = "noop"
+# They live as long as the session. What reads the offsets of a query lives as long as the query.
+_WORKERS: Final = b"pyspark.daemon"
 
 
 class Lab:
@@ -30,8 +32,8 @@ class Lab:
 
     @property
     def cpu_seconds(self) -> tuple[float, float]:
-        """CPU time so far: that of the JVM, and that of the Python workers below it."""
-        return tree_cpu_seconds(self._java)
+        """CPU time so far: that of the JVM, and that of its Python workers."""
+        return cpu_seconds_of(self._java), cpu_seconds_below(self._java, _WORKERS)
 
     def stop(self) -> None:
         """End the session."""
