@@ -61,7 +61,7 @@ demo: $(STAMP) ## exactly once through lost answers, kills and Spark; takes minu
 test: $(STAMP) $(NODE) ## the coverage gate, every test, Spark, the bad network, the simulator
 	@rm -f build/parts.txt
 	@$(PART) cover $(MAKE) cover
-	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/spark tests
+	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/unit --ignore=tests/spark tests
 	@$(PART) spark $(MAKE) spark
 	@$(PART) faults $(BIN)/python -m tests.faults
 	@$(PART) transactions $(BIN)/python -m tests.transactions
