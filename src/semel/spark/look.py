@@ -23,13 +23,14 @@ from semel.spark.doors import client_for
 from semel.spark.frames_arrow import Rows, rows_of
 from semel.spark.offsets import EARLIEST_NUMBER, LATEST_NUMBER, Position
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.troubles import StreamMissing, away, stranger
+from semel.spark.troubles import FIRST_SECONDS, StreamMissing, away, stranger
 
 T = TypeVar("T")
-# A server that was never reached is more likely misspelt than restarting.
-FIRST_SECONDS: Final = 10.0
 _LITERAL: Final = re.compile(r"[\w/-]*")
 _NAMES_LOOKED_AT: Final = 5_000
+# Times are not quite in order: a staged message has the time of its staging, and its place only
+# when the transaction is committed. What is older by more than this has nothing younger before it.
+_STAGED_MS_MAX: Final = 3_600_000
 
 
 class End(Struct, frozen=True):
@@ -58,6 +59,13 @@ class Look:
             if stream not in found and stream not in known:
                 raise self._missing(stream)
 
+    def reads(self, stream: str) -> bool:
+        """Tell whether a stream is one of those the read names."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return stream in self._options.streams
+        return re.fullmatch(pattern, stream) is not None
+
     def first(self, stream: str) -> int:
         """Find the first offset of a stream that is kept."""
         page = self._ask(lambda client: client.run(list_streams(client.site, stream, None, 1)))
@@ -73,7 +81,8 @@ class Look:
     def _start(self, stream: str, end: End) -> int:
         since_ms = self._options.starting_timestamp_ms
         if since_ms is not None:
-            return self._since(stream, since_ms, self.first(stream), end.stable)
+            low = self._halved(stream, since_ms - _STAGED_MS_MAX, self.first(stream), end.stable)
+            return self._scanned(stream, since_ms, low, end.stable)
         wanted = self._options.starts.of(stream)
         if wanted == EARLIEST_NUMBER:
             return self.first(stream)
@@ -86,8 +95,18 @@ class Look:
             )
         return wanted
 
-    def _since(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Find the first message that was stored at a time or later, by halving the range."""
+    def _scanned(self, stream: str, since_ms: int, low: int, high: int) -> int:
+        """Find the first message that was stored at a time or later, one after the other."""
+        while low < high:
+            rows = self._rows(stream, low, high)
+            late = rows.stored_ms >= since_ms
+            if late.any():
+                return min(int(rows.offsets[late.argmax()]), high)
+            low = int(rows.offsets[-1]) + 1 if len(late) else high
+        return high
+
+    def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
+        """Find about where a time is, by halving the range."""
         while low < high:
             middle = (low + high) // 2
             rows = self._rows(stream, middle, high)
@@ -120,8 +139,7 @@ class Look:
         prefix = _literal_prefix(options.pattern)
         patience = self._patience()
         entries = self._ask(lambda client: list(client.streams(prefix, timeout=patience)))
-        pattern = re.compile(options.pattern)
-        return [entry.path for entry in entries if pattern.fullmatch(entry.path)]
+        return [entry.path for entry in entries if self.reads(entry.path)]
 
     def _end(self, stream: str) -> End | None:
         """Look where a stream ends; None if it is not there."""

@@ -22,6 +22,7 @@ from semel.spark.pages import read_slice
 from semel.spark.progress import limited, next_positions
 from semel.spark.slices import Slice, Span, cut
 from semel.spark.telling import told, told_rows
+from semel.spark.troubles import StreamMissing, deleted
 
 # With nothing to do Spark asks about 80 times a second. Waiting here makes it about once.
 WAIT_SECONDS: Final = 1.0
@@ -120,13 +121,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- looking ---------------------------------------------------------------------------------
 
     def _found(self, positions: Mapping[str, Position]) -> dict[str, Position]:
-        """Look where the streams end, for a while if there is nothing new."""
+        """Look where the streams end, for a while if there is nothing new.
+
+        A stream that the query no longer names keeps its place, should it ever come back.
+        """
+        left = {stream: at for stream, at in positions.items() if not self._look.reads(stream)}
+        read = {stream: at for stream, at in positions.items() if stream not in left}
         deadline = time.monotonic() + WAIT_SECONDS
         pause = _PAUSE_SECONDS_MIN
         while True:
-            found = next_positions(
-                positions, self._ends(positions), is_loss_fatal=self._options.is_loss_fatal
-            )
+            ends = self._ends(read)
+            found = left | next_positions(read, ends, is_loss_fatal=self._options.is_loss_fatal)
             is_over = self._target is not None or time.monotonic() >= deadline
             if found != positions or is_over:
                 return found
@@ -148,5 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Span(end.id, known.next, end.next)
         place = (stream, end.id)
         if place not in self._firsts:
-            self._firsts[place] = self._look.first(stream)
+            try:
+                self._firsts[place] = self._look.first(stream)
+            except StreamMissing:  # it was there when the batch was planned
+                if self._options.is_loss_fatal:
+                    raise deleted(stream) from None
+                return Span(end.id, end.next, end.next)
         return Span(end.id, min(self._firsts[place], end.next), end.next, is_open=True)

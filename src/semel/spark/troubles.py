@@ -4,6 +4,8 @@ from typing import Final
 
 from semel.client.errors import ClientError
 
+# A server that was never reached is more likely misspelt than restarting.
+FIRST_SECONDS: Final = 10.0
 _GO_ON: Final = 'to go on without them, set .option("failOnDataLoss", "false")'
 
 

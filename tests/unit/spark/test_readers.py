@@ -22,6 +22,7 @@ from semel.spark.columns import source_schema
 from semel.spark.options import SparkOptionError, parse_source
 from semel.spark.stream_reader import StreamReader
 from semel.spark.troubles import DataLossError, ServerAway, StreamMissing
+from semel.wire.bodies import encode_batch
 
 ALL = ReadAllAvailable()
 TYPED = (
@@ -144,6 +145,28 @@ def test_a_time_says_where_to_begin(server: LocalServer, stream: Stream) -> None
     assert len(numbers(*planned(early))) == 40
     late = batch_reader(server, stream=stream.path, startingTimestamp=middle_ms + 10**9)
     assert numbers(*planned(late)) == []
+
+
+def test_a_time_is_found_also_among_messages_that_were_staged_before_it(
+    server: LocalServer, stream: Stream
+) -> None:
+    sink = server.sink(uuid4().hex)
+    task = sink.task(0, 0)
+    task.begin()
+    task.append_batch(stream.path, encode_batch("application/json", [b'{"n":1}'] * 9), 9)
+    time.sleep(0.005)
+    fill(stream, 0, 1)
+    sink.commit(0, [task.prepare()], query_id="q")
+    time.sleep(0.005)
+    fill(stream, 2, 1)
+    found = rows(*planned(batch_reader(server, stream=stream.path)))
+    assert found[0]["timestamp"] > found[1]["timestamp"]
+    since_ms = int(found[0]["timestamp"].timestamp() * 1000)
+    reader = batch_reader(server, stream=stream.path, startingTimestamp=since_ms)
+    assert numbers(*planned(reader)) == [0, *[1] * 9, 2]
+    last_ms = int(found[-1]["timestamp"].timestamp() * 1000)
+    reader = batch_reader(server, stream=stream.path, startingTimestamp=last_ms)
+    assert numbers(*planned(reader)) == [2]
 
 
 def planned(reader: BatchReader) -> tuple[BatchReader, list[InputPartition]]:
@@ -389,6 +412,38 @@ def test_a_stream_made_anew_is_an_error_or_read_from_its_start(
         strict.latestOffset(end, ALL)
     again = moved(easy, end)
     assert numbers(easy, easy.partitions(end, again)) == list(range(10, 18))
+
+
+def test_a_stream_that_came_and_went_before_its_first_batch_ran_is_an_error_or_passed_over(
+    server: LocalServer,
+) -> None:
+    base = f"n/{uuid4().hex}"
+    late = server.stream(f"{base}/late").create("application/json")
+    fill(late, 0, 3)
+    end = moved(stream_reader(server, subscribePattern=f"{base}/.*"), {})
+    late.delete()
+    again = stream_reader(server, subscribePattern=f"{base}/.*")
+    with pytest.raises(DataLossError, match="was deleted while the query read it"):
+        again.partitions({}, end)
+    easy = stream_reader(server, subscribePattern=f"{base}/.*", failOnDataLoss=False)
+    assert easy.partitions({}, end) == []
+
+
+def test_a_stream_the_query_no_longer_names_keeps_its_place(server: LocalServer) -> None:
+    base = f"k/{uuid4().hex}"
+    streams = [server.stream(f"{base}/{name}").create("application/json") for name in "ab"]
+    for stream in streams:
+        fill(stream, 0, 2)
+    begin = moved(stream_reader(server, subscribe=f"{base}/a,{base}/b"), {})
+    for stream in streams:
+        fill(stream, 2, 2)
+    for fewer in ({"subscribe": f"{base}/a"}, {"subscribePattern": f"{base}/a"}):
+        reader = stream_reader(server, **fewer)
+        end = moved(reader, begin)
+        assert [part.value[0] for part in reader.partitions(begin, end)] == [f"{base}/a"]
+        assert end[f"{base}/b"] == begin[f"{base}/b"]
+    both = stream_reader(server, subscribePattern=f"{base}/.*")
+    assert numbers(both, both.partitions(end, moved(both, end))) == [2, 3]
 
 
 def test_a_slice_that_ends_beyond_the_stream_is_an_error(
