@@ -61,8 +61,16 @@ def _string(array: pa.Array) -> pa.Array:
     array = pc.cast(array, pa.string())
     if not _needs_escapes(array):
         return _quoted(array)
-    texts = [None if text is None else _quote(text) for text in array.to_pylist()]
+    texts = [None if raw is None else _escaped(raw) for raw in array.view(pa.binary()).to_pylist()]
     return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def _escaped(raw: bytes) -> bytes:
+    """Quote a text. What is no UTF-8 stays as it is: the server refuses it and names its row."""
+    try:
+        return _quote(raw.decode())
+    except UnicodeDecodeError:
+        return b'"%b"' % raw
 
 
 def _needs_escapes(array: pa.Array) -> bool:

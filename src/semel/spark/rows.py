@@ -90,8 +90,8 @@ class Rows(Struct, frozen=True):
         """Find the first message the server cannot take: its row, and what is wrong with it."""
         if not is_json(self.content_type):
             return None
-        for number, value in zip(self.numbers, self.values.to_pylist(), strict=True):
-            message = value.encode() if isinstance(value, str) else value
+        messages = self.values.view(pa.binary()).to_pylist()  # what is no UTF-8 is no text
+        for number, message in zip(self.numbers, messages, strict=True):
             wrong = decode_batch(encode_batch(self.content_type, [message])).error
             if wrong is not None:
                 return int(number), f"{wrong}: {message[:_SHOWN_BYTES_MAX]!r}"

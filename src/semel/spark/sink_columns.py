@@ -1,5 +1,6 @@
 """Which columns of a frame are what: judged once, when a write is planned."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from pyspark.sql.types import (
 from semel.spark.options import SparkOptionError
 
 _TEXT: Final = (StringType, BinaryType)
+_NO_NAMES: Final = (ArrayType, BinaryType, MapType, StructType)
 _NO_JSON: Final = frozenset({"variant", "geometry", "geography"})
 _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
@@ -39,6 +41,7 @@ class SinkColumns(Struct, frozen=True):
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     """Judge a schema; `stream` is the one all rows go to, if there is one."""
     places = {field.name.lower(): place for place, field in enumerate(schema.fields)}
+    _require_once(name for name in _lower(schema) if name in ("stream", "value"))
     route = None if stream is not None else places.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
@@ -53,8 +56,10 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
             _require_json(schema.fields[at].name, schema.fields[at].dataType)
         if not named:
             raise SparkOptionError("there is no column but stream: add what is to be written")
+        _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
     _require(schema, value, _TEXT, "string or binary", "; to_json(struct(*)) makes a text of a row")
+    _require_once(name for name in _lower(schema) if name in ("headers", "key", "timestamp"))
     key, headers = places.get("key"), places.get("headers")
     timestamp = places.get("timestamp")
     if key is not None:
@@ -64,6 +69,19 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     if timestamp is not None:
         _require(schema, timestamp, (TimestampType, TimestampNTZType), "timestamp")
     return SinkColumns(value, route, key, headers, timestamp, ())
+
+
+def _lower(schema: StructType) -> list[str]:
+    return [name.lower() for name in schema.names]
+
+
+def _require_once(names: Iterable[str]) -> None:
+    """Refuse a name that comes again: one of the columns would be lost."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SparkOptionError(f"there are two columns {name}: rename one of them, or drop it")
+        seen.add(name)
 
 
 def _require(
@@ -95,6 +113,11 @@ def _require_json(name: str, kind: DataType) -> None:
     if isinstance(kind, ArrayType):
         _require_json(name, kind.elementType)
     elif isinstance(kind, MapType):
+        if isinstance(kind.keyType, _NO_NAMES):
+            raise SparkOptionError(
+                f"the column {name} is {kind.simpleString()}, and names in JSON are texts: make"
+                " its keys strings"
+            )
         _require_json(name, kind.valueType)
     elif isinstance(kind, StructType):
         for field in kind.fields:

@@ -95,3 +95,9 @@ def test_any_text_comes_back(values: list[str | None]) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_any_number_comes_back(values: list[float]) -> None:
     assert [float(text) for text in texts(*values, type_=pa.float64())] == values
+
+
+def test_what_is_no_utf_8_is_left_for_the_server_to_refuse() -> None:
+    for other in (b"plain", b'"'):
+        broken = pa.array([other, b"\xff"]).view(pa.string())
+        assert json_texts(broken).view(pa.binary())[1].as_py() == b'"\xff"'

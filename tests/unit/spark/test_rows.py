@@ -144,6 +144,9 @@ def test_the_first_row_that_is_no_json_is_found() -> None:
     assert fault[0] == 2
     assert "not JSON" in fault[1]
     assert "{oops" in fault[1]
+    broken = pa.array([b"1", b'"\xff"']).view(pa.string())
+    (no_text,) = split(pa.record_batch({"value": broken}))
+    assert no_text.fault() == (1, "JSON must be UTF-8 (byte 2): b'\"\\xff\"'")
     (split_in_two,) = split(pa.record_batch({"value": ["1,2"]}))
     assert split_in_two.fault() is not None
     (text,) = split(pa.record_batch({"value": ["{oops"]}), content_type="text/plain")

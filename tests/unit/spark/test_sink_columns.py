@@ -25,6 +25,7 @@ def schema(ddl: str) -> StructType:
     kinds["headers"] = types.ArrayType(pair)
     kinds["nested"] = types.ArrayType(StructType().add("x", types.VariantType()))
     kinds["named"] = types.MapType(types.StringType(), types.LongType())
+    kinds["by_bytes"] = types.MapType(types.BinaryType(), types.LongType())
     found = StructType()
     for part in ddl.split(","):
         name, kind = part.split()
@@ -40,6 +41,11 @@ def test_a_value_may_bring_what_goes_beside_it_and_what_does_not_count() -> None
     assert find_columns(given, "totals") == SinkColumns(1, None, 0, 5, 4, ())
 
 
+def test_names_of_data_may_differ_by_case_only_and_what_does_not_count_may_come_twice() -> None:
+    assert find_columns(schema("id long, ID long"), "s").named == ((0, "id"), (1, "ID"))
+    assert find_columns(schema("value string, id long, id long"), "s").value == 0
+
+
 def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
     given = schema("stream string, key long, timestamp timestamp, tags named")
     routed = find_columns(given, None)
@@ -52,6 +58,10 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
     ("ddl", "stream", "words"),
     [
         ("value string", None, "nothing says where rows go"),
+        ("id long, id long", "s", "two columns id: rename one"),
+        ("value string, Value string", "s", "two columns value"),
+        ("value string, key string, KEY string", "s", "two columns key"),
+        ("tags by_bytes", "s", "column tags is map<binary,bigint>, and names in JSON are texts"),
         ("value string, stream long", None, "column stream is bigint, and must be string"),
         ("value long", "s", "column value is bigint, and must be string or binary; to_json"),
         ("value string, key long", "s", "column key is bigint"),
