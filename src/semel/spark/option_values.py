@@ -11,6 +11,15 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _WORDS: Final = {"true": True, "false": False}
 
 
+class Secret(str):
+    """A text that is not shown with the options it stands among."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+
 class SparkOptionError(ValueError):
     """An option is missing, unknown or makes no sense; the message says what to write."""
 
@@ -63,6 +72,12 @@ def read_flag(name: str, text: str) -> bool:
     if value is None:
         raise SparkOptionError(f"{name} is true or false, not {text!r}")
     return value
+
+
+def read_secret(name: str, text: str) -> Secret | None:
+    """Read what nobody is to see; an empty text is as none."""
+    del name
+    return Secret(text) if text else None
 
 
 def read_seconds(name: str, text: str) -> float:

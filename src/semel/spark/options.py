@@ -14,6 +14,7 @@ from semel.client.addresses import parse_address
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST_NUMBER, Starts, parse_starts
 from semel.spark.option_values import (
+    Secret,
     SparkOptionError,
     read_flag,
     read_natural,
@@ -22,6 +23,7 @@ from semel.spark.option_values import (
     read_pattern,
     read_positive,
     read_seconds,
+    read_secret,
 )
 
 __all__ = ["SinkOptions", "SourceOptions", "SparkOptionError", "parse_sink", "parse_source"]
@@ -58,7 +60,7 @@ class SourceOptions(Struct, frozen=True):
     """What to read, and how. Of `streams` and `pattern` exactly one is there."""
 
     url: str
-    token: str | None
+    token: Secret | None
     streams: tuple[str, ...]
     pattern: str | None
     starts: Starts
@@ -75,7 +77,7 @@ class SinkOptions(Struct, frozen=True):
     """Where to write, and under which name. Without `stream` each row names its own."""
 
     url: str
-    token: str | None
+    token: Secret | None
     stream: str | None
     app_id: str | None
     version: int | None
@@ -95,7 +97,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         raise SparkOptionError("startingTimestamp and startingOffsets exclude each other: drop one")
     return SourceOptions(
         url=given.url(),
-        token=given.text("token"),
+        token=given.take("token", read_secret),
         streams=streams,
         pattern=pattern,
         starts=_starts(given, "startingOffsets", streams) or EARLIEST,
@@ -119,7 +121,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         )
     return SinkOptions(
         url=given.url(),
-        token=given.text("token"),
+        token=given.take("token", read_secret),
         stream=given.take("stream", read_path),
         app_id=app_id,
         version=version,

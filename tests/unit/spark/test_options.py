@@ -1,5 +1,7 @@
 """Options are read once, and what makes no sense is refused with what to write instead."""
 
+import pickle
+
 import pytest
 
 from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
@@ -160,3 +162,11 @@ def test_a_write_that_makes_no_sense_is_refused_in_one_line(
     with pytest.raises(SparkOptionError) as caught:
         parse_sink(options)
     assert cure in str(caught.value)
+
+
+def test_a_token_is_not_shown_among_the_options() -> None:
+    for options in (parse_source, parse_sink):
+        parsed = pickle.loads(pickle.dumps(options({**READ, "token": "very-secret"})))
+        assert parsed.token == "very-secret"
+        assert "very-secret" not in repr(parsed)
+    assert parse_source({**READ, "token": " "}).token is None
