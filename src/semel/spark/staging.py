@@ -19,14 +19,14 @@ from semel.client.errors import (
     Unavailable,
 )
 from semel.client.sink import SinkTask
-from semel.model.limits import BODY_BYTES_MAX
+from semel.model.limits import BODY_BYTES_MAX, TXN_STREAMS_MAX
 from semel.spark.chunks import Chunker
 from semel.spark.doors import client_for
 from semel.spark.options import SinkOptions, SparkOptionError
 from semel.spark.routing import RowSplitter
 from semel.spark.rows import RowError, Rows
 from semel.spark.sink_columns import SinkColumns
-from semel.spark.troubles import away
+from semel.spark.troubles import FIRST_SECONDS, away
 
 _UNDER_WAY_MAX: Final = 2  # chunks that are being sent or wait for it, while the next is made
 _ABORT_SECONDS_MAX: Final = 5.0
@@ -46,9 +46,8 @@ def stage(
     """Stage all rows and seal them; the token for the commit, or None if there were no rows."""
     client = client_for(options.url, options.token, options.retry_seconds)
     task = client.sink(place.app).task(place.version, place.partition)
-    splitter = RowSplitter(
-        columns, options.stream, Targets(client, options).type_of, place.partition
-    )
+    targets = Targets(client, options, is_first=place.version == 0)
+    splitter = RowSplitter(columns, options.stream, targets.type_of, place.partition)
     try:
         Sender(task, place.partition).send_all(_chunks(splitter, batches))
         return task.prepare() if task.calls.chunks else None
@@ -72,22 +71,29 @@ def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterato
 class Targets:
     """The streams a task writes to: asked for once, and made if they are not there."""
 
-    def __init__(self, client: Client, options: SinkOptions) -> None:
+    def __init__(self, client: Client, options: SinkOptions, *, is_first: bool) -> None:
         self._client = client
         self._options = options
         self._types: dict[str, str] = {}
+        self._patience = min(options.retry_seconds, FIRST_SECONDS) if is_first else None
 
     def type_of(self, path: str) -> str:
         """Give a stream's media type; ValueError if no stream can have that path."""
         found = self._types.get(path)
         if found is None:
+            if len(self._types) == TXN_STREAMS_MAX:
+                raise SparkOptionError(
+                    f"a task can write to {TXN_STREAMS_MAX:,} streams, and this is one more: spread"
+                    ' the rows with .repartition(n, "stream")'
+                )
             found = self._types[path] = self._ask(path)
         return found
 
     def _ask(self, path: str) -> str:
         stream = self._client.stream(path)
+        patience, self._patience = self._patience, None
         with suppress(StreamNotFound):
-            return stream.head().content_type
+            return stream.head(timeout=patience).content_type
         if not self._options.is_creating:
             raise SparkOptionError("there is no such stream: create it, or drop createStream=false")
         stream.create(self._options.content_type, exist_ok=True)

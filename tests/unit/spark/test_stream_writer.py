@@ -8,16 +8,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from semel import Client, errors
 from semel.broker.settings import Settings
 from semel.client.sink_calls import TaskCalls
 from semel.model.limits import KIB
 from semel.server.limits_http import HttpLimits
+from semel.spark import staging
 from semel.spark.checkpoint import CheckpointError
 from semel.spark.options import SparkOptionError, parse_sink
 from semel.spark.rows import RowError
-from semel.spark.stream_writer import StreamWriter
+from semel.spark.stream_writer import BATCH_ID, QUERY_ID, Staged, StreamWriter
 from semel.spark.troubles import ServerAway
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy
@@ -25,6 +27,7 @@ from semel.testing.in_process import InProcessServer
 from tests.unit.spark.sink_world import VALUE, Current, Query, Task, batches, install, values
 
 BODY_BYTES_MAX = 20_000
+ROUTE = StructField("stream", StringType())
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +158,14 @@ def test_an_abort_of_nothing_sends_nothing_and_an_abort_never_raises(
     query: Query, client: Client, path: str
 ) -> None:
     (message,) = query.run(0, ["1"])
-    query.options["url"] = "http://127.0.0.1:9"  # nobody is there
+    with FaultProxy(query.options["url"]) as proxy:
+        query.options["url"] = proxy.url
+        query.writer().abort([None, None], 1)
+        assert proxy.counts["requests"] == 0
+        query.writer().abort([None, message], 1)  # it is told that this is committed
+        assert proxy.counts["requests"] == 1
     query.options["retryTimeout"] = "100ms"
-    query.writer().abort([None, None], 1)
-    query.writer().abort([None, message], 1)
+    query.writer().abort([None, message], 1)  # nobody is there any more
     assert values(client, path) == [1]
 
 
@@ -319,6 +326,22 @@ def test_a_branch_that_lacks_a_chunk_is_not_sealed(
     assert values(client, path) == []
 
 
+# rows: K13
+def test_a_branch_that_is_not_sealed_is_not_committed(
+    query: Query, client: Client, path: str
+) -> None:
+    query.run(0, ["1"])
+    query.plan(1, 2)
+    task = client.sink(query.query_id).task(1, 0)
+    task.begin()
+    task.append_many(path, [2])
+    with pytest.raises(errors.BranchIncomplete):
+        query.commit(1, Staged(0, task.token, query.query_id, 1))
+    assert values(client, path) == [1]
+    query.run(1, ["2"], end=2)
+    assert values(client, path) == [1, 2]
+
+
 def _generator(function: Any) -> Any:
     def flow(*given: Any) -> Any:
         return (yield from function(*given))
@@ -367,7 +390,7 @@ def test_a_row_over_the_limit_fails_the_task_and_nothing_is_seen(
 
 
 # rows: K17
-def test_a_server_under_pressure_is_waited_for_and_a_full_one_fails_the_task(
+def test_a_server_that_is_busy_is_waited_for_and_one_that_stays_away_fails_the_task(
     query: Query, client: Client, path: str
 ) -> None:
     with FaultProxy(query.options["url"], FaultPlan({"bad_gateway_before": 0.3})) as proxy:
@@ -379,6 +402,18 @@ def test_a_server_under_pressure_is_waited_for_and_a_full_one_fails_the_task(
     with pytest.raises(ServerAway, match=r"127\.0\.0\.1"):
         query.write(1, batches(["1"]))
     assert len(values(client, path)) == 30_000
+
+
+def test_a_task_that_writes_to_too_many_streams_is_told_what_to_do_at_once(
+    current: Current, url: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "TXN_STREAMS_MAX", 3)
+    options = parse_sink({"url": url})
+    writer = StreamWriter(options, StructType([*VALUE.fields, ROUTE]), overwrite=False)
+    current.task = Task(2, {QUERY_ID: path, BATCH_ID: "0"})
+    rows = pa.record_batch({"value": ["1"] * 5, "stream": [f"{path}/{n}" for n in (0, 0, 1, 2, 3)]})
+    with pytest.raises(RowError, match=r'partition 2, row 4: .*repartition\(n, "stream"\)'):
+        writer.write(iter([rows]))
 
 
 # rows: K17
@@ -395,6 +430,16 @@ def test_a_task_of_more_chunks_than_a_commit_can_place_fails_and_leaves_nothing(
         with Client(server.url) as client:
             query.run(0, ["1"])
             assert values(client, path) == [1]
+
+
+def test_a_server_that_was_never_reached_is_not_waited_for_as_long_as_one_that_restarts(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "FIRST_SECONDS", 0.2)
+    query.options["url"] = "http://127.0.0.1:9"  # misspelt; retryTimeout is 2 minutes
+    query.plan(0, 1)
+    with pytest.raises(ServerAway, match="correct the option url"):
+        query.write(0, batches(["1"]))
 
 
 def test_a_server_that_is_away_is_named_when_a_batch_is_committed(
