@@ -142,17 +142,20 @@ class Commits:
         if c.sink is not None:
             if not _is_sinks(txn, c.sink):
                 return txn_out.NotOwner()
-            return (self._made_anew(txn) or txn) if txn.is_prepared else txns.incomplete(txn)
+            return (self._left_out(txn) or txn) if txn.is_prepared else txns.incomplete(txn)
         if txn.kind == INLINE:
             return txn_out.InvalidTxnState("inline")
         return txns.find_undecided(now, txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
 
-    def _made_anew(self, txn: Txn) -> Outcome | None:
-        """Find a stream of a sink's that was deleted and is there again; s6."""
+    def _left_out(self, txn: Txn) -> Outcome | None:
+        """Find a stream of a sink's that was deleted, or is another one by now; s6."""
         for path in sorted(set(txn.deleted)):
             stream = self.txns.book.streams.get(path)
-            if stream is not None and not stream.is_deleted:
-                return txn_out.IncarnationConflict(path, stream.incarnation)
+            if stream is None:
+                return txn_out.StreamRefused(path, out.NotFound())
+            if stream.is_deleted:
+                return txn_out.StreamRefused(path, out.Gone())
+            return txn_out.IncarnationConflict(path, stream.incarnation)
         return None
 
     def _judge_streams(self, c: ask.Commit, listed: list[Txn]) -> Outcome | None:

@@ -727,14 +727,15 @@ def test_a_sink_lists_prepared_transactions_of_its_own() -> None:
     assert unchanged(model, commit("k")) == txn_out.InvalidTxnState("sink")
 
 
-def test_a_sink_does_not_commit_into_a_stream_made_anew() -> None:
+def test_a_sink_does_not_commit_into_a_stream_that_is_gone_or_made_anew() -> None:
     model = model_of(create(), sink("k", 1), stage(0, txn="k"), prepare("k"), plain.Delete("s", 0))
+    missing = txn_out.StreamRefused("s", out.NotFound())
+    assert unchanged(model, sink_commit(1, "k")) == missing
     run(model, create(now=7))
     conflict = txn_out.IncarnationConflict("s", "i-s-7")
     assert unchanged(model, sink_commit(1, "k")) == conflict
     run(model, fork(), plain.Delete("s", 0))
-    left_out = Result(deleted=("s",))
-    assert model.execute(sink_commit(1, "k")) == txn_out.Committed(None, None, left_out)
+    assert unchanged(model, sink_commit(1, "k")) == txn_out.StreamRefused("s", out.Gone())
 
 
 def test_a_sinks_commit_drops_what_it_does_not_list() -> None:

@@ -150,16 +150,18 @@ def _refuse_branch(
         return NotOwner()
     if not found.row.is_prepared:
         return incomplete(found)  # s6
-    return _refuse_anew(state, found) or found
+    return _refuse_left_out(state, found) or found
 
 
-def _refuse_anew(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to leave out what was staged for a stream that was deleted and created again."""
-    for path in sorted(txn.row.deleted):
-        stream = state.by_path.get(path)
-        if stream is not None and not stream.tail.is_deleted:
-            return IncarnationConflict(path, stream.row.incarnation)  # s6
-    return None
+def _refuse_left_out(state: State, txn: Txn) -> Outcome | None:
+    """Refuse to leave out what was staged for a stream that was deleted or expired since."""
+    if not txn.row.deleted:
+        return None
+    path = min(txn.row.deleted)
+    found = find_named(state, (path,))
+    if not isinstance(found, dict):
+        return found  # s6
+    return IncarnationConflict(path, found[path].row.incarnation)  # s6
 
 
 def _paths_of(command: Commit) -> list[str]:

@@ -2,7 +2,7 @@
 
 from semel.model.commands import Delete
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
-from semel.model.outcomes import LimitReached
+from semel.model.outcomes import Gone, LimitReached, NotFound
 from semel.model.remembered import BY_COMMIT, Result, StreamResult
 from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
 from semel.model.txn_outcomes import (
@@ -14,6 +14,7 @@ from semel.model.txn_outcomes import (
     IncarnationConflict,
     NotOwner,
     SinkChanged,
+    StreamRefused,
     UnknownSink,
     VersionForgotten,
 )
@@ -163,12 +164,13 @@ def test_a_committed_branch_is_missing_for_the_next_version() -> None:
     assert machine.execute(one_shot(sink=tag(3, "i3"), listed=(("a", 1),))) == BranchMissing("a")
 
 
-def test_what_was_staged_for_a_stream_made_anew_is_not_left_out_in_silence() -> None:
+def test_what_was_staged_for_a_stream_that_is_gone_is_not_left_out_in_silence() -> None:
     machine = txn_machine(stage("a", sunk(1)), chunk(0, txn="a"), prepare("a"))
     commit = one_shot(sink=tag(1, "i1"), listed=(("a", 1),))
     machine.execute(Delete("s", 0))
+    assert unchanged(machine, commit) == StreamRefused("s", NotFound())
     machine.execute(create(now=7))
     assert unchanged(machine, commit) == IncarnationConflict("s", "i-s-7")
     machine.execute(fork())
     machine.execute(Delete("s", 0))
-    assert machine.execute(commit) == Committed(None, None, Result(deleted=("s",)))
+    assert unchanged(machine, commit) == StreamRefused("s", Gone())

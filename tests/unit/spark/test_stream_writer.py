@@ -1,6 +1,7 @@
 """The streaming sink without a JVM, against a real server: what is seen, after whatever happens."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,24 @@ def test_an_abort_drops_what_is_not_committed(query: Query, client: Client, path
         query.commit(1, message)
     query.run(1, ["2"], end=2)
     assert values(client, path) == [1, 2]
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_a_target_that_went_before_the_commit_is_not_written_to_in_silence(
+    query: Query, client: Client, path: str, is_expired: bool
+) -> None:
+    client.stream(path).create("application/json", ttl=1 if is_expired else None)
+    query.plan(0, 1)
+    message = query.write(0, batches(["1"]))
+    if is_expired:
+        while client.stream(path).exists():
+            time.sleep(0.1)
+    else:
+        client.stream(path).delete()
+    with pytest.raises(errors.StreamNotFound, match=path):
+        query.commit(0, message)
+    query.run(0, ["1"], end=1)
+    assert values(client, path) == [1]
 
 
 # ---- histories -----------------------------------------------------------------------------------
