@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 _NULL: Final = "null"
+_DAY: Final = 24 * 60 * 60 * 1_000_000  # microseconds
+_MICROS_MIN: Final = -719_162 * _DAY  # the year 1
+_MICROS_MAX: Final = 2_932_897 * _DAY - 1  # the end of 9999
 _quote: Final = msgspec.json.Encoder().encode
 
 
@@ -84,9 +87,23 @@ def _needs_escapes(array: pa.Array) -> bool:
 
 def _timestamp(array: pa.Array) -> pa.Array:
     # Without its zone an instant is in UTC; to print it with a zone takes thirty times as long.
-    texts = pc.cast(pc.cast(array, pa.timestamp("us")), pa.string())
+    times = pc.cast(array, pa.timestamp("us"))
+    _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
+    texts = pc.cast(times, pa.string())
     texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
     return pc.binary_join_element_wise('"', texts, '"' if array.type.tz is None else 'Z"', "")
+
+
+def _date(array: pa.Array) -> pa.Array:
+    _require_four_digits(array, pa.int32(), _MICROS_MIN // _DAY, _MICROS_MAX // _DAY)
+    return _quoted(array)
+
+
+def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
+    """Refuse years that ISO 8601 has no digits for; Arrow would print something else."""
+    found = pc.min_max(array.view(kind)).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        raise ValueError("a year is not within 1 to 9999: cast the column to string, or drop it")
 
 
 def _binary(array: pa.Array) -> pa.Array:
@@ -148,7 +165,8 @@ _KINDS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], pa.A
     (types.is_floating, _float),
     (_is_any(types.is_string, types.is_large_string, types.is_string_view), _string),
     (types.is_timestamp, _timestamp),
-    (_is_any(types.is_date, types.is_time), _quoted),
+    (types.is_date32, _date),
+    (types.is_time, _quoted),
     (_is_any(types.is_binary, types.is_large_binary, types.is_binary_view), _binary),
     (types.is_map, _map),
     (_is_any(types.is_list, types.is_large_list), _list),

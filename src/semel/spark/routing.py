@@ -35,7 +35,11 @@ class RowSplitter:
         self._seen += batch.num_rows
         if not batch.num_rows:
             return
-        whole = Rows("", "", self._values(batch), numbers, *self._beside(batch))
+        try:
+            values = self._values(batch)
+        except ValueError as error:
+            raise self._wrong(numbers[0], f"or behind it: {error}") from None
+        whole = Rows("", "", values, numbers, *self._beside(batch))
         if self._columns.stream is None:
             assert self._stream is not None
             yield self._targeted(whole, self._stream)

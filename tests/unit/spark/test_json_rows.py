@@ -101,3 +101,15 @@ def test_what_is_no_utf_8_is_left_for_the_server_to_refuse() -> None:
     for other in (b"plain", b'"'):
         broken = pa.array([other, b"\xff"]).view(pa.string())
         assert json_texts(broken).view(pa.binary())[1].as_py() == b'"\xff"'
+
+
+@pytest.mark.parametrize("type_", [pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.date32()])
+def test_a_year_that_has_not_four_digits_is_refused(type_: pa.DataType) -> None:
+    first, last = pa.array(["0001-01-01", "9999-12-31"]).cast(pa.timestamp("us")).cast(type_)
+    assert '"0001-01-01' in json_texts(pa.array([first]))[0].as_py()
+    assert '"9999-12-31' in json_texts(pa.array([last, None]))[0].as_py()
+    assert json_texts(pa.array([None], type_))[0].as_py() == "null"
+    day = 1 if type_ == pa.date32() else 24 * 60 * 60 * 1_000_000
+    for wrong in (first.value - 1, last.value + day):
+        with pytest.raises(ValueError, match="a year is not within 1 to 9999"):
+            json_texts(pa.array([None, wrong], type_))

@@ -209,3 +209,9 @@ def test_no_more_is_held_than_a_few_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert not list(chunker.add(piece(["1"] * 30, "a")))
     assert [chunk.path for chunk in chunker.add(piece(["1"] * 30, "b"))] == ["a", "b"]
     assert not list(chunker.rest())
+
+
+def test_a_year_that_has_no_form_is_named_by_its_partition() -> None:
+    columns = SinkColumns(None, None, None, None, None, ((0, "at"),))
+    with pytest.raises(RowError, match="partition 7, row 0: or behind it: a year is not within"):
+        split(pa.record_batch({"at": pa.array([2**62], pa.timestamp("us"))}), columns)
