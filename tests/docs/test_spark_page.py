@@ -67,4 +67,4 @@ def test_the_limits_of_the_page_are_those_of_the_source() -> None:
         name: int(number.replace(",", "")) * units.get(unit, 1) for number, unit, name in found
     }
     assert shown == {name: getattr(limits, name) for name in shown}
-    assert len(shown) == 3
+    assert len(shown) == 4
