@@ -17,6 +17,7 @@ from tests.transactions.run import Size, run_in_threads
 
 SEED = time.time_ns() % 1_000_000_000
 pytestmark = pytest.mark.crash
+TRIES_MAX = 6
 FAULT_RATE = 0.02  # of each kind: much, since there is little time
 
 
@@ -61,7 +62,16 @@ def test_a_run_that_is_told_wrongly_is_found_out(
 def test_a_server_with_a_bug_is_found_out(
     mutant: Mutant, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The bug must be met first, by a fault or a race; one short run may miss it."""
     mutant(monkeypatch)
-    size = Size(committed=300, kills=0, client_kills=0, crews=1, fault_rate=FAULT_RATE, seed=SEED)
-    with InProcessServer(tmp_path / "data", long_poll_seconds=2) as server:
-        require_one(names, run_in_threads(size, tmp_path, server).check())
+    found: set[str] = set()
+    for seed in range(SEED, SEED + TRIES_MAX):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        size = Size(300, kills=0, client_kills=0, crews=1, fault_rate=FAULT_RATE, seed=seed)
+        with InProcessServer(folder / "data", long_poll_seconds=2) as server:
+            report = run_in_threads(size, folder, server).check()
+        found |= {anomaly.name for anomaly in report.anomalies}
+        if any(re.fullmatch(names, name) for name in found):
+            return
+    pytest.fail(f"not one of {names} in {TRIES_MAX} runs from seed {SEED}, but {found}")
