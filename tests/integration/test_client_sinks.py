@@ -88,3 +88,24 @@ def test_an_abort_undoes_no_commit(client: Any, totals: Any) -> None:
     with pytest.raises(errors.TransactionCommitted):
         sink.abort(task.token)
     assert values(totals) == [1]
+
+
+def test_a_version_moves_groups_and_appends_with_its_tasks_or_not_at_all(
+    client: Any, totals: Any
+) -> None:
+    sink, group = client.sink(fresh("app")), client.group(fresh("group"))
+    totals.append_many([1, 2])
+    with sink.task(0) as task:
+        task.append_many(totals.path, ["staged"])
+        task.prepare()
+    wrong = {group.name: {totals.path: (1, 2)}}
+    with pytest.raises(errors.PositionConflict):
+        sink.commit(0, [task.token], appends={totals.path: ["beside"]}, offsets=wrong)
+    assert values(totals) == [1, 2]
+    right = {group.name: {totals.path: (0, 2)}}
+    for _ in range(2):  # a retry is told what was done
+        sink.commit(
+            0, [task.token], input="sha256:0", appends={totals.path: ["beside"]}, offsets=right
+        )
+    assert values(totals) == [1, 2, "beside", "staged"]
+    assert group.offsets()[totals.path].endswith("2")

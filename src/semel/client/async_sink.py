@@ -1,6 +1,6 @@
 """Sinks, for asyncio."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -8,10 +8,10 @@ from typing import Any, Self
 from semel.client import sink_calls
 from semel.client.async_group import AsyncRun
 from semel.client.calls import Site
-from semel.client.commit_calls import KnownStreams
+from semel.client.commit_calls import KnownStreams, Parts
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.sink_calls import SinkInfo, TaskCalls, Version
-from semel.client.txn_values import CommitResult
+from semel.client.txn_values import CommitResult, Moves
 
 
 class AsyncSink:
@@ -44,6 +44,8 @@ class AsyncSink:
         query_id: str | None = None,
         input: str | None = None,
         previous: str | None = None,
+        appends: Mapping[str, Iterable[Any]] | None = None,
+        offsets: Mapping[str, Moves] | None = None,
         timeout: float | None = None,
     ) -> CommitResult:
         """Make the prepared tasks of a version visible, in this order, at once and only once.
@@ -52,10 +54,12 @@ class AsyncSink:
         what was staged for it anew is dropped with the next version, or by `abort`. `query_id` is
         whose sink it is, by default its own name. `input` and `previous` are digests of what this
         version and the one before were made of: with them a history that is not the sink's is
-        CheckpointDiverged.
+        CheckpointDiverged. `appends` by stream and `offsets` by group are applied with it, as by
+        a client's `commit`: the messages stand before those of the tasks.
         """
         wanted = Version(self.app, query_id or self.app, version, input, previous)
-        return await self._run(sink_calls.commit(self._site, wanted, tokens), timeout)
+        parts = Parts(appends or {}, offsets or {}, transactions=tokens)
+        return await self._run(sink_calls.commit(self._known, wanted, parts), timeout)
 
     async def abort(self, token: str, *, timeout: float | None = None) -> None:
         """Drop a task that is not decided; TransactionCommitted if it is committed."""

@@ -78,7 +78,25 @@ def commit(
         "producer_id": mark.producer_id,
         "producer_epoch": mark.epoch,
         "producer_seq": mark.seq,
+        **(yield from parts_document(known, parts)),
     }
+    site = known.site
+    target = site.address.target(COMMITS)
+    try:
+        asked = yield from post(site, target, document, silence_seconds=silence_seconds)
+    except Indeterminate as error:
+        error.advice = _AGAIN
+        raise
+    answer = asked.expect(200)
+    if read_flag(answer.headers, "producer-payload-mismatch"):
+        told = f"{mark.producer_id} has committed something else as number {mark.seq}"
+        raise PayloadMismatch(told, status=answer.status, facts={"producer_seq": mark.seq})
+    return decoded(answer, CommitResult)
+
+
+def parts_document(known: KnownStreams, parts: Parts) -> Flow[dict[str, Any]]:
+    """Word what a commit does, whoever commits."""
+    document: dict[str, Any] = {}
     appends: list[dict[str, Any]] = []
     for path, values in parts.appends.items():
         content_type = yield from known.calls(path).known_type()
@@ -98,18 +116,7 @@ def commit(
     if parts.transactions:
         listed = map(parse_token, parts.transactions)
         document["transactions"] = [{"id": name, "epoch": epoch} for name, epoch in listed]
-    site = known.site
-    target = site.address.target(COMMITS)
-    try:
-        asked = yield from post(site, target, document, silence_seconds=silence_seconds)
-    except Indeterminate as error:
-        error.advice = _AGAIN
-        raise
-    answer = asked.expect(200)
-    if read_flag(answer.headers, "producer-payload-mismatch"):
-        told = f"{mark.producer_id} has committed something else as number {mark.seq}"
-        raise PayloadMismatch(told, status=answer.status, facts={"producer_seq": mark.seq})
-    return decoded(answer, CommitResult)
+    return document
 
 
 def _listed(path: str, values: Iterable[Any]) -> Iterable[Any]:

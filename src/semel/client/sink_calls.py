@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from semel.client import errors, operator_calls
 from semel.client.calls import Site, StreamCalls
 from semel.client.chance import fresh_id
-from semel.client.commit_calls import COMMITS
+from semel.client.commit_calls import COMMITS, KnownStreams, Parts, parts_document
 from semel.client.conditions import Branch, Conditions
 from semel.client.documents import decoded, post
 from semel.client.errors import Indeterminate, ProtocolError
@@ -149,16 +150,19 @@ def _wrong_state(told: str) -> errors.InvalidTransactionState:
 # ---- decisions -----------------------------------------------------------------------------------
 
 
-def commit(site: Site, version: Version, tokens: Sequence[str]) -> Flow[CommitResult]:
-    """Make the listed tasks visible, in this order, and all others of the version never."""
-    listed = [
-        {"id": name, "epoch": epoch} for name, epoch in [parse_token(token) for token in tokens]
-    ]
-    document = {"sink": version, "transactions": listed}
+def commit(
+    known: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
+) -> Flow[CommitResult]:
+    """Make the listed tasks visible, in this order, and all others of the version never.
+
+    What else is in `parts` is done with it, or not at all.
+    """
+    document = {"sink": version, **(yield from parts_document(known, parts))}
     # A decision is asked for as long as the time allows.
-    site = replace(site, retries=None)
+    site = replace(known.site, retries=None)
     try:
-        asked = yield from post(site, site.address.target(COMMITS), document)
+        target = site.address.target(COMMITS)
+        asked = yield from post(site, target, document, silence_seconds=silence_seconds)
     except Indeterminate as error:
         error.advice = _AGAIN
         raise

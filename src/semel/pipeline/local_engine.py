@@ -48,7 +48,7 @@ class LocalEngine:
         calls = calls_of(work.evaluation, messages)
         read = sum(map(len, messages.values()))
         if work.processor.role is Role.SINK:
-            _deliver(work, calls)
+            deliver(work, calls)
             return Made(read=read)
         appends: dict[str, list[bytes]] = {}
         for row in evaluate(work.evaluation, calls):
@@ -79,7 +79,7 @@ def _seen(binding: str, path: str, message: Message) -> Seen:
     return Seen(binding, path, message.place, message.raw)
 
 
-def _deliver(work: Work, calls: Sequence[Call]) -> None:
+def deliver(work: Work, calls: Sequence[Call]) -> None:
     """Give a sink its messages; with several inputs by binding. Nothing passed: no call."""
     evaluation = work.evaluation
     wanted = [found for call in calls if (found := passing(evaluation, call)) is not None]

@@ -25,3 +25,9 @@ class ProcessorStopped(SemelError):
         self.processor = processor
         self.reason = reason
         super().__init__(f"{processor} stopped: {reason}")
+
+
+class EngineFailed(SemelError):
+    """An engine could not carry out a step, for a reason that is not about one message."""
+
+    code = "engine_failed"

@@ -30,7 +30,7 @@ from semel.pipeline.executor import Executor, Made, Work
 from semel.pipeline.gauges import Gauge, State
 from semel.pipeline.graph import Graph
 from semel.pipeline.inputs import Inputs
-from semel.pipeline.problems import ProcessorStopped
+from semel.pipeline.problems import EngineFailed, ProcessorStopped
 from semel.pipeline.processors import AT_MOST_ONCE, Processor, Role
 from semel.pipeline.tracing import step_from
 
@@ -319,14 +319,17 @@ def _poisoned(error: Poisoned, step: Step) -> str:
 
 def _failed(error: Exception, step: Step, role: Role) -> str:
     what = "the sink" if role is Role.SINK else "the function"
+    told = f"{what} raised {type(error).__name__}: {error}"
+    if isinstance(error, EngineFailed):
+        told = str(error)
     return (
-        f"{what} raised {type(error).__name__}: {error} in {_where(step)}; after a restart it is"
-        f" given the same again, under the same hash {step.hash}"
+        f"{told} in {_where(step)}; after a restart it is given the same again, under the same hash"
+        f" {step.hash}"
     )
 
 
 def _words(error: ClientError) -> str:
-    if isinstance(error, errors.ProducerFenced):
+    if isinstance(error, errors.ProducerFenced | errors.AppBound):
         return "a newer instance of this processor is running; this one leaves it the work"
     if isinstance(error, errors.PositionConflict):
         return f"somebody has moved its group: {error.message}; start again to go on from there"

@@ -4,8 +4,10 @@ import msgspec
 
 from semel.client import errors, operator_calls, sink_calls
 from semel.client.calls import NO_EXTRAS
+from semel.client.commit_calls import KnownStreams, Parts
 from semel.client.flows import Flow, Lost
 from semel.client.sink_calls import SinkInfo, TaskCalls, Version
+from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
 LOST = Lost("gone")
@@ -89,7 +91,8 @@ def test_an_abort_of_what_is_committed_says_so() -> None:
 
 def test_a_commit_is_asked_for_until_there_is_an_answer() -> None:
     version = Version("app", "query", 3, "sha256:b", "sha256:a")
-    played = Played(sink_calls.commit(SITE, version, ["x:1", "y:2"]), [LOST, DONE])
+    parts = Parts(offsets={"g": {"s": (1, 2)}}, transactions=["x:1", "y:2"])
+    played = Played(sink_calls.commit(KnownStreams(SITE), version, parts), [LOST, DONE])
     assert played.result.duplicate
     assert msgspec.json.decode(played.sends[1].request.body or b"") == {
         "sink": {
@@ -99,9 +102,10 @@ def test_a_commit_is_asked_for_until_there_is_an_answer() -> None:
             "input": "sha256:b",
             "previous": "sha256:a",
         },
+        "offsets": {"g": {"s": {"from": print_offset(1), "to": print_offset(2)}}},
         "transactions": [{"id": "x", "epoch": 1}, {"id": "y", "epoch": 2}],
     }
-    silent = Played(sink_calls.commit(SITE, version, []), [LOST, False])
+    silent = Played(sink_calls.commit(KnownStreams(SITE), version, Parts()), [LOST, False])
     assert isinstance(silent.error, errors.Indeterminate)
     assert "same version again" in silent.error.advice
 

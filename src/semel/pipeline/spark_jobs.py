@@ -1,0 +1,73 @@
+"""Jobs on the driver: one row per task goes out, one outcome per task comes back."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from semel.model.limits import TXN_LIST_MAX
+from semel.pipeline.evaluate import Poisoned, Seen
+from semel.pipeline.executor import Made
+from semel.pipeline.problems import EngineFailed
+from semel.pipeline.spark_tasks import TOLD_DDL, Outcome
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_outcome: Final = msgspec.json.Decoder(Outcome)
+# A line of a traceback that begins with the name of an exception, and how a died worker is told.
+_RAISED: Final = re.compile(
+    r"^(?:[\w.]+\.)?([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|\w+)): .*$"
+)
+_DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    """Make a frame with one row in each of its partitions: the number of a part."""
+    return spark.range(0, count, 1, max(count, 1))
+
+
+def run_job(frame: DataFrame, task: Task) -> list[Outcome]:
+    """Run a task on every partition; their outcomes in the order of the partitions."""
+    try:
+        rows = frame.mapInArrow(task, TOLD_DDL).collect()
+    except Exception as error:
+        raise failed(error) from error
+    return sorted([_outcome.decode(row.told) for row in rows], key=lambda one: one.part)
+
+
+def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
+    """Gather what tasks have staged, in order; raises what they could not do."""
+    for one in outcomes:
+        if one.lost is not None:
+            raise EngineFailed(f"{one.lost}; `semel groups set` moves its group to what is left")
+        if one.poison is not None:
+            found = one.poison
+            seen = [Seen(binding, stream, offset, b"") for binding, stream, offset in found.inputs]
+            raise Poisoned(seen) from type(found.kind, (Exception,), {})(found.message)
+    tokens = [one.token for one in outcomes if one.token is not None]
+    if len(tokens) > TXN_LIST_MAX:
+        raise EngineFailed(
+            f"{len(tokens)} tasks had rows, and one commit takes {TXN_LIST_MAX}: coalesce the frame"
+        )
+    written: Counter[str] = Counter()
+    for one in outcomes:
+        written.update(one.written)
+    count = sum(one.read for one in outcomes) if read is None else read
+    return Made(transactions=tokens, read=count, written=dict(written))
+
+
+def failed(error: Any) -> EngineFailed:
+    """Say in a line why Spark gave a job up."""
+    text = str(error)
+    if any(words in text for words in _DIED):
+        return EngineFailed(
+            "a worker died, and again when Spark tried it anew. That is no error of a message:"
+            " look for what ends the process, such as memory"
+        )
+    lines = [line.strip() for line in text.splitlines()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    shown = raised[-1] if raised else next(filter(None, lines), type(error).__name__)
+    return EngineFailed(f"Spark gave up: {shown}")
