@@ -21,7 +21,7 @@ from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
 from semel.pipeline.committing import Commits, Committer
 from semel.pipeline.evaluate import evaluate
-from semel.pipeline.executor import Made, Work
+from semel.pipeline.executor import Loop, Made, Running, Work
 from semel.pipeline.gauges import State
 from semel.pipeline.local_engine import LocalEngine, calls_of
 from semel.pipeline.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
@@ -864,6 +864,9 @@ class Distant:
             txn.append(row.stream, row.raw)
         written = Counter(row.stream for row in rows)
         return Made(transactions=[txn.token], read=read, written=written)
+
+    def query(self, running: Running) -> Loop:
+        raise NotImplementedError(running.processor.id)
 
     def close(self) -> None: ...
 

@@ -37,6 +37,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Where functions run: on Spark, or in this process. Without: Spark if the graph needs it.",
 )
 @click.option("--master", help="The Spark master, such as local[*] or spark://host:7077.")
+@click.option("--checkpoints", help="Where stateful processors keep theirs: a directory, or a URI.")
 @click.option("--available-now", "is_draining", is_flag=True, help="Process what is there and end.")
 @click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
 def command(
@@ -46,6 +47,7 @@ def command(
     url: str | None,
     engine: str | None,
     master: str | None,
+    checkpoints: str | None,
     is_draining: bool,
     is_json: bool,
 ) -> int:
@@ -55,7 +57,14 @@ def command(
     """
     graph = load_graph(file, name)
     try:
-        runner = Runner(graph, url=url, engine=engine, master=master, available_now=is_draining)
+        runner = Runner(
+            graph,
+            url=url,
+            engine=engine,
+            master=master,
+            checkpoints=checkpoints,
+            available_now=is_draining,
+        )
         with _stopped_by_terminate(runner), runner, RunView(runner, is_json=is_json) as view:
             while not runner.wait(view.pause_seconds):
                 view.show()

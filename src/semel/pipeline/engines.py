@@ -38,5 +38,8 @@ def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
             graph.id,
             [f"the engine {name} needs {error.name}; install it: pip install semel[spark]"],
         ) from error
-    made: Executor = found(**{key: value for key, value in options.items() if value is not None})
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and name == LOCAL:
+        raise GraphError(graph.id, [f"{' and '.join(given)} is for Spark; add --engine spark"])
+    made: Executor = found(**given)
     return made

@@ -11,6 +11,7 @@ from semel.client.values import Message
 from semel.pipeline.committing import Commits
 from semel.pipeline.delivery import Delivery, Step
 from semel.pipeline.evaluate import Evaluation, evaluation_of
+from semel.pipeline.gauges import Gauge
 from semel.pipeline.graph import Graph
 from semel.pipeline.processors import Processor
 
@@ -62,6 +63,28 @@ class Work(Struct, frozen=True):
         return Delivery(self.graph.id, self.processor.id, step.number, step.ranges, step.hash)
 
 
+class Running(Struct, frozen=True):
+    """What a stateful processor is to run with, outside of steps.
+
+    `is_draining`: it ends with what is there, when `is_ending()` says that nobody feeds it.
+    """
+
+    client: Client
+    graph: Graph
+    processor: Processor
+    stop: Stop
+    gauge: Gauge
+    is_draining: bool
+    is_ending: Callable[[], bool]
+
+
+class Loop(Protocol):
+    """A processor at work."""
+
+    def run(self) -> None:
+        """Go on until there is nothing more to come, or it is told to stop."""
+
+
 class Executor(Protocol):
     """An engine.
 
@@ -85,6 +108,9 @@ class Executor(Protocol):
         Raises Poisoned for a message that failed without an error stream. Whatever else it raises
         stops the processor, and a restart does the same step again.
         """
+
+    def query(self, running: Running) -> Loop:
+        """Make the loop of a stateful processor, which keeps its own account of what is done."""
 
     def close(self) -> None:
         """Let go of everything."""

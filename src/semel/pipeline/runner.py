@@ -9,7 +9,7 @@ from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline import topology
 from semel.pipeline.engines import engine_for, make_engine
-from semel.pipeline.executor import Executor
+from semel.pipeline.executor import Executor, Loop, Running
 from semel.pipeline.gauges import Gauge, State
 from semel.pipeline.graph import Graph
 from semel.pipeline.inputs import Inputs
@@ -29,7 +29,8 @@ class Runner:
 
     `available_now`: end when everything that is there is processed. Otherwise it goes on until
     `stop`, or until a processor stops, which stops the others too. A stop lets every step end, if
-    the server answers; what was not committed is done again by the next run.
+    the server answers; what was not committed is done again by the next run. `master` and
+    `checkpoints`, a directory for stateful processors, are for Spark.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Runner:
         url: str | None = None,
         engine: str | None = None,
         master: str | None = None,
+        checkpoints: str | None = None,
         available_now: bool = False,
         executor: Executor | None = None,
         at: AtBoundary = nothing,
@@ -47,7 +49,9 @@ class Runner:
         self.graph = graph
         self.engine = engine or engine_for(graph, master=master)
         self.gauges = {one.id: Gauge(one.id, one.role) for one in graph.processors}
-        self._executor = executor or make_engine(self.engine, graph, master=master)
+        self._executor = executor or make_engine(
+            self.engine, graph, master=master, checkpoints=checkpoints
+        )
         wrong = self._executor.complaints(graph)
         if wrong:
             raise GraphError(graph.id, wrong)
@@ -146,11 +150,23 @@ class Runner:
         if state is State.STOPPED and not self._is_draining:
             self.stop()
 
-    def _loop(self, processor: Processor, limits: Mapping[str, int]) -> StepLoop | SourceLoop:
+    def _loop(self, processor: Processor, limits: Mapping[str, int]) -> Loop:
         stop, gauge = self._stops[processor.id], self.gauges[processor.id]
         if processor.role is Role.SOURCE:
             return SourceLoop(
                 self._client, self.graph, processor, stop=stop, gauge=gauge, at=self._at
+            )
+        if processor.stateful:
+            return self._executor.query(
+                Running(
+                    self._client,
+                    self.graph,
+                    processor,
+                    stop,
+                    gauge,
+                    self._is_draining,
+                    lambda: self._is_ending(processor),
+                )
             )
         inputs = Inputs(
             self._client,
@@ -185,13 +201,21 @@ def run(
     url: str | None = None,
     engine: str | None = None,
     master: str | None = None,
+    checkpoints: str | None = None,
     available_now: bool = True,
 ) -> dict[str, Gauge]:
     """Run a graph until it has ended, and tell the figures of each processor.
 
     Raises GraphError before anything starts, ProcessorStopped if a processor has stopped.
     """
-    runner = Runner(graph, url=url, engine=engine, master=master, available_now=available_now)
+    runner = Runner(
+        graph,
+        url=url,
+        engine=engine,
+        master=master,
+        checkpoints=checkpoints,
+        available_now=available_now,
+    )
     try:
         runner.start()
         runner.wait()

@@ -1,28 +1,28 @@
 """The engine on Spark: every step is a batch job, which reads, calls and stages in one pass."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline import signatures
 from semel.pipeline.committing import Commits
 from semel.pipeline.evaluate import Call
-from semel.pipeline.executor import Made, Work
+from semel.pipeline.executor import Made, Running, Work
 from semel.pipeline.graph import Graph
 from semel.pipeline.local_engine import deliver
-from semel.pipeline.problems import EngineFailed
 from semel.pipeline.processors import Kind, Processor, Role
 from semel.pipeline.sink_committing import SinkCommitter
+from semel.pipeline.spark_frames import frames_of, offsets_of, run_frames
 from semel.pipeline.spark_jobs import made_of, numbered, run_job
 from semel.pipeline.spark_parts import Part, cut, cut_join
-from semel.pipeline.spark_reading import FRAME, pages, seen
+from semel.pipeline.spark_query import QueryLoop
+from semel.pipeline.spark_reading import pages, seen
 from semel.pipeline.spark_sending import unsendable
-from semel.pipeline.spark_tagging import Tagger
-from semel.pipeline.spark_tasks import EvaluateTask, ReadTask, StageTask, Target
+from semel.pipeline.spark_tasks import EvaluateTask, Target
 from semel.spark.java import JavaMissing
 from semel.spark.pythons import WrongPython
 from semel.spark.sessions import session
@@ -34,16 +34,18 @@ _CONF: Final = {"spark.scheduler.mode": "FAIR"}  # no processor waits for the jo
 class SparkEngine:
     """Carries out steps as jobs of one session, from the threads of all processors.
 
-    A session that runs already is used, and left running. A task takes `task_messages_min`
-    messages at least, if there is a choice.
+    A session that runs already is used, and left running. `checkpoints` is where stateful
+    processors keep theirs. A task takes `task_messages_min` messages at least, if there is a
+    choice.
     """
 
     reads_ahead = False
     step_messages_max = 250_000
     task_messages_min = 5_000
 
-    def __init__(self, *, master: str | None = None) -> None:
+    def __init__(self, *, master: str | None = None, checkpoints: str | None = None) -> None:
         self._master = master
+        self._checkpoints = checkpoints
         self._spark: SparkSession | None = None
         self._is_own = False
         self._lock = threading.Lock()
@@ -56,6 +58,12 @@ class SparkEngine:
         found = [
             f"{one.id}: {complaint}" for one in graph.processors for complaint in _complaints(one)
         ]
+        if self._checkpoints is None:
+            found += [
+                f"{one.id}: a stateful processor keeps a checkpoint; say where with --checkpoints"
+                for one in graph.processors
+                if one.stateful
+            ]
         if not found:
             try:
                 self._session()
@@ -84,9 +92,10 @@ class SparkEngine:
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
             return self._deliver(work, kind)
-        if kind is Kind.DATAFRAME:
-            return self._run_frames(work)
         parts = self._parts(work)
+        if kind is Kind.DATAFRAME:
+            frames = frames_of(self._session(), work, parts)
+            return run_frames(work, frames, self._target(work))
         task = EvaluateTask(work.evaluation, tuple(parts), self._target(work))
         return made_of(run_job(numbered(self._session(), len(parts)), task))
 
@@ -100,44 +109,16 @@ class SparkEngine:
     def _target(self, work: Work) -> Target:
         return Target(work.url, work.producer_id, self._committers[work.producer_id].version)
 
-    # ---- functions of DataFrames -----------------------------------------------------------------
-
-    def _frames(self, work: Work) -> dict[str, DataFrame]:
-        """Make a frame for each input, by binding."""
-        spark, parts = self._session(), self._parts(work)
-        frames = {}
-        for binding in work.processor.inputs:
-            own = tuple(part for part in parts if binding in part.ranges)
-            task = ReadTask(work.evaluation, own, work.url)
-            frames[binding] = numbered(spark, len(own)).mapInArrow(task, FRAME)
-        return frames
-
-    def _run_frames(self, work: Work) -> Made:
-        frames = self._frames(work)
-        function = work.processor.function
-        if work.processor.is_join:
-            result = function(**frames)
-        else:
-            first, *others = frames.values()
-            for other in others:
-                first = first.unionAll(other)
-            result = function(first)
-        outcomes = []
-        for path, frame in outputs_of(work.processor, result).items():
-            tagger = tagger_of(work, path, frame)
-            outcomes += run_job(frame, StageTask(tagger, self._target(work)))
-        return made_of(outcomes, _offsets(work))
-
     def _deliver(self, work: Work, kind: Kind) -> Made:
         """Give a sink its messages: DataFrames, or what it is annotated for, on the driver."""
         if kind in _ON_DRIVER:
             calls = self._calls(work)
             deliver(work, calls)
             return Made(read=sum(map(len, calls)))
-        frames = self._frames(work)
+        frames = frames_of(self._session(), work, self._parts(work))
         is_one = work.processor.in_.is_one
         work.processor.function(next(iter(frames.values())) if is_one else frames, work.delivery)
-        return Made(read=_offsets(work))
+        return Made(read=offsets_of(work))
 
     def _calls(self, work: Work) -> list[Call]:
         ranges = {one.stream: one for one in work.step.ranges}
@@ -149,6 +130,11 @@ class SparkEngine:
             return list(zip(*found, strict=True))
         return [(one,) for column in found for one in column]
 
+    def query(self, running: Running) -> QueryLoop:
+        """Run a stateful processor."""
+        assert self._checkpoints is not None, "complaints() says so"
+        return QueryLoop(self._session(), running, self._checkpoints)
+
     def close(self) -> None:
         """Stop the session, if it was started here."""
         with self._lock:
@@ -157,46 +143,13 @@ class SparkEngine:
             self._spark = None
 
 
-# ---- what functions return -----------------------------------------------------------------------
-
-
-def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
-    """Tell which stream gets which frame; None is nothing."""
-    if result is None:
-        return {}
-    outputs = processor.outputs
-    if processor.out.is_one:
-        result = {next(iter(outputs)): result}
-    if not isinstance(result, Mapping) or not set(result) <= set(outputs):
-        raise TypeError(
-            f"a function with several outputs returns DataFrames by binding ({', '.join(outputs)}),"
-            f" not {sorted(result) if isinstance(result, Mapping) else type(result).__name__}"
-        )
-    found = {outputs[binding]: frame for binding, frame in result.items() if frame is not None}
-    for frame in found.values():
-        if not isinstance(frame, DataFrame):
-            raise TypeError(f"the function returns {type(frame).__name__}, not a DataFrame")
-    return {path: found[path] for path in outputs.values() if path in found}
-
-
-def tagger_of(work: Work, path: str, frame: DataFrame) -> Tagger:
-    """Say how the rows of a frame become messages."""
-    tagger = Tagger(work.evaluation, path, tuple(frame.columns))
-    complaint = tagger.complaint()
-    if complaint is not None:
-        raise EngineFailed(complaint)
-    return tagger
-
-
-def _offsets(work: Work) -> int:
-    return sum(one.to - one.start for one in work.step.ranges)
-
-
 def _complaints(one: Processor) -> Iterator[str]:
     """Say what of a processor does not work here."""
     kind = signatures.kind_of(one)
     if kind is Kind.DATAFRAME and one.is_alternatives and signatures.takes_binding(one.function):
         yield "a DataFrame of alternatives has a column stream, so no binding"
+    if one.stateful and (one.types or one.topics):
+        yield "a stateful processor has no types= or topics=; filter the DataFrame in its function"
     if one.role is Role.STREAM and kind is not Kind.DATAFRAME:
         complaint = unsendable(one.function)
         if complaint is not None:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -59,15 +59,18 @@ def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
     return Made(transactions=tokens, read=count, written=dict(written))
 
 
-def failed(error: Any) -> EngineFailed:
+def failed(error: Exception) -> EngineFailed:
     """Say in a line why Spark gave a job up."""
-    text = str(error)
-    if any(words in text for words in _DIED):
+    if any(told in str(error) for told in _DIED):
         return EngineFailed(
             "a worker died, and again when Spark tried it anew. That is no error of a message:"
             " look for what ends the process, such as memory"
         )
-    lines = [line.strip() for line in text.splitlines()]
+    return EngineFailed(f"Spark gave up: {words(error)}")
+
+
+def words(error: Exception) -> str:
+    """Find the line of Spark's many that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines()]
     raised = [line for line in lines if _RAISED.match(line)]
-    shown = raised[-1] if raised else next(filter(None, lines), type(error).__name__)
-    return EngineFailed(f"Spark gave up: {shown}")
+    return raised[-1] if raised else next(filter(None, lines), type(error).__name__)

@@ -1,0 +1,165 @@
+"""A stateful processor: a query of Structured Streaming, whose checkpoint is the only truth.
+
+The positions of its group on the server are a copy, for whoever asks how far it is.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.client.errors import ClientError
+from semel.model.offsets import parse_offset
+from semel.pipeline.evaluate import evaluation_of
+from semel.pipeline.executor import Running
+from semel.pipeline.gauges import State
+from semel.pipeline.problems import ProcessorStopped
+from semel.pipeline.spark_frames import outputs_of, tagger_of, without_function
+from semel.pipeline.spark_jobs import words
+from semel.pipeline.spark_reading import FRAME_NAMES
+from semel.pipeline.spark_tagging import TAGGED_DDL
+
+_PAUSE_SECONDS: Final = 0.25
+
+
+class QueryLoop:
+    """Runs the query of one processor until it has ended, or is told to stop."""
+
+    def __init__(self, spark: SparkSession, running: Running, checkpoints: str) -> None:
+        graph, processor = running.graph, running.processor
+        self.group = f"{graph.id}/{processor.id}"
+        self._spark = spark
+        self._running = running
+        self._url = running.client.transport.address.url
+        self._checkpoint = f"{checkpoints.rstrip('/')}/{graph.id}/{processor.id}"
+        self._noted = -1
+
+    def run(self) -> None:
+        """Go on until there is nothing more to come; a drain waits for those that feed it."""
+        running = self._running
+        while running.is_draining and not running.is_ending():
+            if running.stop.is_set:
+                return
+            running.stop.wait(_PAUSE_SECONDS)
+        try:
+            self._watch(self._start())
+        except StreamingQueryException as error:
+            raise ProcessorStopped(
+                running.processor.id,
+                f"its query ended: {words(error)}; after a restart it goes on with its checkpoint"
+                f" {self._checkpoint}",
+            ) from error
+
+    def _watch(self, query: StreamingQuery) -> None:
+        running = self._running
+        try:
+            while query.isActive and not running.stop.is_set:
+                running.stop.wait(_PAUSE_SECONDS)
+                self._note(query)
+            if not query.isActive:
+                query.awaitTermination()  # raises what it ended with
+                self._note(query)
+        finally:
+            query.stop()
+
+    def _start(self) -> StreamingQuery:
+        running = self._running
+        writer = (
+            self._tagged()
+            .writeStream.format("semel")
+            .queryName(self.group)
+            .option("url", self._url)
+            .option("txnAppId", self.group)
+            .option("createStream", "false")
+            .option("checkpointLocation", self._checkpoint)
+        )
+        if running.is_draining:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _tagged(self) -> DataFrame:
+        """Call the function once, on frames without an end; all outputs are one query."""
+        graph, processor = self._running.graph, self._running.processor
+        frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
+        function = processor.function
+        result = function(**frames) if processor.is_join else function(_united(frames))
+        evaluation = without_function(
+            evaluation_of(
+                graph.id,
+                processor,
+                strategy=graph.strategy_of(processor),
+                errors=graph.errors_of(processor),
+                hash="",
+            )
+        )
+        tagged = {
+            path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
+            for path, frame in outputs_of(processor, result).items()
+        }
+        return _united(tagged)
+
+    def _frame(self, path: str) -> DataFrame:
+        reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
+        frame = reader.load().withColumn("value", _text())
+        return frame.select(*FRAME_NAMES)
+
+    def _note(self, query: StreamingQuery) -> None:
+        """Tell how far it is, here and on the server."""
+        gauge = self._running.gauge
+        new = [one for one in query.recentProgress if one["batchId"] > self._noted]
+        if not new:
+            gauge.state = State.IDLE
+            return
+        gauge.state = State.RUNNING
+        last = new[-1]
+        self._noted = last["batchId"]
+        gauge.step = self._noted + 1
+        gauge.read += sum(one["numInputRows"] for one in new)
+        gauge.step_seconds = last["batchDuration"] / 1000
+        positions = _positions(last["sources"])
+        if positions:
+            self._copy(positions)
+
+    def _copy(self, positions: Mapping[str, int]) -> None:
+        client, gauge = self._running.client, self._running.gauge
+        try:
+            client.group(self.group).set(positions)
+            ends = {path: client.stream(path).head().next_offset for path in positions}
+        except ClientError:
+            return  # it is only a copy, and the next one comes
+        gauge.lag = sum(
+            max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
+        )
+
+
+def _united(frames: Mapping[str, DataFrame]) -> DataFrame:
+    first, *others = frames.values()
+    for other in others:
+        first = first.unionAll(other)
+    return first
+
+
+def _text() -> Any:
+    from pyspark.sql.functions import col  # noqa: PLC0415 - needs a session
+
+    return col("value").cast("string")
+
+
+def _positions(sources: Any) -> dict[str, int]:
+    """Read where the sources stand, as Spark reports it."""
+    found: dict[str, int] = {}
+    for source in sources:
+        told = source["endOffset"]
+        document = json.loads(told) if isinstance(told, str) else told
+        if isinstance(document, dict):
+            found.update(
+                {
+                    path: place["next"]
+                    for path, place in document.items()
+                    if isinstance(place, dict) and "next" in place
+                }
+            )
+    return found

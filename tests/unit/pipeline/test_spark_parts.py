@@ -1,0 +1,56 @@
+"""Ranges cut for tasks: nothing twice, nothing left out, in order."""
+
+from itertools import pairwise
+
+import pytest
+
+from semel.client.values import Message
+from semel.pipeline.delivery import Range
+from semel.pipeline.spark_parts import cut, cut_join
+
+
+def message(place: int) -> Message:
+    return Message(b"1", "application/json", place, place + 1)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("messages_min", [1, 4, 1000])
+def test_alternatives_are_cut_in_the_order_of_bindings_then_offsets(
+    tasks: int, messages_min: int
+) -> None:
+    ranges = [Range("a", "i", 5, 15), Range("b", "j", 0, 3), Range("c", "k", 2, 2)]
+    parts = cut({"y": "b", "x": "a", "z": "c"}, ranges, tasks, messages_min)
+    taken = [
+        (binding, offset)
+        for part in parts
+        for binding, one in part.ranges.items()
+        for offset in range(one.start, one.to)
+    ]
+    assert taken == [("y", n) for n in range(3)] + [("x", n) for n in range(5, 15)]
+    assert len(parts) <= min(tasks, 13) + 2
+    assert all(one.to > one.start for part in parts for one in part.ranges.values())
+
+
+def test_a_step_of_nothing_has_no_parts() -> None:
+    assert cut({"in": "a"}, [Range("a", "i", 5, 5)], 4, 1) == []
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 5, 100])
+def test_a_join_is_cut_by_messages_and_not_by_offsets(tasks: int) -> None:
+    places = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has holes
+    ranges = [Range("a", "i", 0, 5), Range("b", "j", 10, 30)]
+    found = {binding: [message(place) for place in there] for binding, there in places.items()}
+    parts = cut_join({"x": "a", "y": "b"}, ranges, found, tasks, 1)
+    assert len(parts) == min(tasks, 5)
+    pairs = []
+    for part in parts:
+        taken = [
+            [place for place in places[binding] if one.start <= place < one.to]
+            for binding, one in part.ranges.items()
+        ]
+        pairs += list(zip(*taken, strict=True))
+    assert pairs == list(zip(places["x"], places["y"], strict=True))
+    for binding in places:
+        edges = [(part.ranges[binding].start, part.ranges[binding].to) for part in parts]
+        assert all(before[1] == after[0] for before, after in pairwise(edges))
+        assert (edges[0][0], edges[-1][1]) == ((0, 5) if binding == "x" else (10, 30))
