@@ -1,0 +1,133 @@
+"""A graph in three stages on Spark, with two sinks, whose driver and server are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import psycopg
+import pytest
+from deltalake import DeltaTable
+
+from semel import local
+from semel.client.local_server import LocalServer
+from semel.pipeline.step import COMMITTED, PINNED, RAN
+from tests.spark.pipeline_child import is_bad
+from tests.spark.postgres import binaries, postgres
+
+MESSAGES_PER_LIFE: Final = 30
+ROOT: Final = Path(__file__).parents[2]
+# One life each: at which boundaries of which processors what is killed.
+LIVES: Final = [
+    [["fork", RAN, "server"], ["pair", COMMITTED, "server"], ["rows", RAN, "driver"]],
+    [["pair", PINNED, "server"], ["lake", RAN, "server"], ["pair", RAN, "driver"]],
+    [["rows", PINNED, "server"], ["mark", RAN, "server"], ["lake", COMMITTED, "driver"]],
+    [],
+]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str | None]:
+    """A PostgreSQL; where there is none its part is left out, and that is said."""
+    if binaries() is None:
+        print("PostgreSQL is not installed, its sink is left out: apt-get install postgresql")
+        yield None
+        return
+    with TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        with postgres(Path(home)) as variables:
+            names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname"}
+            found = " ".join(f"{names[name]}={value}" for name, value in variables.items())
+            with psycopg.connect(found, autocommit=True) as connection:
+                connection.execute("CREATE TABLE numbers (n bigint NOT NULL)")
+            yield found
+
+
+def live(server: LocalServer, job: dict[str, Any], log: Path) -> tuple[int, int]:
+    """Run a driver until it ends; how it ended, and how many servers were killed."""
+    killed = 0
+    with (
+        log.open("ab") as complaints,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.pipeline_child", json.dumps(job)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            start_new_session=True,
+        ) as program,
+    ):
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            for line in program.stdout:
+                words = json.loads(line)
+                if "kill" in words:
+                    killed += 1
+                    server.kill()
+                    program.stdin.write(b"\n")
+                    program.stdin.flush()
+                    server.restart()
+                else:
+                    assert words == {"stopped": {}}, log.read_text()[-5_000:]
+            return program.wait(), killed
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # its JVM dies with it
+
+
+def values(server: LocalServer, path: str) -> list[Any]:
+    return [message.value for message in server.stream(path).read()]
+
+
+# rows: C24, X14
+@pytest.mark.timeout(600)  # four drivers with a JVM each
+def test_every_message_is_once_on_every_leg_and_in_every_sink_whatever_is_killed(
+    java: str, database: str | None, tmp_path: Path
+) -> None:
+    del java
+    drivers = servers = 0
+    table = tmp_path / "table"
+    with local() as server:
+        for number, kills in enumerate(LIVES, start=1):
+            count = number * MESSAGES_PER_LIFE
+            wanted = [one for one in kills if database is not None or one[0] != "rows"]
+            code, killed = live(
+                server,
+                {
+                    "url": server.url,
+                    "limit": count,
+                    "database": database,
+                    "table": str(table),
+                    "kills": wanted,
+                },
+                tmp_path / "log",
+            )
+            assert code in (0, -signal.SIGKILL), (tmp_path / "log").read_text()[-5_000:]
+            drivers += code != 0
+            servers += killed
+        assert code == 0
+        assert drivers + servers >= 6
+        assert min(drivers, servers) >= 2
+        good = [n for n in range(count) if not is_bad(n)]
+        bad = [n for n in range(count) if is_bad(n)]
+        assert values(server, "numbers") == list(range(count))
+        assert values(server, "low") == good
+        assert values(server, "high") == [-n for n in good]
+        assert [error["inputs"][0]["value"] for error in values(server, "errors")] == bad
+        assert values(server, "pairs") == [[n, -n] for n in good]
+        marked = values(server, "marked")
+    assert [n for binding, n in marked if binding == "pairs"] == good
+    assert [n for binding, n in marked if binding == "errors"] == bad
+    assert DeltaTable(table).to_pyarrow_table().sort_by("n")["n"].to_pylist() == good
+    if database is not None:
+        with psycopg.connect(database) as connection:
+            assert [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY ctid")] == good
+            assert connection.execute("SELECT count(*) FROM numbers_staging").fetchone() == (0,)
+    print(f"{drivers} drivers and {servers} servers were killed; {count} messages, each once")
