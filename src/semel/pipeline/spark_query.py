@@ -67,6 +67,7 @@ class QueryLoop:
 
     def _start(self) -> StreamingQuery:
         running = self._running
+        _activate(self._spark)
         writer = (
             self._tagged()
             .writeStream.format("semel")
@@ -133,6 +134,12 @@ class QueryLoop:
         gauge.lag = sum(
             max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
         )
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make this the session of the thread: Spark looks for the sink's format in that one."""
+    jvm: Any = spark._jvm
+    jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _united(frames: Mapping[str, DataFrame]) -> DataFrame:

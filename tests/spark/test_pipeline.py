@@ -1,0 +1,322 @@
+"""Graphs on Spark: what only real jobs show."""
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from semel import Client
+from semel.cli.run import command as run_command
+from semel.pipeline import Delivery, Graph, GraphError, Runner
+from semel.pipeline.executor import Executor
+from semel.pipeline.local_engine import LocalEngine
+from semel.pipeline.spark_engine import SparkEngine
+from semel.pipeline.step import RAN
+from tests.spark.queries import values
+from tests.spec.process import PATIENCE_SECONDS, Server
+
+
+class SmallSteps(SparkEngine):
+    """Two tasks in each step."""
+
+    step_messages_max = 1_000
+    task_messages_min = 10
+
+
+class Killed(BaseException):
+    """A thread dies here, as if its process did."""
+
+
+class Place:
+    """A server, a session, and names nobody else uses."""
+
+    def __init__(self, server: Server, client: Client, spark: SparkSession) -> None:
+        self.url = server.url
+        self.client = client
+        self.spark = spark
+        self.id = f"g{uuid4().hex[:12]}"
+
+    def graph(self, **options: Any) -> Graph:
+        return Graph(self.id, url=self.url, **options)
+
+    def path(self, name: str) -> str:
+        return f"{self.id}-{name}"
+
+    def fill(self, name: str, *messages: Any) -> str:
+        stream = self.client.stream(self.path(name)).create("application/json", exist_ok=True)
+        if messages:
+            stream.append_many(messages)
+        return stream.path
+
+    def read(self, name: str) -> list[Any]:
+        return values(self.client, self.path(name))
+
+    def run(self, graph: Graph, executor: Executor | None = None, **options: Any) -> dict[str, str]:
+        """Run to the end; the processors that stopped, and why."""
+        engine = executor or SmallSteps()
+        with Runner(graph, available_now=True, executor=engine, **options) as runner:
+            assert runner.wait(4 * PATIENCE_SECONDS)
+        return runner.stopped
+
+
+@pytest.fixture
+def place(server: Server, client: Client, spark: SparkSession) -> Place:
+    return Place(server, client, spark)
+
+
+# ---- the same as in one process ------------------------------------------------------------------
+
+
+def zigzag(graph: Graph, path: Callable[[str], str]) -> None:
+    """A fork with errors, a join of streams that have holes, a batch, and alternatives."""
+
+    @graph.stream("fork", in_=path("in"), out={"a": path("a"), "b": path("b")}, types=["x", "y"])
+    def fork(message: dict[str, Any]) -> dict[str, Any]:
+        if message["n"] % 10 == 3:
+            raise ValueError(message["n"])
+        return {"a": message, "b": message["n"] if message["n"] % 2 else None}
+
+    @graph.stream("pair", in_={"x": path("in"), "y": path("gaps")}, out=path("pairs"))
+    def pair(x: dict[str, Any], y: int) -> list[Any]:
+        return [x["n"], y]
+
+    @graph.stream("batch", in_=path("a"), out=path("batches"))
+    def batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.filter(pa.compute.not_equal(rows.column("n"), 4))
+
+    @graph.stream("any", alts={"p": path("pairs"), "b": path("b")}, out=path("all"))
+    def either(message: Any, binding: str) -> Any:
+        return [binding, message]
+
+
+def test_both_engines_make_the_same(place: Place) -> None:
+    found: dict[str, dict[str, Any]] = {}
+    engines: dict[str, Executor] = {"local": LocalEngine(), "spark": SmallSteps()}
+    other = place.id
+    for name, engine in engines.items():
+        place.id = f"{other}-{name}"
+        place.fill("in", *[{"n": n, "type": "xyz"[n % 3]} for n in range(60)])
+        for n in range(0, 60, 4):  # aborted transactions leave holes
+            place.fill("gaps", *range(n, n + 4))
+            with place.client.transaction(producer_id=place.path("holes")) as txn:
+                txn.append(place.path("gaps"), "never seen")
+                txn.abort()
+        graph = place.graph(errors=place.path("errors"))
+        zigzag(graph, place.path)
+        assert place.run(graph, engine) == {}
+        found[name] = {one: place.read(one) for one in ("a", "b", "pairs", "batches")}
+        found[name]["errors"] = [
+            (one["inputs"][0]["offset"], one["cause"]) for one in place.read("errors")
+        ]
+        found[name]["all"] = Counter(map(str, place.read("all")))
+    assert found["spark"] == found["local"]
+    assert found["spark"]["pairs"] == [[n, n] for n in range(60)]
+    assert len(found["spark"]["errors"]) == 4
+
+
+def test_a_flaky_function_puts_each_message_on_exactly_one_leg(place: Place) -> None:
+    graph = place.graph(errors=place.path("errors"))
+
+    @graph.stream("flaky", in_=place.fill("in", *range(300)), out=place.path("out"))
+    def flaky(n: int) -> int:
+        if random.random() < 0.3:
+            raise ValueError(n)
+        return n
+
+    assert place.run(graph) == {}
+    out = place.read("out")
+    failed = [one["inputs"][0]["value"] for one in place.read("errors")]
+    assert sorted(out + failed) == list(range(300))
+    assert failed
+    assert out == sorted(out)
+
+
+# ---- what stops a processor ----------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place) -> None:
+    graph = place.graph(errors=place.path("errors"))
+    path = place.fill("in", *range(20))
+
+    @graph.stream("p", in_=path, out=place.path("out"))
+    def dying(n: int) -> int:
+        if n == 15:
+            os._exit(7)
+        return n
+
+    (reason,) = place.run(graph).values()
+    assert "a worker died" in reason
+    assert f"step 1 ({path} 0..20)" in reason
+    assert place.read("out") == []
+    mended = place.graph()
+    mended.stream("p", in_=path, out=place.path("out"))(lambda n: n)
+    place.fill("in", 20)
+    assert place.run(mended) == {}
+    assert place.read("out") == list(range(21))
+    assert place.read("errors") == []
+
+
+def test_a_message_that_fails_without_an_error_stream_stops_its_processor(place: Place) -> None:
+    graph = place.graph()
+    path = place.fill("in", *range(20))
+
+    @graph.stream("p", in_=path, out=place.path("out"))
+    def strict(n: int) -> int:
+        if n == 15:
+            raise LookupError("no fifteen")
+        return n
+
+    (reason,) = place.run(graph).values()
+    assert reason.startswith("LookupError: no fifteen; the message is ")
+    assert f"{path} at 0000000000000000_0000000000000015" in reason
+    assert place.read("out") == []
+
+
+def test_a_function_that_cannot_be_sent_is_refused_before_the_start(place: Place) -> None:
+    graph = place.graph()
+    lock = threading.Lock()
+
+    @graph.stream("p", in_=place.fill("in"), out=place.path("out"))
+    def locked(n: int) -> int:
+        with lock:
+            return n
+
+    with pytest.raises(GraphError, match="p: its function cannot be sent to Spark's workers"):
+        Runner(graph, executor=SmallSteps())
+
+
+# ---- functions of DataFrames ---------------------------------------------------------------------
+
+
+def test_frames_go_to_several_outputs_and_rows_with_an_error_to_the_error_stream(
+    place: Place,
+) -> None:
+    graph = place.graph(errors=place.path("errors"))
+    source = place.fill("in", *[{"n": n, "type": "ab"[n % 2]} for n in range(40)])
+
+    @graph.stream("split", in_=source, out={"x": place.path("x"), "y": place.path("y")}, types="a")
+    def split(df: DataFrame) -> dict[str, DataFrame]:
+        rows = df.select("stream", "offset", f.from_json("value", "n long").n.alias("n"))
+        bad = f.when(rows.n == 8, "it is eight")
+        return {"x": rows.withColumn("_error", bad), "y": rows.select((rows.n * 2).alias("twice"))}
+
+    assert place.run(graph) == {}
+    even = range(0, 40, 2)
+    assert place.read("x") == [{"n": n} for n in even if n != 8]
+    assert place.read("y") == [{"twice": 2 * n} for n in even]
+    (error,) = place.read("errors")
+    assert error["cause"] == {"class": "_error", "message": "it is eight"}
+    assert error["inputs"][0]["offset"].endswith("08")
+    assert error["inputs"][0]["value"] == {"n": 8}
+
+
+def test_a_function_of_frames_that_fails_stops_its_processor(place: Place) -> None:
+    graph = place.graph(errors=place.path("errors"))
+    path = place.fill("in", *range(5))
+
+    @graph.stream("p", in_=path, out=place.path("out"))
+    def failing(df: DataFrame) -> DataFrame:
+        raise ValueError(f"{df.count()} are too many")
+
+    (reason,) = place.run(graph).values()
+    assert "the function raised ValueError: 5 are too many" in reason
+    assert f"({path} 0..5)" in reason
+    assert place.read("errors") == []
+
+
+def test_a_join_of_frames_is_given_each_input(place: Place) -> None:
+    graph = place.graph()
+    inputs = {"x": place.fill("x", *range(9)), "y": place.fill("y", *range(3))}
+
+    @graph.stream("join", in_=inputs, out=place.path("out"))
+    def join(x: DataFrame, y: DataFrame) -> DataFrame:
+        both = x.join(y, "value").select("value", x["offset"])
+        return both.coalesce(1).sortWithinPartitions("offset").select("value")
+
+    assert place.run(graph) == {}
+    assert place.read("out") == [0, 1, 2]
+
+
+def test_a_sink_is_given_a_frame_and_the_same_hash_again_after_a_death(place: Place) -> None:
+    graph = place.graph()
+    told: list[tuple[int, int, str]] = []
+
+    @graph.sink("s", in_=place.fill("in", *range(30)))
+    def store(df, delivery: Delivery) -> None:  # type: ignore[no-untyped-def]
+        told.append((df.count(), delivery.number, delivery.hash))
+
+    def dies(processor: str, boundary: str) -> None:
+        if boundary == RAN:
+            raise Killed(processor)
+
+    place.run(graph, at=dies)
+    place.fill("in", 30)
+    assert place.run(graph) == {}
+    assert [one[:2] for one in told] == [(30, 1), (30, 1), (1, 2)]
+    assert told[0] == told[1]
+
+
+# ---- stateful ------------------------------------------------------------------------------------
+
+
+def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
+    place: Place, tmp_path: Path
+) -> None:
+    graph = place.graph()
+
+    @graph.stream("first", in_=place.fill("in", 1, 2, 2, 3), out=place.path("mid"))
+    def same(n: int) -> int:
+        return n
+
+    @graph.stream("once", in_=place.path("mid"), out=place.path("out"), stateful=True)
+    def once(df: DataFrame) -> DataFrame:
+        return df.select("value").dropDuplicates(["value"])
+
+    engine = SmallSteps(checkpoints=str(tmp_path))
+    assert place.run(graph, engine) == {}
+    assert sorted(place.read("out")) == [1, 2, 3]
+    place.fill("in", 3, 4, 1)
+    assert place.run(graph, engine) == {}
+    assert sorted(place.read("out")) == [1, 2, 3, 4]
+    stands = place.client.group(f"{place.id}/once").offsets()[place.path("mid")]
+    assert stands == place.client.stream(place.path("mid")).head().next_offset
+    with pytest.raises(GraphError, match="say where with --checkpoints"):
+        Runner(graph, executor=SmallSteps())
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+FILE = """
+from semel.pipeline import Graph
+
+FACTOR = 3
+graph = Graph({id!r})
+
+def tripled(n):
+    return FACTOR * n
+
+@graph.stream("p", in_={source!r}, out={out!r})
+def p(n):
+    return tripled(n)
+"""
+
+
+def test_semel_run_sends_what_the_file_defines_to_the_workers(place: Place, tmp_path: Path) -> None:
+    source = place.fill("in", *range(30))
+    file = tmp_path / "of_their_own.py"
+    file.write_text(FILE.format(id=place.id, source=source, out=place.path("out")))
+    arguments = [str(file), "--url", place.url, "--engine", "spark", "--available-now", "--json"]
+    done = CliRunner().invoke(run_command, arguments, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert '"processor":"p"' in done.output.replace(" ", "")
+    assert place.read("out") == [3 * n for n in range(30)]
