@@ -80,6 +80,8 @@ def test_every_benchmark_measures_something(folder: Path) -> None:
     assert all(found[key] > 0 for key in POSITIVE)
     assert found["sse", "not delivered"] == 0
     assert report["quick"] is True
+    on_spark = found.get(("pipeline", "messages, spark"), 0) > 0
+    assert on_spark or any("Spark does not start" in line for line in report["skipped"])
 
 
 # rows: D35

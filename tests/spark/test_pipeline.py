@@ -182,6 +182,23 @@ def test_a_message_that_fails_without_an_error_stream_stops_its_processor(place:
     assert place.read("out") == []
 
 
+@pytest.mark.parametrize("role", ["stream", "sink"])
+def test_messages_that_are_trimmed_before_they_are_read_stop_the_processor(
+    place: Place, role: str
+) -> None:
+    graph = place.graph()
+    path = place.fill("in", *range(20))
+    if role == "stream":
+        graph.stream("p", in_=path, out=place.path("out"))(lambda n: n)
+    else:
+        graph.sink("p", in_=path)(lambda df, delivery: df.count())
+    place.client.group(f"{place.id}/p").set({path: 5})
+    place.client.stream(path).trim(before="0000000000000000_0000000000000010")
+    (reason,) = place.run(graph).values()
+    assert "offsets 5 to 9 were not read yet" in reason
+    assert f"({path} 5..20)" in reason
+
+
 def test_a_function_that_cannot_be_sent_is_refused_before_the_start(place: Place) -> None:
     graph = place.graph()
     lock = threading.Lock()

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from semel.client.client import Client
 from semel.client.sync_driver import Stop
+from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline import signatures
 from semel.pipeline.committing import Commits
 from semel.pipeline.evaluate import Call
@@ -17,7 +18,7 @@ from semel.pipeline.local_engine import deliver
 from semel.pipeline.processors import Kind, Processor, Role
 from semel.pipeline.sink_committing import SinkCommitter
 from semel.pipeline.spark_frames import frames_of, offsets_of, run_frames
-from semel.pipeline.spark_jobs import made_of, numbered, run_job
+from semel.pipeline.spark_jobs import lost, made_of, numbered, run_job
 from semel.pipeline.spark_parts import Part, cut, cut_join
 from semel.pipeline.spark_query import QueryLoop
 from semel.pipeline.spark_reading import pages, seen
@@ -26,8 +27,10 @@ from semel.pipeline.spark_tasks import EvaluateTask, Target
 from semel.spark.java import JavaMissing
 from semel.spark.pythons import WrongPython
 from semel.spark.sessions import session
+from semel.spark.troubles import DataLossError
 
 _ON_DRIVER: Final = (Kind.MESSAGE, Kind.ARROW)
+_TASKS_MAX: Final = TXN_LIST_MAX // 2
 _CONF: Final = {"spark.scheduler.mode": "FAIR"}  # no processor waits for the job of another
 
 
@@ -101,7 +104,8 @@ class SparkEngine:
 
     def _parts(self, work: Work) -> list[Part]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        tasks = self._session().sparkContext.defaultParallelism
+        # A task is a transaction, and a commit takes so many.
+        tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not Kind.DATAFRAME:
             return cut_join(inputs, ranges, work.messages(), tasks, self.task_messages_min)
         return cut(inputs, ranges, tasks, self.task_messages_min)
@@ -112,7 +116,10 @@ class SparkEngine:
     def _deliver(self, work: Work, kind: Kind) -> Made:
         """Give a sink its messages: DataFrames, or what it is annotated for, on the driver."""
         if kind in _ON_DRIVER:
-            calls = self._calls(work)
+            try:
+                calls = self._calls(work)
+            except DataLossError as error:
+                raise lost(str(error)) from error
             deliver(work, calls)
             return Made(read=sum(map(len, calls)))
         frames = frames_of(self._session(), work, self._parts(work))

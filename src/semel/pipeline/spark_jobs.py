@@ -42,7 +42,7 @@ def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
     """Gather what tasks have staged, in order; raises what they could not do."""
     for one in outcomes:
         if one.lost is not None:
-            raise EngineFailed(f"{one.lost}; `semel groups set` moves its group to what is left")
+            raise lost(one.lost)
         if one.poison is not None:
             found = one.poison
             seen = [Seen(binding, stream, offset, b"") for binding, stream, offset in found.inputs]
@@ -57,6 +57,11 @@ def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
         written.update(one.written)
     count = sum(one.read for one in outcomes) if read is None else read
     return Made(transactions=tokens, read=count, written=dict(written))
+
+
+def lost(told: str) -> EngineFailed:
+    """Say what to do about messages that are not there any more."""
+    return EngineFailed(f"{told.partition(';')[0]}; `semel groups set` moves its group on")
 
 
 def failed(error: Exception) -> EngineFailed:
