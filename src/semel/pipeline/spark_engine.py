@@ -18,7 +18,7 @@ from semel.pipeline.local_engine import deliver
 from semel.pipeline.processors import Kind, Processor, Role
 from semel.pipeline.sink_committing import SinkCommitter
 from semel.pipeline.spark_frames import frames_of, offsets_of, run_frames
-from semel.pipeline.spark_jobs import lost, made_of, numbered, run_job
+from semel.pipeline.spark_jobs import calling, lost, made_of, numbered, run_job
 from semel.pipeline.spark_parts import Part, cut, cut_join
 from semel.pipeline.spark_query import QueryLoop
 from semel.pipeline.spark_reading import pages, seen
@@ -124,7 +124,8 @@ class SparkEngine:
             return Made(read=sum(map(len, calls)))
         frames = frames_of(self._session(), work, self._parts(work))
         is_one = work.processor.in_.is_one
-        work.processor.function(next(iter(frames.values())) if is_one else frames, work.delivery)
+        given = next(iter(frames.values())) if is_one else frames
+        calling(lambda: work.processor.function(given, work.delivery))
         return Made(read=offsets_of(work))
 
     def _calls(self, work: Work) -> list[Call]:

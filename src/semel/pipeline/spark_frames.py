@@ -10,7 +10,7 @@ from semel.pipeline.evaluate import Evaluation
 from semel.pipeline.executor import Made, Work
 from semel.pipeline.problems import EngineFailed
 from semel.pipeline.processors import Processor
-from semel.pipeline.spark_jobs import made_of, numbered, run_job
+from semel.pipeline.spark_jobs import calling, made_of, numbered, run_job
 from semel.pipeline.spark_parts import Part
 from semel.pipeline.spark_reading import FRAME
 from semel.pipeline.spark_tagging import Tagger
@@ -32,12 +32,13 @@ def run_frames(work: Work, frames: Mapping[str, DataFrame], target: Target) -> M
     """Call the function, and stage what it returns: a job for each output."""
     function = work.processor.function
     if work.processor.is_join:
-        result = function(**frames)
+        result = calling(lambda: function(**frames))
     else:
         first, *others = frames.values()
         for other in others:
             first = first.unionAll(other)
-        result = function(first)
+        united = first
+        result = calling(lambda: function(united))
     evaluation = without_function(work.evaluation)
     outcomes = []
     for path, frame in outputs_of(work.processor, result).items():

@@ -1,12 +1,13 @@
 """Jobs on the driver: one row per task goes out, one outcome per task comes back."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.model.limits import TXN_LIST_MAX
@@ -17,10 +18,8 @@ from semel.pipeline.spark_tasks import TOLD_DDL, Outcome
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _outcome: Final = msgspec.json.Decoder(Outcome)
-# A line of a traceback that begins with the name of an exception, and how a died worker is told.
-_RAISED: Final = re.compile(
-    r"^(?:[\w.]+\.)?([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|\w+)): .*$"
-)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+# How Spark words that a process is gone.
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
 
 
@@ -33,7 +32,7 @@ def run_job(frame: DataFrame, task: Task) -> list[Outcome]:
     """Run a task on every partition; their outcomes in the order of the partitions."""
     try:
         rows = frame.mapInArrow(task, TOLD_DDL).collect()
-    except Exception as error:
+    except (PySparkException, Py4JError) as error:
         raise failed(error) from error
     return sorted([_outcome.decode(row.told) for row in rows], key=lambda one: one.part)
 
@@ -59,6 +58,14 @@ def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
     return Made(transactions=tokens, read=count, written=dict(written))
 
 
+def calling(call: Callable[[], Any]) -> Any:
+    """Call a function of the user's; what a job that it runs ends with is told in a line."""
+    try:
+        return call()
+    except (PySparkException, Py4JError) as error:
+        raise failed(error) from error
+
+
 def lost(told: str) -> EngineFailed:
     """Say what to do about messages that are not there any more."""
     return EngineFailed(f"{told.partition(';')[0]}; `semel groups set` moves its group on")
@@ -76,6 +83,10 @@ def failed(error: Exception) -> EngineFailed:
 
 def words(error: Exception) -> str:
     """Find the line of Spark's many that says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    return raised[-1] if raised else next(filter(None, lines), type(error).__name__)
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if _TRACEBACK in lines:  # what the last one ends with stands behind its indented lines
+        last = len(lines) - lines[::-1].index(_TRACEBACK)
+        lines = [line for line in lines[last:] if not line[0].isspace()]
+    elif len(lines) > 1 and lines[1].startswith(": "):
+        lines = lines[1:]  # the first one only says which call it was
+    return lines[0].removeprefix(": ") if lines else type(error).__name__

@@ -1,0 +1,47 @@
+"""What Spark says at length, in a line."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from semel.pipeline.spark_jobs import failed, words
+
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise ValueError
+ValueError
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "x.py", line 8, in boom
+    raise Odd("it is: bad")
+shop.Odd: it is: bad
+second line
+
+== Progress ==
+"""
+JAVA = """An error occurred while calling o103.collectToPython.
+: org.apache.spark.SparkException: Job aborted: no room
+\tat org.apache.spark.Somewhere
+"""
+DIED = JAVA.replace("no room", "Python worker exited unexpectedly (crashed). Consider")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (WORKER, "shop.Odd: it is: bad"),
+        (JAVA, "org.apache.spark.SparkException: Job aborted: no room"),
+        ("[CAST] no number\n== SQL ==\n", "[CAST] no number"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_line_that_matters_is_found(text: str, wanted: str) -> None:
+    assert words(RuntimeError(text)) == wanted
+    assert str(failed(RuntimeError(text))) == f"Spark gave up: {wanted}"
+
+
+def test_a_worker_that_died_is_told_as_such() -> None:
+    assert "a worker died" in str(failed(RuntimeError(DIED)))
