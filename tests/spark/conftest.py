@@ -6,6 +6,8 @@ They run in one process, one after another: `make test` gives them a step of the
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 from semel import Client
 from semel.spark.java import JavaMissing, ensure_java
 from semel.spark.sessions import session
+from tests.spark.postgres import binaries, postgres
 from tests.spec.process import Server, Stream, sound_server
 
 
@@ -65,3 +68,17 @@ def stream(server: Server) -> Stream:
 def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as it:
         yield it
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str | None]:
+    """A PostgreSQL for all tests, as a connection string; None where there is none, and said so."""
+    if binaries() is None:
+        print("PostgreSQL is not installed, what needs it is left out: apt-get install postgresql")
+        yield None
+        return
+    names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname"}
+    with TemporaryDirectory() as home:
+        Path(home).chmod(0o711)  # as root the server runs as another user
+        with postgres(Path(home)) as variables:
+            yield " ".join(f"{names[name]}={value}" for name, value in variables.items())

@@ -4,20 +4,22 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from semel import Client
 from semel.cli.run import command as run_command
-from semel.pipeline import Delivery, Graph, GraphError, Runner
+from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres
 from semel.pipeline.executor import Executor
 from semel.pipeline.local_engine import LocalEngine
 from semel.pipeline.spark_engine import SparkEngine
@@ -161,7 +163,7 @@ def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place
     mended = place.graph()
     mended.stream("p", in_=path, out=place.path("out"))(lambda n: n)
     place.fill("in", 20)
-    assert place.run(mended) == {}
+    assert place.run(mended, LocalEngine()) == {}  # the engines take steps over from each other
     assert place.read("out") == list(range(21))
     assert place.read("errors") == []
 
@@ -281,6 +283,51 @@ def test_a_sink_is_given_a_frame_and_the_same_hash_again_after_a_death(place: Pl
     assert place.run(graph) == {}
     assert [one[:2] for one in told] == [(30, 1), (30, 1), (1, 2)]
     assert told[0] == told[1]
+
+
+class FailOnce:
+    """Fails the first attempt of each task behind its rows."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches
+        if context.attemptNumber() == 0:
+            raise RuntimeError("lost on purpose")
+
+
+# rows: C13
+def test_postgres_has_every_row_once_whatever_is_tried_again(
+    place: Place, database: str | None
+) -> None:
+    if database is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    graph = place.graph()
+    stored: list[bool] = []
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        connection.execute(
+            "CREATE TABLE shop.orders (serial bigserial, n int NOT NULL, who jsonb, at timestamptz,"
+            " tags text[])"
+        )
+        path = place.fill("in", *[{"n": n, "who": {"a": n}, "tags": ["x"]} for n in range(30)])
+
+        @graph.sink("rows", in_=path)
+        def rows(df: DataFrame, delivery: Delivery) -> None:
+            columns = "n int, who struct<a: int>, at timestamp, tags array<string>"
+            typed = df.select(f.from_json("value", columns).alias("order")).select("order.*")
+            flaky = typed.mapInArrow(FailOnce(), typed.schema)
+            done = postgres.write(flaky, delivery, to=database, table="shop.orders")
+            stored.append(done)
+
+        for _ in range(2):
+            place.client.group(f"{place.id}/rows").set({path: 0})  # as if it was not committed
+            assert place.run(graph) == {}
+        found = connection.execute("SELECT n, who, at, tags FROM shop.orders ORDER BY serial")
+        assert found.fetchall() == [(n, {"a": n}, None, ["x"]) for n in range(30)]
+        left = connection.execute("SELECT count(*) FROM shop.orders_staging").fetchone()
+    assert left == (0,)
+    assert stored == [True, False]
 
 
 # ---- stateful ------------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psycopg
@@ -19,7 +17,6 @@ from semel import local
 from semel.client.local_server import LocalServer
 from semel.pipeline.step import COMMITTED, PINNED, RAN
 from tests.spark.pipeline_child import is_bad
-from tests.spark.postgres import binaries, postgres
 
 MESSAGES_PER_LIFE: Final = 30
 ROOT: Final = Path(__file__).parents[2]
@@ -30,23 +27,6 @@ LIVES: Final = [
     [["rows", PINNED, "server"], ["mark", RAN, "server"], ["lake", COMMITTED, "driver"]],
     [],
 ]
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[str | None]:
-    """A PostgreSQL; where there is none its part is left out, and that is said."""
-    if binaries() is None:
-        print("PostgreSQL is not installed, its sink is left out: apt-get install postgresql")
-        yield None
-        return
-    with TemporaryDirectory() as home:
-        Path(home).chmod(0o755)
-        with postgres(Path(home)) as variables:
-            names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname"}
-            found = " ".join(f"{names[name]}={value}" for name, value in variables.items())
-            with psycopg.connect(found, autocommit=True) as connection:
-                connection.execute("CREATE TABLE numbers (n bigint NOT NULL)")
-            yield found
 
 
 def live(server: LocalServer, job: dict[str, Any], log: Path) -> tuple[int, int]:
@@ -94,6 +74,9 @@ def test_every_message_is_once_on_every_leg_and_in_every_sink_whatever_is_killed
     del java
     drivers = servers = 0
     table = tmp_path / "table"
+    if database is not None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("CREATE TABLE numbers (n bigint NOT NULL)")
     with local() as server:
         for number, kills in enumerate(LIVES, start=1):
             count = number * MESSAGES_PER_LIFE

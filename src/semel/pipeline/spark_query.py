@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,7 +16,7 @@ from semel.model.offsets import parse_offset
 from semel.pipeline.evaluate import evaluation_of
 from semel.pipeline.executor import Running
 from semel.pipeline.gauges import State
-from semel.pipeline.problems import ProcessorStopped
+from semel.pipeline.problems import EngineFailed, ProcessorStopped
 from semel.pipeline.spark_frames import outputs_of, tagger_of, without_function
 from semel.pipeline.spark_jobs import words
 from semel.pipeline.spark_reading import FRAME_NAMES
@@ -46,7 +46,7 @@ class QueryLoop:
             running.stop.wait(_PAUSE_SECONDS)
         try:
             self._watch(self._start())
-        except StreamingQueryException as error:
+        except (PySparkException, EngineFailed) as error:
             raise ProcessorStopped(
                 running.processor.id,
                 f"its query ended: {words(error)}; after a restart it goes on with its checkpoint"
