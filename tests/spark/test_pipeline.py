@@ -285,6 +285,26 @@ def test_a_sink_is_given_a_frame_and_the_same_hash_again_after_a_death(place: Pl
     assert told[0] == told[1]
 
 
+def test_a_sink_of_several_inputs_is_given_them_by_binding(place: Place) -> None:
+    graph = place.graph()
+    x, y, empty = place.fill("x", 1, 2, 3), place.fill("y", 4, 5, 6), place.fill("empty")
+    told: dict[str, Any] = {}
+
+    @graph.sink("lists", in_={"x": x, "y": y})
+    def lists(found: list, delivery: Delivery) -> None:  # type: ignore[type-arg]
+        del delivery
+        told["lists"] = found
+
+    @graph.sink("frames", alts={"x": x, "none": empty})
+    def frames(found: DataFrame, delivery: Delivery) -> None:
+        del delivery
+        told["frames"] = {name: [row.value for row in df.collect()] for name, df in found.items()}  # type: ignore[operator]
+
+    assert place.run(graph) == {}
+    assert told["lists"] == {"x": [1, 2, 3], "y": [4, 5, 6]}
+    assert told["frames"] == {"x": ["1", "2", "3"], "none": []}
+
+
 class FailOnce:
     """Fails the first attempt of each task behind its rows."""
 

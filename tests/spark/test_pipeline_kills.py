@@ -23,8 +23,8 @@ ROOT: Final = Path(__file__).parents[2]
 # One life each: at which boundaries of which processors what is killed.
 LIVES: Final = [
     [["fork", RAN, "server"], ["pair", COMMITTED, "server"], ["rows", RAN, "driver"]],
-    [["pair", PINNED, "server"], ["lake", RAN, "server"], ["pair", RAN, "driver"]],
-    [["rows", PINNED, "server"], ["mark", RAN, "server"], ["lake", COMMITTED, "driver"]],
+    [["pair", PINNED, "server"], ["rows", PINNED, "server"], ["lake", RAN, "driver"]],
+    [["mark", RAN, "server"], ["lake", PINNED, "server"], ["pair", RAN, "driver"]],
     [],
 ]
 

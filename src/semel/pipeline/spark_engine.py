@@ -18,7 +18,7 @@ from semel.pipeline.local_engine import deliver
 from semel.pipeline.processors import Kind, Processor, Role
 from semel.pipeline.sink_committing import SinkCommitter
 from semel.pipeline.spark_frames import frames_of, offsets_of, run_frames
-from semel.pipeline.spark_jobs import calling, lost, made_of, numbered, run_job
+from semel.pipeline.spark_jobs import calling, lost, made_of, numbered, run_job, words
 from semel.pipeline.spark_parts import Part, cut, cut_join
 from semel.pipeline.spark_query import QueryLoop
 from semel.pipeline.spark_reading import pages, seen
@@ -72,6 +72,8 @@ class SparkEngine:
                 self._session()
             except (JavaMissing, WrongPython) as error:
                 found.append(str(error))
+            except Exception as error:  # noqa: BLE001 - Spark has many ways to fail
+                found.append(f"Spark does not start: {words(error)}; is the master right?")
         return found
 
     def _session(self) -> SparkSession:
