@@ -160,3 +160,20 @@ def test_a_position_that_somebody_moved_refuses_the_step(server: LocalServer, na
         with pytest.raises(PositionConflict):
             committer.commit(STEP, {path: [b"9"]}, moves)
     assert values(server, path) == list(range(8))
+
+
+def test_a_stream_that_is_made_anew_within_a_step_is_read_from_its_beginning(
+    server: LocalServer, name: str
+) -> None:
+    graph, stream = copy(server, name), server.stream(f"{name}-in")
+
+    def at(processor: str, boundary: str) -> None:
+        if boundary == RAN:
+            assert processor == "p"
+            stream.delete()
+            stream.create("application/json").append_many([8, 9, 10, 11])
+
+    (reason,) = live(graph, at).values()
+    assert "start again" in reason
+    assert live(graph) == {}
+    assert values(server, f"{name}-out") == [8, 9, 10, 11]

@@ -24,6 +24,7 @@ from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
 from semel.client.values import Message
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
+from semel.pipeline.committing import Moving
 from semel.pipeline.delivery import Range, Step, step_of
 from semel.pipeline.evaluate import Poisoned
 from semel.pipeline.executor import Executor, Made, Work
@@ -176,8 +177,13 @@ class StepLoop:
         self._at(PINNED)
         begun = time.perf_counter()
         self._number = step.number
-        moves = {
-            self.group: {one.stream: (one.start, one.to) for one in step.ranges if _moves(one)}
+        # With the incarnation: in a stream made anew meanwhile nothing must be skipped.
+        moves: Moving = {
+            self.group: {
+                one.stream: (one.start, one.to, one.incarnation)
+                for one in step.ranges
+                if _moves(one)
+            }
         }
         if self._is_at_most_once:
             self._commit(step, Made(), moves, trace.TAKEN, begun)
@@ -212,7 +218,7 @@ class StepLoop:
         self,
         step: Step,
         made: Made,
-        moves: Mapping[str, Mapping[str, tuple[int, int]]],
+        moves: Moving,
         outcome: str,
         begun: float,
     ) -> CommitResult:
