@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.client.errors import ClientError
@@ -104,7 +104,7 @@ class QueryLoop:
 
     def _frame(self, path: str) -> DataFrame:
         reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
-        frame = reader.load().withColumn("value", _text())
+        frame = reader.load().withColumn("value", functions.col("value").cast("string"))
         return frame.select(*FRAME_NAMES)
 
     def _note(self, query: StreamingQuery) -> None:
@@ -147,12 +147,6 @@ def _united(frames: Mapping[str, DataFrame]) -> DataFrame:
     for other in others:
         first = first.unionAll(other)
     return first
-
-
-def _text() -> Any:
-    from pyspark.sql.functions import col  # noqa: PLC0415 - needs a session
-
-    return col("value").cast("string")
 
 
 def _positions(sources: Any) -> dict[str, int]:
