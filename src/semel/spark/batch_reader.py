@@ -10,8 +10,8 @@ from semel.spark.columns import columns_for
 from semel.spark.look import End, Look
 from semel.spark.offsets import LATEST, LATEST_NUMBER
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.pages import read_slice
-from semel.spark.slices import Slice, Span, cut
+from semel.spark.pages import read_portion
+from semel.spark.slices import Portion, Span, cut
 from semel.spark.telling import told, told_rows
 
 
@@ -40,9 +40,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads."""
-        if not isinstance(partition, Slice):
+        if not isinstance(partition, Portion):
             return iter(())  # Spark runs one empty task for an empty read
-        return told_rows(read_slice(self._options, self._columns, partition))
+        return told_rows(read_portion(self._options, self._columns, partition))
 
     def _end(self, stream: str, end: End) -> int:
         wanted = (self._options.ends or LATEST).of(stream)

@@ -14,9 +14,17 @@ from semel.spark.columns import Columns
 from semel.spark.doors import client_for
 from semel.spark.frames_arrow import rows_of
 from semel.spark.options import SourceOptions
-from semel.spark.slices import Slice
+from semel.spark.slices import Portion, Slice
 
 _AHEAD: Final = 1  # pages; more only fill the memory
+
+
+def read_portion(
+    options: SourceOptions, columns: Columns, portion: Portion
+) -> Iterator[pa.RecordBatch]:
+    """Read the slices of a task, one after another."""
+    for part in portion.slices:
+        yield from read_slice(options, columns, part)
 
 
 def read_slice(options: SourceOptions, columns: Columns, part: Slice) -> Iterator[pa.RecordBatch]:

@@ -18,9 +18,9 @@ from semel.spark.columns import columns_for
 from semel.spark.look import End, Look
 from semel.spark.offsets import PIN, Position, from_document, is_pin, to_document
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.pages import read_slice
+from semel.spark.pages import read_portion
 from semel.spark.progress import limited, next_positions
-from semel.spark.slices import Slice, Span, cut
+from semel.spark.slices import Portion, Span, cut
 from semel.spark.telling import told, told_rows
 from semel.spark.troubles import StreamMissing, deleted
 
@@ -114,9 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads."""
-        if not isinstance(partition, Slice):
+        if not isinstance(partition, Portion):
             return iter(())  # Spark runs one empty task for an empty batch
-        return told_rows(read_slice(self._options, self._columns, partition))
+        return told_rows(read_portion(self._options, self._columns, partition))
 
     # ---- looking ---------------------------------------------------------------------------------
 

@@ -5,16 +5,30 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.slices import OFFSETS_MAX, OFFSETS_MIN, Span, cut
+from semel.spark.slices import OFFSETS_MAX, OFFSETS_MIN, Portion, Slice, Span, cut
 
 
-def test_a_small_batch_is_one_slice_for_each_stream() -> None:
-    slices = cut({"b": Span("j", 5, 9), "a": Span("i", 0, 3)}, 1)
-    assert [(each.stream, each.span) for each in slices] == [
-        ("a", Span("i", 0, 3)),
-        ("b", Span("j", 5, 9)),
+def slices_of(portions: list[Portion]) -> list[Slice]:
+    return [one for portion in portions for one in portion.slices]
+
+
+def test_a_small_batch_has_about_as_many_portions_as_there_are_cores() -> None:
+    spans = {"b": Span("j", 5, 9), "a": Span("i", 0, 3), "c": Span("k", 0, 1)}
+    portions = cut(spans, 1, cores=2)
+    assert [repr(portion) for portion in portions] == [
+        "Portion(a 0-3)",
+        "Portion(b 5-9)",
+        "Portion(c 0-1)",
     ]
-    assert repr(slices[0]) == "Slice('a', 0, 3)"
+    assert [repr(portion) for portion in cut(spans, 1, cores=1)] == ["Portion(a 0-3, b 5-9, c 0-1)"]
+
+
+def test_many_small_streams_are_a_few_portions() -> None:
+    spans = {f"s{number:04}": Span("i", 0, 1) for number in range(3000)}
+    portions = cut(spans, 1, cores=4)
+    assert [len(portion.slices) for portion in portions] == [750] * 4
+    assert [one.stream for one in slices_of(portions)] == sorted(spans)
+    assert len(cut(spans, 100, cores=4)) == 100
 
 
 def test_a_large_batch_is_cut_so_that_every_core_has_something_to_do() -> None:
@@ -32,7 +46,7 @@ def test_nothing_to_read_is_no_slice() -> None:
 
 
 def test_only_the_first_slice_of_an_open_span_may_begin_later() -> None:
-    slices = cut({"a": Span("i", 0, 10, is_open=True)}, 2)
+    slices = slices_of(cut({"a": Span("i", 0, 10, is_open=True)}, 2, cores=2))
     assert [each.span.is_open for each in slices] == [True, False]
 
 
@@ -46,7 +60,8 @@ def test_slices_cover_every_offset_once_and_in_order(
     ranges: dict[str, tuple[int, int]], min_partitions: int
 ) -> None:
     spans = {stream: Span("i", begin, begin + size) for stream, (begin, size) in ranges.items()}
-    slices = cut(spans, min_partitions)
+    portions = cut(spans, min_partitions)
+    slices = slices_of(portions)
     for stream, span in spans.items():
         mine = [each.span for each in slices if each.stream == stream]
         assert all(before.end == after.begin for before, after in pairwise(mine))
@@ -54,4 +69,5 @@ def test_slices_cover_every_offset_once_and_in_order(
         if span.begin < span.end:
             assert (mine[0].begin, mine[-1].end) == (span.begin, span.end)
     total = sum(span.end - span.begin for span in spans.values())
-    assert len(slices) >= min(min_partitions, total)
+    assert len(portions) >= min(min_partitions, total)
+    assert all(portion.slices for portion in portions)
