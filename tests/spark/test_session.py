@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from semel import Client
 from semel.spark import session
 from tests.spark.programs import run_program
+from tests.spec.process import Server, Stream
 from tests.unit.spark.fake_java import write_java
 
 
@@ -23,6 +26,26 @@ def test_the_session_that_runs_is_returned_and_changed_where_it_can_be(
     assert session(ui_enabled=False) is spark
     with pytest.raises(ValueError, match=r"spark\.ui\.enabled cannot change .*; stop\(\) it first"):
         session(ui_enabled=True)
+
+
+def test_a_thread_that_asks_for_the_session_may_write_with_it(
+    spark: SparkSession, server: Server, stream: Stream, tmp_path: Path
+) -> None:
+    def copy(path: str) -> None:
+        rows = session().readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+        (
+            rows.selectExpr("cast(value as string) as value")
+            .writeStream.format("semel")
+            .options(url=server.url, stream=path, checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+            .awaitTermination()
+        )
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(copy, stream.path).result()
+    with Client(server.url) as client:
+        assert sorted(message.value for message in client.stream(stream.path).read()) == [0, 1, 2]
 
 
 def test_the_session_listens_on_loopback_and_counts_in_utc(spark: SparkSession) -> None:

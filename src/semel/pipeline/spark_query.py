@@ -21,6 +21,7 @@ from semel.pipeline.spark_frames import outputs_of, tagger_of, without_function
 from semel.pipeline.spark_jobs import words
 from semel.pipeline.spark_reading import FRAME_NAMES
 from semel.pipeline.spark_tagging import TAGGED_DDL
+from semel.spark.sessions import make_active
 
 _PAUSE_SECONDS: Final = 0.25
 
@@ -67,7 +68,7 @@ class QueryLoop:
 
     def _start(self) -> StreamingQuery:
         running = self._running
-        _activate(self._spark)
+        make_active(self._spark)
         writer = (
             self._tagged()
             .writeStream.format("semel")
@@ -134,12 +135,6 @@ class QueryLoop:
         gauge.lag = sum(
             max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
         )
-
-
-def _activate(spark: SparkSession) -> None:
-    """Make this the session of the thread: Spark looks for the sink's format in that one."""
-    jvm: Any = spark._jvm
-    jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _united(frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -53,11 +53,20 @@ def register(spark: SparkSession) -> None:
 
     Spark finds it where its Python can import `pyspark_semel`, unless another package whose name
     begins with `pyspark_` is broken. A session whose tasks would run another Python is refused.
+    In another thread than the one that made the session, it makes it the thread's session.
     """
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
-    if context is not None and str(context.master).startswith("local"):
-        check_worker_python(context.pythonExec)
+    if context is not None:
+        if str(context.master).startswith("local"):
+            check_worker_python(context.pythonExec)
+        make_active(spark)
     spark.dataSource.register(SemelDataSource)
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make this the session of the thread: Spark looks for a sink's format in that one."""
+    jvm: Any = spark._jvm
+    jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:

@@ -23,8 +23,11 @@ def test_a_session_of_spark_connect_is_given_the_format() -> None:
 def test_on_a_cluster_the_python_of_tasks_is_not_looked_for_here() -> None:
     taken: list[type] = []
     context = SimpleNamespace(master="spark://host:7077", pythonExec="/only/there/python")
-    sessions.register(stand_in(taken, _sc=context))
+    active: list[str] = []
+    jvm = SimpleNamespace(SparkSession=SimpleNamespace(setActiveSession=active.append))
+    sessions.register(stand_in(taken, _sc=context, _jvm=jvm, _jsparkSession="this"))
     assert taken == [SemelDataSource]
+    assert active == ["this"]
 
 
 def test_a_local_session_with_another_python_is_refused() -> None:
