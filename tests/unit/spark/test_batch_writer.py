@@ -1,8 +1,6 @@
 """The batch sink without a JVM, against a real server."""
 
 import pickle
-from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -10,30 +8,7 @@ from semel import Client, errors
 from semel.spark.batch_writer import BatchWriter, StagedPart
 from semel.spark.options import SparkOptionError, parse_sink
 from semel.spark.stream_writer import BATCH_ID, QUERY_ID
-from semel.testing.in_process import InProcessServer
-from tests.unit.spark.sink_world import VALUE, Current, Task, batches, install, values
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with InProcessServer() as server:
-        yield server.url
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[Client]:
-    with Client(url) as it:
-        yield it
-
-
-@pytest.fixture
-def current(monkeypatch: pytest.MonkeyPatch) -> Current:
-    return install(monkeypatch)
-
-
-@pytest.fixture
-def path() -> str:
-    return f"out-{uuid4().hex}"
+from tests.unit.spark.sink_world import VALUE, Current, Task, batches, values
 
 
 def planned(url: str, path: str, **options: str) -> BatchWriter:

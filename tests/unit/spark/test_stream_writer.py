@@ -25,38 +25,16 @@ from semel.spark.troubles import ServerAway
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy
 from semel.testing.in_process import InProcessServer
-from tests.unit.spark.sink_world import VALUE, Current, Query, Task, batches, install, values
+from tests.unit.spark.sink_world import VALUE, Current, Query, Task, batches, values
 
 BODY_BYTES_MAX = 20_000
 ROUTE = StructField("stream", StringType())
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with InProcessServer() as server:
-        yield server.url
-
-
-@pytest.fixture(scope="module")
 def small_url() -> Iterator[str]:
     with InProcessServer(http_limits=HttpLimits(body_bytes_max=BODY_BYTES_MAX)) as server:
         yield server.url
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[Client]:
-    with Client(url) as it:
-        yield it
-
-
-@pytest.fixture
-def current(monkeypatch: pytest.MonkeyPatch) -> Current:
-    return install(monkeypatch)
-
-
-@pytest.fixture
-def path() -> str:
-    return f"totals-{uuid4().hex}"
 
 
 @pytest.fixture
