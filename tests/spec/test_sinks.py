@@ -382,12 +382,21 @@ def test_a_stream_made_anew_takes_no_chunk_of_the_old_one(sink: Sink, stream: St
     assert stream.text == "b"
 
 
-@pytest.mark.spec("design 6")
-def test_a_stream_that_is_gone_is_left_out_and_told(sink: Sink, stream: Stream) -> None:
+@pytest.mark.spec("design 7.3")
+def test_a_stream_that_is_gone_refuses_the_batch_whose_next_run_is_stored_once(
+    sink: Sink, stream: Stream
+) -> None:
+    """Left out, its rows would be lost: a replay of the version is told that all is done."""
     stream.create()
     branch = sink.filled(1, stream, b"a")
     stream.delete()
-    assert sink.commit(1, branch, batch=1).json["deleted"] == [stream.path]
+    refused = sink.commit(1, branch, batch=1)
+    assert (refused.status, refused.code) == (404, "stream_not_found")
+    stream.create()
+    again = sink.filled(1, stream, b"a")
+    assert sink.commit(1, again, batch=1).json["deleted"] == []
+    assert sink.commit(1, again, batch=1).json["duplicate"] is True
+    assert stream.text == "a"
 
 
 @pytest.mark.spec("issue: sinks")
