@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
+from semel.client.values import decode
 from semel.model.limits import BODY_BYTES_MAX, KIB
+from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.wire.json_mode import is_too_deep
 
@@ -27,6 +29,7 @@ def error_message(
     """Word the failure of one call; inputs that leave no room, or are nested too deep, are named.
 
     An error message must always fit its stream, or one message could stop a processor for good.
+    Nor may it hold what its readers could not decode.
     """
     kind = type(error)
     message: dict[str, Any] = {
@@ -34,7 +37,7 @@ def error_message(
         "graph": evaluation.graph,
         "processor": evaluation.processor,
         "strategy": evaluation.strategy,
-        "inputs": [_input(one, is_whole=True) for one in inputs],
+        "inputs": [_input(one, is_whole=_is_readable(one)) for one in inputs],
         "cause": {
             "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
             "message": _printable(_message(error))[:_MESSAGE_CHARS_MAX],
@@ -54,6 +57,14 @@ def _input(one: "Seen", *, is_whole: bool) -> dict[str, Any]:
     if not is_whole:
         return {**shown, "value": None, "left_away_bytes": len(one.raw)}
     return {**shown, "value": Raw(one.raw)}
+
+
+def _is_readable(one: "Seen") -> bool:
+    try:
+        decode(one.raw, JSON_MEDIA_TYPE)
+    except ValueError:
+        return False
+    return True
 
 
 def _message(error: BaseException) -> str:

@@ -92,15 +92,15 @@ def evaluation_of(
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row]:
     """Call the function for each, and give what it makes, in order.
 
-    What it raises becomes a row of the error stream; without one, Poisoned. MemoryError and
+    What it raises becomes a row of the error stream; without one, Poisoned. So does a message that
+    Python cannot decode, though it is JSON: an integer of 5,000 digits, say. MemoryError and
     whatever is no Exception are not about the message and are raised as they are.
     """
-    wanted = [(call, found) for call in calls if (found := passing(evaluation, call)) is not None]
     if evaluation.kind is Kind.ARROW:
-        yield from _evaluate_batch(evaluation, wanted)
+        yield from _evaluate_all(evaluation, calls)
         return
-    for call, values in wanted:
-        yield from _evaluate_one(evaluation, call, values)
+    for call in calls:
+        yield from _evaluate_one(evaluation, call)
 
 
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
@@ -137,9 +137,10 @@ def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
 # ---- one message at a time -----------------------------------------------------------------------
 
 
-def _evaluate_one(evaluation: Evaluation, call: Call, values: dict[str, Any]) -> Iterator[Row]:
+def _evaluate_one(evaluation: Evaluation, call: Call) -> Iterator[Row]:
     try:
-        made = _rows(evaluation, _called(evaluation, values))
+        values = passing(evaluation, call)
+        made = [] if values is None else _rows(evaluation, _called(evaluation, values))
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises
@@ -210,6 +211,22 @@ def _failed(evaluation: Evaluation, call: Call, error: Exception) -> Row:
 # ---- a batch at a time ---------------------------------------------------------------------------
 
 Wanted = Sequence[tuple[Call, dict[str, Any]]]
+
+
+def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row]:
+    """Decode all; those that cannot be come first, as errors."""
+    wanted: list[tuple[Call, dict[str, Any]]] = []
+    for call in calls:
+        try:
+            values = passing(evaluation, call)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever decoding raises
+            yield _failed(evaluation, call, error)
+            continue
+        if values is not None:
+            wanted.append((call, values))
+    yield from _evaluate_batch(evaluation, wanted)
 
 
 def _evaluate_batch(evaluation: Evaluation, wanted: Wanted) -> Iterator[Row]:

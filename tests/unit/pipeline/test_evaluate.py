@@ -192,6 +192,24 @@ def test_what_cannot_be_written_is_an_error_of_its_message(
     assert (stream, error["cause"]["class"]) == ("errors", cause)
 
 
+def undecodable(offset: int) -> Call:
+    """JSON that Python refuses to decode: its integers have 4,300 digits at most."""
+    return (Seen("in", "s-in", offset, b"1" + b"0" * 5_000),)
+
+
+def test_a_message_python_cannot_decode_is_an_error_message_that_it_can() -> None:
+    calls = [*seen(1), undecodable(1), *seen(3)]
+    (first, error, last) = made(evaluation(same), calls)
+    assert (first, last) == (("out", 1), ("out", 3))
+    assert error[0] == "errors"
+    assert error[1]["cause"]["class"] == "ValueError"
+    (told,) = error[1]["inputs"]
+    assert (told["offset"], told["value"]) == ("0000000000000000_0000000000000001", None)
+    assert told["left_away_bytes"] == 5_001
+    with pytest.raises(Poisoned):
+        made(evaluation(same, errors=None), calls)
+
+
 # rows: C16
 def test_without_an_error_stream_the_message_is_named() -> None:
     def fail(message: Any) -> Any:
@@ -330,6 +348,18 @@ def test_a_batch_that_fails_is_done_again_row_by_row() -> None:
         "no object",
     ]
     assert sizes == [1, 1, 1], "a batch that cannot be made never reaches the function"
+
+
+def test_a_message_that_cannot_be_decoded_does_not_spoil_its_batch() -> None:
+    sizes = []
+
+    def note(batch: Any) -> Any:
+        sizes.append(batch.num_rows)
+        return batch
+
+    rows = made(arrow(note), [*seen({"n": 1}), undecodable(1), *seen({"n": 2})])
+    assert Counter(stream for stream, _ in rows) == {"out": 2, "errors": 1}
+    assert sizes == [2]
 
 
 def test_a_batch_may_have_several_outputs_and_inputs() -> None:
