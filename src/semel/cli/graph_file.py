@@ -15,7 +15,7 @@ from semel.pipeline.problems import GraphError
 
 def load_graph(file: Path, name: str | None = None) -> Graph:
     """Run a file as a module and take its graph, by id if there are several."""
-    found = _graphs(_module(file))
+    found = _graphs(file, _module(file))
     if name is not None:
         if name not in found:
             raise Refused(f"{file} has no graph {name!r}; it has {_listed(found)}")
@@ -33,8 +33,12 @@ def refuse(error: GraphError) -> Refused:
     return Refused(str(error).partition(":\n")[0], EXIT_USAGE)
 
 
-def _graphs(module: ModuleType) -> dict[str, Graph]:
-    return {value.id: value for value in vars(module).values() if isinstance(value, Graph)}
+def _graphs(file: Path, module: ModuleType) -> dict[str, Graph]:
+    found: dict[str, Graph] = {}
+    for value in vars(module).values():
+        if isinstance(value, Graph) and found.setdefault(value.id, value) is not value:
+            raise Refused(f"{file} has two graphs called {value.id!r}; give each one its own id")
+    return found
 
 
 def _listed(found: dict[str, Graph]) -> str:
@@ -54,6 +58,6 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except GraphError as error:
         raise refuse(error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Refused(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     return module
