@@ -403,6 +403,20 @@ def test_at_most_once_never_repeats_and_may_lose(place: Place) -> None:
     assert lost == {1, 2, 3}, "the step that was killed between its positions and its outputs"
 
 
+def test_at_most_once_tells_that_a_failed_step_is_lost(place: Place) -> None:
+    path = place.fill("in", 1, 2)
+    graph = place.graph(strategy="at-most-once")
+    graph.stream("p", in_=path, out=place.path("out"))(lambda n: n / 0)
+    graph.sink("s", in_=path)(lambda df, delivery: df / 0)
+    with Runner(graph, available_now=True) as runner:
+        assert runner.wait(PATIENCE_SECONDS)
+        stopped = runner.stopped
+    assert set(stopped) == {"p", "s"}
+    assert all("behind this step, which is lost" in reason for reason in stopped.values())
+    run(graph)
+    assert place.read("out") == []
+
+
 # rows: C33
 def test_another_function_does_the_step_that_was_begun(place: Place) -> None:
     path, out = place.fill("in", 1, 2), place.path("out")
@@ -530,6 +544,17 @@ def test_what_is_trimmed_under_a_processor_stops_it(place: Place) -> None:
     assert place.read("out") == [3], "who was never there begins with what is left"
 
 
+def test_a_join_that_does_not_pair_any_more_says_so(place: Place) -> None:
+    a, b = place.fill("a", 1, 2), place.fill("b", 3, 4)
+    graph = place.graph(errors=place.path("errors"))
+    graph.stream("p", in_={"a": a, "b": b}, out=place.path("out"))(lambda a, b: [a, b])
+    assert run_to_death(graph, dies_at("p", PINNED))
+    place.server.stream(a).trim(print_offset(1))
+    with pytest.raises(ProcessorStopped, match=r"trimmed.*semel groups set"):
+        run(graph)
+    assert place.read("out") == []
+
+
 def test_a_sink_that_raises_stops_and_is_given_the_same_again(place: Place) -> None:
     graph = place.graph(errors=place.path("errors"))
     path = place.fill("in", 1)
@@ -599,6 +624,24 @@ def test_a_source_that_raises_stops_and_keeps_what_it_gave(place: Place) -> None
     with pytest.raises(ProcessorStopped, match="the source raised OSError: no file"):
         run(graph)
     assert place.read("copy") == [1], "what was there was processed before the run ended"
+
+
+def test_an_error_that_cannot_be_printed_stops_its_processor(place: Place) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise self
+
+    graph = place.graph()
+
+    @graph.source("s", out=place.path("out"))
+    def fail() -> Iterator[int]:
+        yield 1
+        raise Unprintable
+
+    with Runner(graph, available_now=True) as runner:
+        assert runner.wait(PATIENCE_SECONDS), "a run must end, whatever a function raises"
+        assert "Unprintable" in runner.stopped["s"]
+    assert place.read("out") == [1]
 
 
 def test_a_source_whose_stream_is_closed_stops(place: Place) -> None:

@@ -40,7 +40,7 @@ def error_message(
         "inputs": [_input(one, is_whole=_is_readable(one)) for one in inputs],
         "cause": {
             "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-            "message": _printable(_message(error))[:_MESSAGE_CHARS_MAX],
+            "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
         },
         "trace": _printable(_trace(error))[-_TRACE_CHARS_MAX:],
         "hash": evaluation.hash,
@@ -67,7 +67,8 @@ def _is_readable(one: "Seen") -> bool:
     return True
 
 
-def _message(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Print an error, also one that fails to."""
     try:
         return str(error)
     except Exception as another:  # noqa: BLE001 - a user's class may have a bug of its own

@@ -9,6 +9,7 @@ from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline import topology
 from semel.pipeline.engines import engine_for, make_engine
+from semel.pipeline.errors_stream import text_of
 from semel.pipeline.executor import Executor, Loop, Running
 from semel.pipeline.gauges import Gauge, State
 from semel.pipeline.graph import Graph
@@ -143,7 +144,7 @@ class Runner:
         except ProcessorStopped as error:
             state, reason = State.STOPPED, error.reason
         except BaseException as error:  # noqa: BLE001 - whatever it is, it must be told
-            state, reason = State.STOPPED, f"{type(error).__name__}: {error}"
+            state, reason = State.STOPPED, f"{type(error).__name__}: {text_of(error)}"
         with self._changed:
             gauge.state, gauge.reason = state, reason
             self._changed.notify_all()

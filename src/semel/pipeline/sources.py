@@ -11,6 +11,7 @@ from semel.client.errors import ClientError
 from semel.client.producer import Producer
 from semel.client.sync_driver import Stop
 from semel.pipeline import signatures
+from semel.pipeline.errors_stream import text_of
 from semel.pipeline.gauges import Gauge, State
 from semel.pipeline.graph import Graph
 from semel.pipeline.problems import ProcessorStopped
@@ -69,7 +70,7 @@ class SourceLoop:
                 raise ProcessorStopped(self._processor.id, str(error)) from error
         except Exception as error:
             raise ProcessorStopped(
-                self._processor.id, f"the source raised {type(error).__name__}: {error}"
+                self._processor.id, f"the source raised {type(error).__name__}: {text_of(error)}"
             ) from error
 
     def _settle(self, producer: Producer) -> None:

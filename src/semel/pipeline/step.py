@@ -26,6 +26,7 @@ from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
 from semel.pipeline.committing import Moving
 from semel.pipeline.delivery import Range, Step, step_of
+from semel.pipeline.errors_stream import text_of
 from semel.pipeline.evaluate import Poisoned
 from semel.pipeline.executor import Executor, Made, Work
 from semel.pipeline.gauges import Gauge, State
@@ -165,10 +166,16 @@ class StepLoop:
 
     def _read(self, step: Step) -> Batches:
         ranges = {one.stream: one for one in step.ranges}
-        return {
+        found = {
             binding: feed.exactly(ranges[feed.path])
             for binding, feed in self._inputs.by_binding.items()
         }
+        if self._processor.is_join and len(set(map(len, found.values()))) > 1:
+            raise self._stopped(
+                f"messages of {_where(step)} are trimmed, so its inputs do not pair any more;"
+                " `semel groups set` moves its group to what is left"
+            )
+        return found
 
     # ---- 3 and 4: doing it -----------------------------------------------------------------------
 
@@ -210,9 +217,16 @@ class StepLoop:
         except (ClientError, ProcessorStopped):
             raise
         except Poisoned as error:
-            raise self._stopped(_poisoned(error, step)) from error
+            raise self._stopped(f"{_poisoned(error, step)}; {self._next(step)}") from error
         except Exception as error:
-            raise self._stopped(_failed(error, step, self._processor.role)) from error
+            told = _failed(error, step, self._processor.role)
+            raise self._stopped(f"{told}; {self._next(step)}") from error
+
+    def _next(self, step: Step) -> str:
+        """Say what a restart does about a step that failed."""
+        if self._is_at_most_once:
+            return "it is at-most-once: a restart goes on behind this step, which is lost"
+        return f"a restart does the step from its beginning, under the same hash {step.hash}"
 
     def _commit(
         self,
@@ -316,22 +330,19 @@ def _where(step: Step) -> str:
 
 def _poisoned(error: Poisoned, step: Step) -> str:
     cause = error.__cause__
+    assert cause is not None
     return (
-        f"{type(cause).__name__}: {cause}; the message is {error}, in {_where(step)}. There is no"
-        " error stream to put it into: name one with errors=, or mend the function; then start"
-        " again, and the step is done from its beginning"
+        f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}. There"
+        " is no error stream to put it into: name one with errors=, or mend the function"
     )
 
 
 def _failed(error: Exception, step: Step, role: Role) -> str:
     what = "the sink" if role is Role.SINK else "the function"
-    told = f"{what} raised {type(error).__name__}: {error}"
+    told = f"{what} raised {type(error).__name__}: {text_of(error)}"
     if isinstance(error, EngineFailed):
         told = str(error)
-    return (
-        f"{told} in {_where(step)}; after a restart it is given the same again, under the same hash"
-        f" {step.hash}"
-    )
+    return f"{told} in {_where(step)}"
 
 
 def _words(error: ClientError) -> str:
