@@ -31,6 +31,42 @@ _PROCESSOR: Final = frozenset(
 )
 
 
+def _is_text(given: Any) -> bool:
+    return given is None or isinstance(given, str)
+
+
+def _is_streams(given: Any) -> bool:
+    if isinstance(given, Mapping):
+        return all(isinstance(one, str) for pair in given.items() for one in pair)
+    return _is_text(given) or _is_texts(given)
+
+
+def _is_words(given: Any) -> bool:
+    if isinstance(given, Mapping):
+        return all(isinstance(one, str) or _is_texts(one) for one in given.values())
+    return _is_text(given) or _is_texts(given)
+
+
+def _is_texts(given: Any) -> bool:
+    is_several = isinstance(given, list | tuple | set | frozenset)
+    return is_several and all(isinstance(one, str) for one in given)
+
+
+# What has another shape would be told by Python only, and not by the graph.
+_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("in", "alts", "out"), _is_streams),
+    **dict.fromkeys(("types", "topics"), _is_words),
+    **dict.fromkeys(("role", "errors", "strategy"), _is_text),
+    "stateful": lambda given: isinstance(given, bool),
+}
+_CURES: Final = {
+    **dict.fromkeys(("in", "alts", "out"), "name a stream, or several as {binding: stream}"),
+    **dict.fromkeys(("types", "topics"), "give a text, a list of texts, or these by binding"),
+    **dict.fromkeys(("role", "errors", "strategy"), "give a text"),
+    "stateful": "give true or false",
+}
+
+
 def to_dict(graph: "Graph") -> dict[str, Any]:
     """Describe a graph; what is as by default is left away."""
     found: dict[str, Any] = {"id": graph.id}
@@ -75,7 +111,10 @@ def _name_of(function: Callable[..., Any]) -> str:
 def add(graph: "Graph", described: Mapping[str, Any]) -> None:
     """Add the processors of a description to a graph."""
     _refuse_unknown(graph.id, "the graph", described, _GRAPH)
-    for one in described.get("processors", ()):
+    processors = described.get("processors", ())
+    if not isinstance(processors, list | tuple):
+        raise GraphError(graph.id, [f"processors are a list; {processors!r} is none"])
+    for one in processors:
         name = text(one, "id", "processor", graph.id)
         _refuse_unknown(graph.id, name, one, _PROCESSOR)
         graph.processors.append(_processor(graph.id, name, one))
@@ -83,6 +122,8 @@ def add(graph: "Graph", described: Mapping[str, Any]) -> None:
 
 def text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
     """Take a text that must be there."""
+    if not isinstance(described, Mapping):
+        raise GraphError(graph, [f"a {what} is described by a dict; {described!r} is none"])
     found = described.get(key)
     if not isinstance(found, str):
         raise GraphError(graph, [f"a {what} needs {key!r}, a text; {found!r} is none"])
@@ -90,6 +131,9 @@ def text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> 
 
 
 def _processor(graph: str, name: str, one: Mapping[str, Any]) -> Processor:
+    for key in _PROCESSOR & one.keys():
+        if key in _SHAPES and not _SHAPES[key](one[key]):
+            raise GraphError(graph, [f"{name}: {key} cannot be {one[key]!r}; {_CURES[key]}"])
     read = {**bindings(one.get("in"), IN).streams, **bindings(one.get("alts"), IN).streams}
     role = one.get("role") or _role(one)
     if role not in tuple(Role):
@@ -129,7 +173,7 @@ def _function(graph: str, name: str, given: Any) -> Callable[..., Any]:
         found: Any = import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise GraphError(graph, [f"{name}: there is no function {given}: {error}"]) from error
     function = found
     return function
@@ -140,6 +184,6 @@ def _refuse_unknown(
 ) -> None:
     for key in described:
         if key not in known:
-            near = get_close_matches(key, known, 1)
+            near = get_close_matches(str(key), known, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise GraphError(graph, [f"{what}: there is nothing called {key!r}{meant}"])

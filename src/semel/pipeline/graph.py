@@ -176,11 +176,11 @@ class Graph:
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
         """Make a graph of data; `fn` is a function or `module:name`. GraphError if that fails."""
-        graph = cls(
-            data.text(described, "id", "graph"),
-            url=described.get("url"),
-            errors=described.get("errors"),
-            strategy=described.get("strategy", EXACTLY_ONCE),
-        )
+        id = data.text(described, "id", "graph")
+        given = {name: described.get(name) for name in ("url", "errors")}
+        for name, value in given.items():
+            if not (value is None or isinstance(value, str)):
+                raise GraphError(id, [f"{name} cannot be {value!r}; give a text"])
+        graph = cls(id, **given, strategy=described.get("strategy", EXACTLY_ONCE))
         data.add(graph, described)
         return graph

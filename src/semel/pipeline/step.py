@@ -332,8 +332,8 @@ def _poisoned(error: Poisoned, step: Step) -> str:
     cause = error.__cause__
     assert cause is not None
     return (
-        f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}. There"
-        " is no error stream to put it into: name one with errors=, or mend the function"
+        f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
+        " There is no error stream to put it into: name one with errors=, or mend the function"
     )
 
 

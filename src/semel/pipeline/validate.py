@@ -81,7 +81,7 @@ def _of_streams(graph: "Graph", one: Processor) -> Iterator[str]:
     if errors is not None and errors in one.outputs.values():
         yield f"its error stream {errors} is one of its outputs; name another with errors="
     named = [*one.inputs.values(), *one.outputs.values()]
-    for path in dict.fromkeys([*named, *([errors] if errors else [])]):
+    for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
         yield from _bad_path("it", path)
         if path == trace_stream(graph.id):
             yield f"{path} is where the graph keeps its trace; use another stream"

@@ -103,9 +103,25 @@ def processor(**more: Any) -> dict[str, Any]:
         (processor(role="river"), "'river' is no role"),
         (processor(outt="b"), "did you mean 'out'"),
         (processor(zzzzzz=1), "nothing called 'zzzzzz'"),
+        ({"id": "g", 5: 1}, "nothing called 5"),
+        ([], "a graph is described by a dict"),
+        ({"id": "g", "url": 5}, "url cannot be 5"),
+        ({"id": "g", "errors": ["e"]}, "errors cannot be ['e']"),
+        ({"id": "g", "processors": {"p": 1}}, "processors are a list"),
+        ({"id": "g", "processors": ["p"]}, "a processor is described by a dict"),
+        (processor(alts=5), "p: alts cannot be 5; name a stream"),
+        (processor(alts={1: "b"}), "p: alts cannot be"),
+        (processor(out={"x": ["b"]}), "p: out cannot be {'x': ['b']}"),
+        (processor(out=[["b"]]), "p: out cannot be"),
+        (processor(types=5), "p: types cannot be 5; give a text"),
+        (processor(types=[["a"]]), "p: types cannot be"),
+        (processor(topics={"in": 5}), "p: topics cannot be"),
+        (processor(errors=["e"]), "p: errors cannot be"),
+        (processor(stateful="no"), "p: stateful cannot be 'no'"),
+        (processor(fn=".graphs:same"), "no function .graphs:same"),
     ],
 )
-def test_data_that_makes_no_sense_is_named(described: dict[str, Any], complaint: str) -> None:
+def test_data_that_makes_no_sense_is_named(described: Any, complaint: str) -> None:
     with pytest.raises(GraphError) as caught:
         Graph.from_dict(described)
     assert complaint in str(caught.value)

@@ -43,6 +43,7 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(in_={"x": "a", "y": "a"}, out="d"), "p: in_= names a 2 times"),
         (with_stream(in_="a", out={"x": "d", "y": "d"}), "p: out= names d 2 times"),
         (with_stream(in_="a", out="d", errors="d"), "its error stream d is one of its outputs"),
+        (with_stream(in_="a", out="d", errors=""), "p: it names the stream '': the stream's path"),
         (with_stream(in_="a", out="d", strategy="twice"), "p: there is no strategy 'twice'; use"),
         (with_stream(in_="a//b", out="d"), "p: it names the stream 'a//b': the stream's path"),
         (with_stream(in_="a\ud800", out="d"), "which is not UTF-8"),
