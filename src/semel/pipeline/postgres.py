@@ -2,7 +2,7 @@
 
 Every task copies its rows into a staging table, under the hash of the step, its partition and its
 attempt. Then the driver stores the hash and moves the rows of the attempts that count, in one
-transaction. A step whose hash is there was stored before, and is left alone.
+transaction. A step whose hash is there for this table was stored before, and is left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +20,14 @@ from semel.pipeline.delivery import Delivery
 from semel.pipeline.spark_jobs import failed
 from semel.spark.json_rows import json_texts
 
-DELIVERIES: Final = "semel_deliveries"
 _DELIVERIES_SQL: Final = """
 CREATE TABLE IF NOT EXISTS semel_deliveries (
-    hash text PRIMARY KEY,
+    hash text,
+    table_name text,
     processor text NOT NULL,
     number bigint NOT NULL,
-    stored_at timestamptz NOT NULL DEFAULT now()
+    stored_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (hash, table_name)
 )
 """
 # None of the table's rules holds there: only what is moved must keep them.
@@ -35,16 +36,25 @@ CREATE TABLE IF NOT EXISTS {staging} AS
 SELECT ''::text AS _hash, 0::int AS _part, ''::text AS _attempt, 0::bigint AS _row, *
 FROM {table} WITH NO DATA
 """
+# What the table has got since: column and type.
+_MISSING_SQL: Final = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = {table_text}::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN
+(SELECT attname FROM pg_attribute WHERE attrelid = {staging_text}::regclass AND NOT attisdropped)
+"""
+_ADD_SQL: Final = "ALTER TABLE {staging} ADD COLUMN {column} {type}"
 _LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtext('semel_deliveries'))"
 _COPY_SQL: Final = "COPY {staging} (_hash, _part, _attempt, _row, {columns}) FROM STDIN"
 _TAKE_SQL: Final = """
-INSERT INTO semel_deliveries (hash, processor, number) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+INSERT INTO semel_deliveries (hash, table_name, processor, number) VALUES (%s, %s, %s, %s)
+ON CONFLICT DO NOTHING
 """
+# Values stand in these as literals: in a statement with parameters a name could have no %.
 _MOVE_SQL: Final = """
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging}
-WHERE _hash = %s AND _attempt = ANY(%s) ORDER BY _part, _row
+WHERE _hash = {hash} AND _attempt = ANY({attempts}) ORDER BY _part, _row
 """
-_CLEAR_SQL: Final = "DELETE FROM {staging} WHERE _hash = %s"
+_CLEAR_SQL: Final = "DELETE FROM {staging} WHERE _hash = {hash}"
 _COPIED: Final = pa.schema([("attempt", pa.string()), ("rows", pa.int64())])
 _COPIED_DDL: Final = "attempt string, rows long"
 
@@ -53,12 +63,13 @@ def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     """Append the rows of a step to a table, by the names of their columns; False if they are there.
 
     `to` is a connection string of libpq, which Spark's workers use, too. The table must exist;
-    `semel_deliveries` and `<table>_staging` are made beside it.
+    `semel_deliveries` and `<table>_staging` are made beside it. A sink may write to several tables,
+    to each of them once in a step.
     """
     place = _Place(table, frame.columns)
     with psycopg.connect(to) as connection:
         _prepare(connection, place)
-        if _is_stored(connection, delivery):
+        if _is_stored(connection, place, delivery):
             return False
         statement = place.filled(_COPY_SQL).as_string(connection)
     try:
@@ -76,15 +87,17 @@ class _Place:
 
     def __init__(self, table: str, columns: Sequence[str]) -> None:
         *schema, name = table.split(".")
-        self._names = {
-            "table": sql.Identifier(*schema, name),
-            "staging": sql.Identifier(*schema, f"{name}_staging"),
+        self.table = table
+        self.names = sql.Identifier(*schema, name), sql.Identifier(*schema, f"{name}_staging")
+        self._parts = {
+            "table": self.names[0],
+            "staging": self.names[1],
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
         }
 
-    def filled(self, statement: str) -> sql.Composed:
-        """Put the names into a statement."""
-        return sql.SQL(statement).format(**self._names)
+    def filled(self, statement: str, **more: sql.Composable) -> sql.Composed:
+        """Put the names, and what else is given, into a statement."""
+        return sql.SQL(statement).format(**self._parts, **more)
 
 
 def _prepare(connection: Connection[Any], place: _Place) -> None:
@@ -92,11 +105,16 @@ def _prepare(connection: Connection[Any], place: _Place) -> None:
         connection.execute(_LOCK_SQL)  # of two that make a table at once one would fail
         connection.execute(_DELIVERIES_SQL)
         connection.execute(place.filled(_STAGING_SQL))
+        table, staging = (sql.Literal(name.as_string(connection)) for name in place.names)
+        asked = place.filled(_MISSING_SQL, table_text=table, staging_text=staging)
+        for name, kind in connection.execute(asked).fetchall():
+            column = sql.Identifier(name)
+            connection.execute(place.filled(_ADD_SQL, column=column, type=sql.SQL(kind)))
 
 
-def _is_stored(connection: Connection[Any], delivery: Delivery) -> bool:
-    asked = "SELECT 1 FROM semel_deliveries WHERE hash = %s"
-    return connection.execute(asked, [delivery.hash]).fetchone() is not None
+def _is_stored(connection: Connection[Any], place: _Place, delivery: Delivery) -> bool:
+    asked = "SELECT 1 FROM semel_deliveries WHERE hash = %s AND table_name = %s"
+    return connection.execute(asked, [delivery.hash, place.table]).fetchone() is not None
 
 
 def _move(
@@ -108,16 +126,19 @@ def _move(
 ) -> bool:
     """Store the hash and the rows together; of two drivers the second finds the hash."""
     processor = f"{delivery.graph}/{delivery.processor}"
-    taken = connection.execute(_TAKE_SQL, [delivery.hash, processor, delivery.number])
+    named = [delivery.hash, place.table, processor, delivery.number]
+    hash = sql.Literal(delivery.hash)
+    taken = connection.execute(_TAKE_SQL, named)
     is_new = taken.rowcount == 1
     if is_new:
-        moved = connection.execute(place.filled(_MOVE_SQL), [delivery.hash, list(attempts)])
+        listed = sql.Literal(list(attempts))
+        moved = connection.execute(place.filled(_MOVE_SQL, hash=hash, attempts=listed))
         if moved.rowcount != count:
             raise RuntimeError(
                 f"{moved.rowcount} of {count} rows are in the staging table: somebody has deleted"
                 " some; nothing was stored, start again"
             )
-    connection.execute(place.filled(_CLEAR_SQL), [delivery.hash])
+    connection.execute(place.filled(_CLEAR_SQL, hash=hash))
     return is_new
 
 
