@@ -2,10 +2,13 @@
 
 import itertools
 import random
+import socket
+import socketserver
 import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -746,6 +749,71 @@ def test_a_stop_does_not_wait_for_ever_for_a_server_that_is_gone(
             assert runner.wait(PATIENCE_SECONDS)
         server.restart()
         assert place.offsets("p") == {}
+
+
+def test_a_large_step_waits_for_a_server_that_is_gone() -> None:
+    with semel.local() as server:
+        place = Place(server, 0)
+        path, is_first = place.fill("in", 1), [True]
+        graph = place.graph()
+
+        @graph.stream("p", in_=path, out=place.path("out"))
+        def grow(n: int) -> str:
+            if is_first.pop():
+                is_first.append(False)
+                server.kill()
+                threading.Timer(10 * short, server.restart).start()
+            return "x" * 3_000_000  # more than one request takes
+
+        short = 0.1
+        runner = Runner(graph, available_now=True)
+        runner._client.timeout = short
+        with runner:
+            assert runner.wait(PATIENCE_SECONDS)
+        assert runner.stopped == {}
+        assert [len(value) for value in place.read("out")] == [3_000_000]
+
+
+def test_a_pin_whose_answer_never_comes_is_asked_for_again(place: Place) -> None:
+    path = place.fill("in", 1)
+    graph = place.graph()
+    graph.stream("p", in_=path, out=place.path("out"))(same)
+    with mute_once(place.url, b"POST /v1/groups/") as url:
+        runner = Runner(graph, url=url, available_now=True)
+        runner._client.timeout = 0.2
+        with runner:
+            assert runner.wait(PATIENCE_SECONDS)
+        assert runner.stopped == {}
+    assert place.read("out") == [1]
+
+
+@contextmanager
+def mute_once(url: str, request: bytes) -> Iterator[str]:
+    """A door to a server that swallows the first request of a kind, and stays open."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    left = [request]
+
+    class Door(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((host, int(port))) as inner:
+                threading.Thread(target=self.answer, args=(inner,), daemon=True).start()
+                while sent := self.request.recv(1 << 16):
+                    if left and sent.startswith(left[0]):
+                        left.clear()
+                        continue
+                    inner.sendall(sent)
+
+        def answer(self, inner: socket.socket) -> None:
+            with suppress(OSError):
+                while told := inner.recv(1 << 16):
+                    self.request.sendall(told)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Door) as door:
+        door.daemon_threads = True
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{door.server_address[1]}"
+        assert not left, "nothing of that kind was asked"
+        door.shutdown()
 
 
 def test_a_graph_ends_with_its_inputs(place: Place) -> None:

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.answers import Answer
@@ -164,6 +165,23 @@ def ask(
         if not (yield pause_after(tries, _retry_after(error))):
             raise _verdict(error, kind, was_lost=was_lost)
         tries += 1
+
+
+def impatient(flow: Flow[T], silence_seconds: float) -> Flow[T]:
+    """Carry out a flow that may take as long as it wants, but for a server that says nothing.
+
+    A connection to a machine that is gone may look alive for ever: the request is sent again.
+    """
+    reply: Any = None
+    while True:
+        try:
+            step = flow.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if isinstance(step, Send):
+            step = replace(step, silence_seconds=min(step.silence_seconds, silence_seconds))
+        reply = yield step
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:

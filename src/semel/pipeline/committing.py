@@ -6,13 +6,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from semel.client.chance import fresh_id
 from semel.client.client import Client
 from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
-from semel.client.flows import Flow
+from semel.client.extras import Extras
+from semel.client.flows import Flow, impatient
 from semel.client.site_calls import register_producer
 from semel.client.sync_driver import Stop
-from semel.client.transaction import Transaction
+from semel.client.txn_calls import TransactionCalls
 from semel.client.txn_values import STAGED, CommitResult, Move
+from semel.client.values import Registration
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.pipeline.delivery import Step
 
@@ -94,37 +97,29 @@ class Committer:
         """Commit; `record` is a message for the trace, which is never staged."""
         del step  # the producer's own numbers tell commits apart
         staged: list[str] = list(transactions)
-        txn = None
         if _is_large(appends) or _is_odd(appends):
-            txn = self._staged(appends)
-            staged.insert(0, txn.token)
+            staged.insert(0, self._staged(appends))
             appends = {}
         small: dict[str, Sequence[Any]] = dict(appends)
         if record is not None:
             small[record[0]] = [record[1]]
         parts = Parts(small, moves, transactions=staged)
-        flow = commit(self._known, self._mark, parts, silence_seconds=self._client.timeout)
+        flow = commit(self._known, self._mark, parts)
         result = self._run(flow)
-        if txn is not None:
-            txn.calls.forget()
         self._mark = replace(self._mark, seq=self._mark.seq + 1)
         return result
 
-    def _staged(self, appends: Appends) -> Transaction:
-        txn = self._client.transaction(
-            producer_id=self.producer_id,
-            producer_epoch=self._mark.epoch,
-            kind=STAGED,
-            timeout=_STAGING_SECONDS,
-        )
-        txn.begin()
+    def _staged(self, appends: Appends) -> str:
+        """Stage messages, and give the token. A server that is gone is waited for, as everywhere."""
+        txn = TransactionCalls(self._known.site, fresh_id(), STAGED, _STAGING_SECONDS)
+        self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
         for path, values in appends.items():
             for chunk in _chunks(values):
-                txn.append_many(path, chunk)
-        return txn
+                self._run(txn.append(self._known.calls(path), chunk, Extras()))
+        return txn.token
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(flow, None, self._stop)
+        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._stop)
 
 
 def _is_large(appends: Appends) -> bool:

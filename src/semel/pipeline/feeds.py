@@ -6,6 +6,7 @@ from math import inf
 from semel.client.calls import StreamCalls
 from semel.client.client import Client
 from semel.client.errors import StreamGone
+from semel.client.flows import impatient
 from semel.client.reading import Reader
 from semel.client.sync_driver import Stop
 from semel.client.values import START, Message
@@ -131,7 +132,8 @@ class EndFeed(Feed):
     def fetch(self) -> None:
         """Look where the stream ends."""
         calls = self._client.stream(self.path).calls
-        found = self._client.driver.run(calls.head(), None, self._stop)
+        flow = impatient(calls.head(), self._client.timeout)
+        found = self._client.driver.run(flow, None, self._stop)
         if found.incarnation != self.incarnation:
             raise StreamGone(f"{self.path} was deleted and made anew; start again to read it")
         end = parse_offset(found.stable_offset or "") or 0

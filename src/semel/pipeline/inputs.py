@@ -5,6 +5,7 @@ from typing import Final
 
 from semel.client.client import Client
 from semel.client.errors import ProtocolError
+from semel.client.flows import impatient
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
 from semel.pipeline.delivery import Range
@@ -69,7 +70,8 @@ class Inputs:
         """Begin where a group stands."""
         for feed in self.feeds:
             calls = self._client.stream(feed.path).calls
-            found = self._client.driver.run(calls.head(), None, self.stop)
+            flow = impatient(calls.head(), self._client.timeout)
+            found = self._client.driver.run(flow, None, self.stop)
             if found.incarnation is None:
                 raise ProtocolError("pipelines need semel; this is another server")
             feed.place(positions.get(feed.path, 0), found.incarnation)

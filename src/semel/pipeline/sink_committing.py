@@ -15,7 +15,7 @@ from semel.client import sink_calls
 from semel.client.client import Client
 from semel.client.commit_calls import KnownStreams, Parts
 from semel.client.errors import AppBound, Refused
-from semel.client.flows import Flow
+from semel.client.flows import Flow, impatient
 from semel.client.sink_calls import SinkInfo, Version
 from semel.client.site_calls import register_producer
 from semel.client.sync_driver import Stop
@@ -77,7 +77,7 @@ class SinkCommitter:
     def _commit(self, step: Step | None, parts: Parts) -> CommitResult:
         hash = None if step is None else step.hash
         version = Version(self.producer_id, self._owner, self.version, hash)
-        flow = sink_calls.commit(self._known, version, parts, silence_seconds=self._client.timeout)
+        flow = sink_calls.commit(self._known, version, parts)
         result = self._run(flow)
         self.version += 1
         return result
@@ -95,4 +95,4 @@ class SinkCommitter:
             raise
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(flow, None, self._stop)
+        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._stop)

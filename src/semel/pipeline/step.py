@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from semel.client import errors
 from semel.client.client import Client
 from semel.client.errors import ClientError, Indeterminate, Unavailable
-from semel.client.flows import Flow
+from semel.client.flows import Flow, impatient
 from semel.client.group_calls import pin, positions, snapshot
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
@@ -299,7 +299,7 @@ class StepLoop:
         self._ask(calls.trim(before))
 
     def _ask(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(flow, None, self._cut)
+        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._cut)
 
     def _at(self, boundary: str) -> None:
         self._at_boundary(self._processor.id, boundary)
