@@ -110,7 +110,7 @@ class Committer:
         return result
 
     def _staged(self, appends: Appends) -> str:
-        """Stage messages, and give the token. A server that is gone is waited for, as everywhere."""
+        """Stage messages, and give the token; a server that is gone is waited for."""
         txn = TransactionCalls(self._known.site, fresh_id(), STAGED, _STAGING_SECONDS)
         self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
         for path, values in appends.items():
