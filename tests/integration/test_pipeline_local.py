@@ -958,7 +958,7 @@ class Distant:
         messages = {}
         for binding, path in work.processor.inputs.items():
             (found,) = [one for one in work.step.ranges if one.stream == path]
-            start = f"0000000000000000_{found.start:016d}"
+            start = f"0000000000000000_{found.start:016d}" if found.start else "-1"
             messages[binding] = [
                 one
                 for one in self._server.stream(path).read(start)
@@ -1003,6 +1003,19 @@ def test_an_engine_may_read_by_itself_and_stage(place: Place) -> None:
     traced = trace_of(place.server, place.id, "one")
     assert sum(one.read for one in traced) == 7
     assert all(one.outputs for one in traced)
+
+
+def test_an_engine_that_reads_by_itself_begins_with_what_is_left(place: Place) -> None:
+    path, out = place.fill("in", *range(20)), place.path("out")
+    place.server.stream(path).trim(print_offset(11))
+    graph = place.graph()
+    graph.stream("p", in_=path, out=out)(same)
+    engine = Distant(place.server)
+    with Runner(graph, available_now=True, executor=engine) as runner:
+        assert runner.wait(PATIENCE_SECONDS)
+        assert runner.stopped == {}
+    assert place.read("out") == list(range(11, 20))
+    assert engine.sizes == [3, 3, 3]
 
 
 def test_an_engine_that_reads_by_itself_does_a_begun_step_again(place: Place) -> None:

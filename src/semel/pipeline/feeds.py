@@ -113,6 +113,7 @@ class EndFeed(Feed):
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
         super().__init__(client, path, stop, limit=limit)
         self._end = 0
+        self._first: int | None = None
 
     @property
     def has_ready(self) -> bool:
@@ -139,10 +140,19 @@ class EndFeed(Feed):
         end = parse_offset(found.stable_offset or "") or 0
         self._end = int(min(end, self._limit))
         self.is_over = found.closed and self._end == parse_offset(found.next_offset)
+        if self.position == 0 and self._end and self._first is None:
+            self._first = self._found_first()
+
+    def _found_first(self) -> int:
+        """Find where the stream begins: a step from 0 on counts from there, if that is trimmed."""
+        reader = self._reader_at(0)
+        page = self._client.driver.run(reader.next_page(), None, self._stop)
+        return _ordinal(page[0].place) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
         """Take a range of at most so many offsets."""
-        to = self._taken = max(min(self._end, self.position + count), self.position)
+        begin = self.position or self._first or 0
+        to = self._taken = max(min(self._end, begin + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
 
 

@@ -10,9 +10,13 @@ from semel.pipeline.delivery import Range
 
 
 class Part(Struct, frozen=True):
-    """What one task takes, by binding: of a join a range of every input, else of one."""
+    """What one task takes, by binding: of a join a range of every input, else of one.
+
+    `is_open`: its step begins where the stream does, so that what is trimmed is not missing.
+    """
 
     ranges: Mapping[str, Range]
+    is_open: bool = False
 
 
 def cut(
@@ -32,7 +36,7 @@ def cut(
         count = min(length, -(-length * wanted // max(total, 1)))
         for start, to in pairwise(_edges(length, count)):
             piece = one._replace(start=one.start + start, to=one.start + to)
-            parts.append(Part({binding: piece}))
+            parts.append(Part({binding: piece}, is_open=one.start == 0))
     return parts
 
 

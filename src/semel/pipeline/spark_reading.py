@@ -33,15 +33,15 @@ FRAME = StructType(
 FRAME_NAMES = tuple(FRAME.names)
 
 
-def pages(url: str, wanted: Range) -> Iterator[pa.RecordBatch]:
+def pages(url: str, wanted: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
     """Read a range page by page, with the columns of the source; raises DataLossError.
 
-    A range from 0 on begins with whatever is the first message that is kept.
+    A range from 0 on, or an open one, begins with whatever is the first message that is kept.
     """
     if wanted.start >= wanted.to:
         return iter(())
     options, columns = _reading(url, wanted.stream)
-    span = Span(wanted.incarnation, wanted.start, wanted.to, is_open=wanted.start == 0)
+    span = Span(wanted.incarnation, wanted.start, wanted.to, is_open=is_open or wanted.start == 0)
     return read_slice(options, columns, Slice(wanted.stream, span))
 
 

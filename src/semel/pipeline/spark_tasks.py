@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -79,17 +79,18 @@ class EvaluateTask(Struct, frozen=True):
         """Put messages together as the function is called with them, some at a time."""
         if self.evaluation.is_join:
             columns = [
-                [one for page in self._pages(binding, wanted) for one in page]
-                for binding, wanted in part.ranges.items()
+                [one for page in self._pages(part, binding) for one in page]
+                for binding in part.ranges
             ]
             yield list(zip(*columns, strict=True))
             return
-        for binding, wanted in part.ranges.items():
-            for page in self._pages(binding, wanted):
+        for binding in part.ranges:
+            for page in self._pages(part, binding):
                 yield [(one,) for one in page]
 
-    def _pages(self, binding: str, wanted: Any) -> Iterator[list[Seen]]:
-        for page in pages(self.target.url, wanted):
+    def _pages(self, part: Part, binding: str) -> Iterator[list[Seen]]:
+        wanted = part.ranges[binding]
+        for page in pages(self.target.url, wanted, is_open=part.is_open):
             yield seen(binding, page, wanted.stream)
 
 
@@ -103,8 +104,9 @@ class ReadTask(Struct, frozen=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the parts that the rows number."""
         for number in _numbers(batches):
-            for binding, wanted in self.parts[number].ranges.items():
-                for page in pages(self.url, wanted):
+            part = self.parts[number]
+            for binding, wanted in part.ranges.items():
+                for page in pages(self.url, wanted, is_open=part.is_open):
                     yield framed(self._passing(binding, page, wanted.stream))
 
     def _passing(self, binding: str, page: pa.RecordBatch, stream: str) -> pa.RecordBatch:

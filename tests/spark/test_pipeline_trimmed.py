@@ -1,0 +1,32 @@
+"""What is left of a trimmed stream, read as Spark's tasks do; no JVM is needed for that."""
+
+import pytest
+
+import semel
+from semel.model.offsets import print_offset
+from semel.pipeline.delivery import Range
+from semel.pipeline.spark_parts import cut
+from semel.pipeline.spark_reading import pages
+from semel.spark.troubles import DataLossError
+
+
+def test_every_task_of_a_step_from_the_beginning_takes_what_is_left() -> None:
+    with semel.local() as server:
+        stream = server.stream("in").create("application/json")
+        stream.append_many(range(20))
+        stream.trim(print_offset(11))
+        incarnation = stream.head().incarnation
+        assert incarnation is not None
+
+        def read(start: int) -> list[int]:
+            parts = cut({"in": "in"}, [Range("in", incarnation, start, 20)], 4, 1)
+            return [
+                offset
+                for part in parts
+                for page in pages(server.url, part.ranges["in"], is_open=part.is_open)
+                for offset in page.column("offset").to_pylist()
+            ]
+
+        assert read(0) == list(range(11, 20))
+        with pytest.raises(DataLossError):
+            read(5)  # somebody was there before: what is trimmed is missing
