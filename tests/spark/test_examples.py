@@ -42,6 +42,10 @@ def run(name: str, java: str, **environment: str) -> str:
     return said
 
 
+def test_quickstart(java: str) -> None:
+    assert run("quickstart.py", java) == "orders 1000\nbills 857\nparcels 857\nerrors 143\n"
+
+
 def test_stream_to_stream(java: str) -> None:
     said = run("stream_to_stream.py", java)
     assert said == "100 orders in; 50 large and 50 small ones out, each once\n"
