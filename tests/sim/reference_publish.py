@@ -74,8 +74,9 @@ def _judge_inline(
     model: "Model", stream: Stream, c: Append, by: ProducerTag, txn: Txn
 ) -> Outcome | None:
     known, digest = stream.producers.get(by.id), model.digest_claimed(stream, c)
-    is_first = not stream.data_of(txn.number)
-    is_again = not is_first
+    # What it wrote before duplicates were looked for is not remembered, and counts for nothing.
+    is_again = any(m.producer is not None for m in stream.data_of(txn.number))
+    is_first = not is_again
     return (
         rules.identity(known, by, model.registry.get(by.id))
         or (
