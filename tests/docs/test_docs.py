@@ -26,7 +26,7 @@ from semel.broker import broker
 from semel.cli import exits
 from semel.journal import checkpoint, frame
 from semel.journal.frame import KINDS, SegmentStarted
-from semel.machine import rows, txn_events
+from semel.machine import rows, txn_events, txn_rows
 from semel.machine.events import Mark, Section, StreamAppended, StreamCreated
 from semel.machine.rows import StreamRow
 from semel.model import errors, limits, outcomes, remembered
@@ -483,7 +483,7 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
     }
     kinds: list[type] = [*rows.Row.__subclasses__(), Mark, checkpoint.Position]
     kinds += [txn_events.Ended, txn_events.CommitMark, txn_events.SinkMark, SnapshotRange]
-    kinds += [remembered.Remembered, remembered.Result]
+    kinds += [remembered.Remembered, remembered.Result, txn_rows.NamedPosition]
     kinds += [remembered.StreamResult, remembered.PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real

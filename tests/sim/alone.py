@@ -13,6 +13,7 @@ from tests.sim.demands import demand, demand_equal, is_same
 from tests.sim.facts import with_facts
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
+from tests.sim.tally import count
 from tests.sim.workload import Workload, is_broken
 
 START_MS = 1_700_000_000_000
@@ -57,7 +58,7 @@ class Alone:
             demand(isinstance(decision.outcome, InvalidRequest), f"{command}: {decision.outcome}")
             return
         expected = self.model.execute(command)
-        self.counts[type(expected).__name__] += 1
+        count(self.counts, expected)
         demand(
             is_same(decision.outcome, expected),
             f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",

@@ -11,14 +11,14 @@ from semel.broker import facts, reader
 from semel.journal import checkpoint, frame
 from semel.journal.memory import MemoryCut
 from semel.journal.memory_rows import put_memory
-from semel.machine import commits, named, txn_apply, txn_end, txn_find, txn_publish
+from semel.machine import commits, positions, txn_apply, txn_end, txn_find, txn_publish
 from semel.machine.draft import Draft
 from semel.machine.group_apply import move_positions
 from semel.machine.parts import EXTENT_BYTES
 from semel.machine.state import State, Stream, Txn, open_in
 from semel.machine.txn_events import Decided, Ended
 from semel.model.commands import Append
-from semel.model.transactions import Position
+from tests.sim.mutants_positions import POSITION_MUTANTS
 
 Mutant = Callable[[], Any]
 
@@ -128,19 +128,15 @@ def move_positions_without_the_commit() -> Any:
         txn = state.by_txn[ended.txn]
         real(state, ended, extents, time_ms)
         if not ended.is_committed:
-            move_positions(state, txn.row.positions, time_ms)
+            moves = [(named.group, named.stream, named.to) for named in txn.row.positions]
+            move_positions(state, moves, time_ms)
 
     return patch.object(txn_end, "_end", end)
 
 
 def move_in_a_stream_made_anew() -> Any:
     """Nobody looks which stream of the path a position was read from."""
-    real = named._refuse_move
-
-    def refuse(stream: Stream, position: Position, tail: int, added: set[str]) -> Any:
-        return real(stream, replace(position, incarnation=None), tail, added)
-
-    return patch.object(named, "_refuse_move", refuse)
+    return patch.object(positions, "_refuse_incarnation", lambda *_: None)
 
 
 def commit_a_version_twice() -> Any:
@@ -211,4 +207,5 @@ TXN_MUTANTS: tuple[Mutant, ...] = (
     let_zombies_live,
     forget_how_it_ended,
     place_a_chunk_twice,
+    *POSITION_MUTANTS,
 )

@@ -7,18 +7,19 @@ from semel.machine.results import unpack_result
 from semel.machine.state import Txn
 from semel.model.outcomes import Outcome
 from semel.model.remembered import COMMITTED, Remembered
-from tests.sim.demands import demand
+from tests.sim.demands import demand, demand_equal
 from tests.sim.reference import Model
 
 
 def txn_state_view(state: State) -> dict[str, object]:
     """Dump the tables of transactions as the model does."""
+    demand_derived(state)
     seqs = {name: row.commit_seq for name, row in state.registry.items() if row.commit_seq >= 0}
     return {
         "next": state.next_txn,
         "open": {name: _txn_view(txn) for name, txn in sorted(state.transactions.items())},
         "positions": {
-            (group, number): row.offset
+            (group, number): (row.offset, row.version, row.mover)
             for number, stream in state.by_number.items()
             for group, row in (stream.positions or {}).items()
         },
@@ -59,7 +60,10 @@ def _txn_view(txn: Txn) -> dict[str, object]:
         "touched_ms": row.touched_ms,
         "is_prepared": row.is_prepared,
         "next_seq": row.next_seq,
-        "positions": {(group, stream): to for group, stream, to in row.positions},
+        "positions": [
+            (n.group, n.stream, n.to, n.guard, n.expected, n.version) for n in row.positions
+        ],
+        "lost": list(row.lost),
         "deleted": row.deleted,
         "sent": [chunk_at(txn.pages, seq) for seq in range(row.next_seq)],
         "streams": {
@@ -67,6 +71,22 @@ def _txn_view(txn: Txn) -> dict[str, object]:
             for number, known in txn.streams.items()
         },
     }
+
+
+def demand_derived(state: State) -> None:
+    """Compare who names and who holds positions with what follows from the transactions."""
+    named: dict[str, dict[int, set[int]]] = {}
+    holds: dict[int, dict[str, int]] = {}
+    for number, txn in sorted(state.by_txn.items()):
+        for position in txn.row.positions:
+            group, stream = position.group, position.stream
+            named.setdefault(group, {}).setdefault(stream, set()).add(number)
+            if txn.row.is_prepared:
+                taken = holds.setdefault(stream, {}).setdefault(group, number)
+                demand(taken == number, f"{group} in {stream} is held by {taken} and {number}")
+    demand_equal(state.named, named, "who names positions, and the transactions")
+    found = {number: stream.holds for number, stream in state.by_number.items() if stream.holds}
+    demand_equal(found, holds, "who holds positions, and the transactions")
 
 
 def parts_view(state: State) -> dict[int, list[tuple[int, int, int]]]:

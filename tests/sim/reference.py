@@ -540,7 +540,7 @@ class Model:
         return {
             "next": txns.next_number,
             "open": {name: self._txn_view(txn) for name, txn in sorted(txns.open.items())},
-            "positions": dict(sorted(txns.positions.items())),
+            "positions": {key: tuple(row) for key, row in txns.positions.stored.items()},
             "seqs": dict(txns.commit_seqs),
             "results": {
                 name: tuple((seq, result, txns.digests[name][seq]) for seq, result in held)
@@ -552,8 +552,11 @@ class Model:
 
     def _txn_view(self, txn: Txn) -> dict[str, object]:
         plain = {name: value for name, value in vars(txn).items() if name != "chunks"}
+        alive = self.txns.positions.alive(txn.positions)
         return plain | {
             "streams": {number: self._share(txn, number) for number in txn.streams},
+            "positions": [(*key, n.to, n.guard, n.expected, n.version) for key, n in alive],
+            "lost": self.txns.positions.lost(txn.positions),
             "deleted": tuple(sorted(set(txn.deleted))),
             "sent": [(number, digest >> 32) for number, digest in txn.sent],
         }

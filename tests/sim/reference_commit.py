@@ -16,6 +16,7 @@ from semel.model.remembered import (
     StreamResult,
 )
 from semel.model.transactions import INLINE, ProducerOwner, SinkOwner
+from tests.sim.reference_positions import Mover
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn
 
@@ -72,9 +73,7 @@ class Commits:
         listed = self._find_listed(c)
         if isinstance(listed, Outcome):
             return listed
-        answer = self._judge_streams(c, listed) or self.judge_positions(
-            c.positions, self._growth(c, listed)
-        )
+        answer = self._judge_streams(c, listed) or self._judge_positions(c, listed)
         return answer or self._accept(c, listed)
 
     def _judge_producer(self, c: ask.Commit) -> Outcome | None:
@@ -192,21 +191,31 @@ class Commits:
                 growth[chunk.stream] = growth.get(chunk.stream, 0) + chunk.batch.count
         return growth
 
-    def judge_positions(
-        self, positions: tuple[ask.Position, ...], growth: dict[int, int]
-    ) -> Outcome | None:
-        """Row 9."""
-        for position in positions:
-            stream = self.txns.book.streams[position.path]
-            stored = self.txns.positions.get((position.group, stream.number), 0)
-            if (refusal := self.txns.elsewhere(position)) is not None:
-                return refusal
-            if position.expected is not None and position.expected != stored:
-                return txn_out.PositionConflict(position.group, position.path, stored)
-            tail = stream.tail + growth.get(stream.number, 0)
-            if position.to > tail:
-                return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
+    def _judge_positions(self, c: ask.Commit, listed: list[Txn]) -> Outcome | None:
+        """Rows 8c to 9c; A18."""
+        positions = self.txns.positions
+        keys = [positions.key(move.group, move.path) for move in c.positions]
+        keys += [key for txn in listed for key, _ in positions.alive(txn.positions)]
+        if len(set(keys)) < len(keys):
+            return out.InvalidRequest("positions")  # 8c
+        ending = {txn.number for txn in (*listed, *self._ended_by(c))}
+        mover, growth = _mover_of(c), self._growth(c, listed)
+        if (refusal := positions.judge_own(c.positions, mover, growth, ending)) is not None:
+            return refusal  # 9
+        for txn in listed:
+            if (refusal := self.txns.moved_under(txn, ending)) is not None:
+                return refusal  # 9c
         return None
+
+    def _ended_by(self, c: ask.Commit) -> list[Txn]:
+        """List the transactions that a commit aborts: fenced, or superseded in its sink."""
+        txns = self.txns
+        if c.sink is not None:
+            return [txn for txn in txns.open.values() if _is_sinks(txn, c.sink)]
+        assert c.producer_id is not None
+        assert c.producer_epoch is not None
+        is_raised = txns.book.registry.get(c.producer_id, -1) < c.producer_epoch
+        return txns.pending_of(c.producer_id) if is_raised else []
 
     def _accept(self, c: ask.Commit, listed: list[Txn]) -> Outcome:
         txns, now = self.txns, self.txns.write(c.now_ms)
@@ -223,7 +232,7 @@ class Commits:
             self._forget_notes_of(c.sink.app)
         parts += [txns.finish(txn, COMMITTED, "", now) for txn in listed]
         moved = [PositionResult(p.group, p.path, p.to) for p in c.positions]
-        self._set(c.positions)
+        self._move(c.positions, _mover_of(c))
         parts.append(Result((), tuple(moved)))
         result = _joined(parts)
         if c.sink is not None:
@@ -277,17 +286,16 @@ class Commits:
 
     def set_positions(self, c: ask.SetPositions) -> Outcome:
         refusal = self.txns.missing([position.path for position in c.positions])
-        refusal = refusal or self.judge_positions(c.positions, {})
+        refusal = refusal or self.txns.positions.judge_set(c.positions)
         if refusal is not None:
             return refusal
         self.txns.write(c.now_ms)
-        self._set(c.positions)
-        return txn_out.PositionsSet(len(c.positions))
+        return txn_out.PositionsSet(self._move(c.positions, None))  # A19
 
-    def _set(self, positions: tuple[ask.Position, ...]) -> None:
-        for position in positions:
-            number = self.txns.book.streams[position.path].number
-            self.txns.positions[position.group, number] = position.to
+    def _move(self, moves: tuple[ask.Position, ...], mover: Mover | None) -> tuple[int, ...]:
+        """Move positions, and return the new versions."""
+        positions = self.txns.positions
+        return tuple(positions.move(positions.key(m.group, m.path), m.to, mover) for m in moves)
 
     def pin(self, c: ask.PinSnapshot) -> Outcome:
         pinned = self.snapshots.get(c.group)
@@ -304,6 +312,13 @@ class Commits:
         self.txns.write(c.now_ms)
         self.snapshots[c.group] = Snapshot(c.number, c.ranges, c.hash)
         return txn_out.Pinned(c.number, c.ranges, c.hash, is_new=True)
+
+
+def _mover_of(c: ask.Commit) -> Mover:
+    if c.sink is not None:
+        return False, c.sink.app
+    assert c.producer_id is not None
+    return True, c.producer_id
 
 
 def _is_sinks(txn: Txn, tag: ask.SinkTag) -> bool:

@@ -4,6 +4,7 @@ Written from `docs/reference/transactions.md`. Nothing is indexed: what a transa
 found by looking at every message, what is stable by looking at every transaction.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from semel.model.remembered import (
     StreamResult,
 )
 from semel.model.transactions import INLINE, STAGED, Owner, ProducerOwner, SinkOwner
+from tests.sim.reference_positions import NOBODY, Key, Named, Positions, mover_of
 from tests.sim.reference_producers import is_issued_name
 from tests.sim.reference_streams import Stream
 
@@ -65,11 +67,11 @@ class Txn:
     touched_ms: int
     is_prepared: bool = False
     streams: list[int] = field(default_factory=list)
-    positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    positions: dict[Key, Named] = field(default_factory=dict)  # as first named, for good
     chunks: list[Chunk] = field(default_factory=list)
     sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest, by seq, for good
     next_seq: int = 0
-    deleted: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)  # of `streams`, those that ended
 
     def is_overdue(self, now: int) -> bool:
         return not self.is_prepared and self.deadline_ms is not None and now >= self.deadline_ms
@@ -86,6 +88,7 @@ class Bounds(NamedTuple):
     open_by_sinks: int = limits.SINK_TXN_OPEN_MAX
     streams: int = limits.TXN_STREAMS_MAX
     positions: int = limits.TXN_POSITIONS_MAX
+    groups: int = limits.GROUPS_PER_STREAM_MAX
     chunks: int = limits.TXN_CHUNKS_MAX
     results: int = limits.RESULTS_KEPT
     versions: int = limits.SINK_VERSIONS_KEPT
@@ -111,7 +114,7 @@ class Transactions:
         self.open: dict[str, Txn] = {}  # by id, prepared ones included
         self.notes: list[Note] = []  # in order of decision
         self.aborted: set[int] = set()  # numbers, for ever
-        self.positions: dict[tuple[str, int], int] = {}  # (group, stream number) -> offset
+        self.positions = Positions(book.streams, self.open, bounds.groups)
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
         self.results: dict[str, list[tuple[int, Result]]] = {}
         self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
@@ -126,7 +129,8 @@ class Transactions:
                 new, chunks=list(txn.chunks), sent=list(txn.sent), deleted=list(txn.deleted)
             )
         twin.notes, twin.aborted = list(self.notes), set(self.aborted)
-        twin.positions, twin.commit_seqs = dict(self.positions), dict(self.commit_seqs)
+        twin.positions.stored = dict(self.positions.stored)
+        twin.commit_seqs = dict(self.commit_seqs)
         twin.results = {name: list(held) for name, held in self.results.items()}
         twin.digests = {name: dict(held) for name, held in self.digests.items()}
         twin.ended = {name: list(epochs) for name, epochs in self.ended.items()}
@@ -364,29 +368,14 @@ class Transactions:
             return txn
         if (refusal := self.missing([position.path for position in c.positions])) is not None:
             return refusal
-        both = dict(txn.positions)
-        for position in c.positions:
-            both[position.group, self.book.streams[position.path].number] = position.to
-        for position in c.positions:
-            if (refusal := self.elsewhere(position)) is not None:
-                return refusal
-            tail = self.book.streams[position.path].tail
-            if position.to > tail:
-                return txn_out.StreamRefused(position.path, out.OffsetBeyondTail(tail))
-        if len(both) > self.bounds.positions:
-            return out.LimitReached("transaction_positions", self.bounds.positions)
-        if both != txn.positions:
-            txn.positions, txn.touched_ms = both, self.write(c.now_ms)
-        return txn_out.TxnExtended(txn.id, len(both))
-
-    def elsewhere(self, position: ask.Position) -> Outcome | None:
-        """Refuse a position in another incarnation of the stream."""
-        stream = self.book.streams[position.path]
-        stored = self.positions.get((position.group, stream.number), 0)
-        if position.incarnation in (None, stream.incarnation):
-            return None
-        told = (position.group, position.path, stored, stream.incarnation)
-        return txn_out.PositionConflict(*told)
+        names = self.positions.name(txn, c.positions)
+        if isinstance(names, Outcome):
+            return names
+        if (count := self.positions.count(names)) > self.bounds.positions:
+            return out.LimitReached("transaction_positions", self.bounds.positions)  # A9c
+        if names != txn.positions:
+            txn.positions, txn.touched_ms = names, self.write(c.now_ms)
+        return txn_out.TxnExtended(txn.id, count)
 
     # ---- prepare, commit, abort ------------------------------------------------------------------
 
@@ -397,8 +386,10 @@ class Transactions:
         if not txn.is_prepared:
             if txn.kind == STAGED and not self._is_counted(txn, c):
                 return self.incomplete(txn)
+            if (refusal := self.positions.judge_named(txn)) is not None:
+                return refusal  # A10
             txn.touched_ms = self.write(c.now_ms)
-            txn.is_prepared, txn.deadline_ms = True, None
+            txn.is_prepared, txn.deadline_ms = True, None  # A11: from now on it holds
         return txn_out.Prepared(txn.id, txn.epoch, f"{txn.id}:{txn.epoch}")
 
     def _is_counted(self, txn: Txn, c: ask.Prepare) -> bool:
@@ -419,13 +410,14 @@ class Transactions:
         found = self.find(now, c.id, c.epoch, claim(c))
         if isinstance(found, Note):
             if found.decision == COMMITTED:
-                return txn_out.Committed(found.id, found.epoch, found.result, is_duplicate=True)
+                told = found.result  # A12
+                return txn_out.Committed(found.id, found.epoch, told, is_duplicate=True)
             return self.told_to_commit(found)
         if not isinstance(found, Txn):
             return found
         if isinstance(found.owner, SinkOwner):
             return txn_out.InvalidTxnState("sink")
-        if (refusal := self.closed_under(found)) is not None:
+        if (refusal := self.closed_under(found) or self.moved_under(found)) is not None:
             return refusal
         result = self.finish(found, COMMITTED, "", self.write(c.now_ms))
         return txn_out.Committed(found.id, found.epoch, result)
@@ -443,6 +435,10 @@ class Transactions:
             if stream.is_closed:
                 return txn_out.StreamRefused(path, out.StreamClosed(stream.tail))
         return None
+
+    def moved_under(self, txn: Txn, besides: Collection[int] = NOBODY) -> Outcome | None:
+        """A13 and A14: compare what an open one has named; of a prepared one nothing."""
+        return None if txn.is_prepared else self.positions.judge_named(txn, besides)
 
     def abort(self, c: ask.AbortTxn | ask.FenceTxn) -> Outcome:
         is_fence = isinstance(c, ask.FenceTxn)
@@ -481,7 +477,7 @@ class Transactions:
     def finish(self, txn: Txn, decision: str, reason: str, now: int) -> Result:
         """Decide a transaction: give out offsets, move positions, remember the outcome."""
         del self.open[txn.id]
-        result = Result(deleted=tuple(sorted(set(txn.deleted))))
+        deleted = {*txn.deleted, *(path for _, path in self.positions.lost(txn.positions))}  # A13
         if decision == ABORTED:
             self.aborted.add(txn.number)
         if txn.kind == INLINE:
@@ -489,9 +485,9 @@ class Transactions:
         else:
             streams = self._unfold(txn, now) if decision == COMMITTED else ()
         if decision == COMMITTED:
-            result = Result(streams, self._move(txn), result.deleted)
+            result = Result(streams, self._move(txn), tuple(sorted(deleted)))
         else:
-            result = Result()
+            result = Result()  # A16
         note = Note(txn.id, txn.epoch, txn.owner, decision, reason, now, result)
         self.notes.append(note)
         self._forget_oldest(note)
@@ -522,10 +518,10 @@ class Transactions:
         return tuple(results[path] for path in sorted(results))
 
     def _move(self, txn: Txn) -> tuple[PositionResult, ...]:
-        self.positions |= txn.positions
-        moved = [
-            PositionResult(g, self.by_number(s)[0], to) for (g, s), to in txn.positions.items()
-        ]
+        moved = []
+        for (group, number), named in self.positions.alive(txn.positions):
+            self.positions.move((group, number), named.to, mover_of(txn.owner))
+            moved.append(PositionResult(group, named.path, named.to))
         return tuple(sorted(moved, key=lambda position: (position.group, position.path)))
 
     def _forget_oldest(self, newest: Note) -> None:
@@ -537,14 +533,13 @@ class Transactions:
             self.notes.remove(note)
 
     def drop_stream(self, path: str, number: int) -> None:
-        """Forget a stream that is deleted or expired."""
+        """Forget a stream that is deleted or expired; positions named in it stay named."""
         for txn in self.open.values():
             if number in txn.streams:
                 txn.streams.remove(number)
                 txn.deleted.append(path)
             txn.chunks = [chunk for chunk in txn.chunks if chunk.stream != number]
-            txn.positions = {k: to for k, to in txn.positions.items() if k[1] != number}
-        self.positions = {k: to for k, to in self.positions.items() if k[1] != number}
+        self.positions.drop(number)
 
 
 def claim(c: ask.TxnCall) -> tuple[str | None, int | None] | None:

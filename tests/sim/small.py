@@ -12,6 +12,7 @@ SMALL = Bounds(
     open_by_sinks=4,
     streams=4,
     positions=2,
+    groups=2,
     chunks=5,
     results=3,
     versions=2,
@@ -22,6 +23,7 @@ _NAMES = {
     "TXN_OPEN_MAX": SMALL.open_by_producers,
     "SINK_TXN_OPEN_MAX": SMALL.open_by_sinks,
     "TXN_POSITIONS_MAX": SMALL.positions,
+    "GROUPS_PER_STREAM_MAX": SMALL.groups,
     "RESULTS_KEPT": SMALL.results,
     "SINK_VERSIONS_KEPT": SMALL.versions,
     "OUTCOMES_PER_PRODUCER_MAX": SMALL.outcomes,
@@ -30,6 +32,7 @@ _NAMES = {
 _USERS = (
     "semel.journal.memory_rows",
     "semel.machine.outcomes_kept",
+    "semel.machine.positions",
     "semel.machine.results",
     "semel.machine.txn_begin",
     "semel.machine.txn_end",

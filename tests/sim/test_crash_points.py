@@ -79,7 +79,7 @@ def seen(script: Script) -> list[list[bytes]]:
 def demand_all(script: Script) -> None:
     """Everything of the transaction is there: messages, position, outcome."""
     assert seen(script) == [[b"a"], [b"b"], [b"c"]]
-    assert script.model.txns.positions == {("g", 1): 0}
+    assert script.model.txns.positions.stored == {("g", 1): (0, 1, (True, "p"))}
     answer = script.do(commit(script))
     assert isinstance(answer, txn_out.Committed)
     assert answer.is_duplicate
@@ -87,7 +87,7 @@ def demand_all(script: Script) -> None:
 
 def demand_nothing(script: Script) -> None:
     assert seen(script) == [[], [], []]
-    assert script.model.txns.positions == {}
+    assert script.model.txns.positions.stored == {}
 
 
 def open_with_messages(kind: str, timeout_ms: int = 60_000) -> Script:

@@ -1,7 +1,8 @@
 """What the simulated clients ask of transactions, groups and sinks.
 
 Two or three producers share a few transaction ids, with zombies among them; commits and aborts are
-sent again late; tasks of a sink die and are forgotten.
+sent again late; tasks of a sink die and are forgotten. How positions are moved is drawn by
+`workload_positions.py`.
 """
 
 from collections import deque
@@ -27,17 +28,20 @@ from semel.model.transactions import (
     INLINE,
     STAGED,
     EngineCommand,
-    Position,
     ProducerOwner,
     SinkOwner,
 )
 from tests.sim.reference import Model
 from tests.sim.reference_streams import Stream
 from tests.sim.reference_txn import Txn
+from tests.sim.workload_positions import PositionWorkload
 
 T = TypeVar("T")
 
 CROWD = 7  # more than one producer may have pending
+
+# What is sent again long after.
+LATE = (ask.CommitTxn, ask.AbortTxn, ask.Commit, ask.Prepare, ask.AddPositions)
 
 Weights = dict[Callable[[Model, int], EngineCommand], float]
 
@@ -52,7 +56,10 @@ class TxnWorkload:
         self._ids = [f"t{i}" for i in range(rng.choice([2, 4, 6, 12]))]
         self._producers = [f"q{i}" for i in range(rng.randint(1, 3))]
         self._apps = [f"a{i}" for i in range(rng.randint(1, 2))]
+        if rng.random() < 0.3:
+            self._producers.append("sink:a0")  # it moves positions like the sink, by its name only
         self._groups = ["g0", "g1"]
+        self._positions = PositionWorkload(rng, self._path)
         self._kinds = rng.choice([[INLINE, INLINE, STAGED], [INLINE], [STAGED]])
         self._late: deque[EngineCommand] = deque(maxlen=60)
         self._count = 0
@@ -63,14 +70,15 @@ class TxnWorkload:
             self._publish: 26,
             self._stage: 18,
             self._add_streams: 3,
-            self._add_positions: 4,
+            self._add_positions: 16,
             self._prepare: 7,
             self._decide: 14,
             self._fence: 0.7,
             self._expire: 1.5,
             self._one_shot: 9,
             self._sink_commit: 7,
-            self._set_positions: 3,
+            self._set_positions: 4,
+            self._end_input: 1.2,
             self._pin: 2,
             self._change_sink: 0.8,
             self._disturb: 2,
@@ -91,7 +99,7 @@ class TxnWorkload:
             return replace(self._rng.choice(self._late), now_ms=now_ms)
         make = self._rng.choices(list(self._weights), list(self._weights.values()))[0]
         command = make(model, now_ms)
-        if isinstance(command, ask.CommitTxn | ask.AbortTxn | ask.Commit | ask.Prepare):
+        if isinstance(command, LATE):
             self._late.append(command)
         return command
 
@@ -180,30 +188,25 @@ class TxnWorkload:
 
     def _add_positions(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, txn = self._target(model)
-        positions = self._positions(model, compare=False) or (Position("g0", "s0", 0),)
-        return ask.AddPositions(now_ms, name, epoch, **self._claim(txn), positions=positions)
+        moves = self._positions.naming(model, txn)
+        return ask.AddPositions(now_ms, name, epoch, **self._claim(txn), positions=moves)
 
-    def _positions(self, model: Model, *, compare: bool = True) -> tuple[Position, ...]:
-        found = {}
-        for _ in range(self._rng.randint(0, 2)):
-            group, path = self._rng.choice(self._groups), self._path(model)
-            found[group, path] = self._position(model, group, path, compare)
-        return tuple(found.values())
+    def _end_input(self, model: Model, now_ms: int) -> EngineCommand:
+        found = self._positions.ending(model, now_ms)
+        return self._add_positions(model, now_ms) if found is None else found
 
-    def _position(self, model: Model, group: str, path: str, compare: bool) -> Position:
-        rng, stream = self._rng, model.streams.get(path)
-        if stream is None:
-            return Position(group, path, rng.randint(0, 3))
-        to = rng.randint(0, stream.tail + (rng.random() < 0.05))
-        incarnation = self._often(stream.incarnation, "i0") if rng.random() < 0.3 else None
-        if not compare or rng.random() < 0.5:
-            return Position(group, path, to, None, incarnation)
-        stored = model.txns.positions.get((group, stream.number), 0)
-        expected = self._often(stored, stored + 1, rate=0.85)
-        return Position(group, path, to, expected, incarnation)
+    def _namer(self, model: Model) -> tuple[str, int, Txn | None]:
+        """Choose an open transaction that has named positions, or any."""
+        txns = [t for t in model.txns.open.values() if t.positions]
+        if not txns or self._rng.random() < 0.4:
+            return self._target(model)
+        txn = self._rng.choice(txns)
+        return txn.id, txn.epoch, txn
 
     def _prepare(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, txn = self._target(model, self._often(STAGED, None, rate=0.8))
+        if self._rng.random() < 0.3:
+            name, epoch, txn = self._namer(model)
         command = ask.Prepare(now_ms, name, epoch, **self._claim(txn))
         if txn is None or self._rng.random() < 0.4:
             return command
@@ -217,7 +220,7 @@ class TxnWorkload:
         return replace(command, chunks=chunks, messages=tuple(counts.items()))
 
     def _decide(self, model: Model, now_ms: int) -> EngineCommand:
-        name, epoch, txn = self._target(model)
+        name, epoch, txn = self._namer(model)
         if txn is not None and isinstance(txn.owner, SinkOwner) and self._rng.random() < 0.8:
             name, epoch, txn = self._target(model, INLINE)
         make = ask.CommitTxn if self._rng.random() < 0.65 else ask.AbortTxn
@@ -327,7 +330,10 @@ class TxnWorkload:
             epoch, seq = max(0, epoch + rng.choice([1, 1, -1])), rng.choice([0, 0, 0, 1])
         owner = ProducerOwner(name, epoch)
         mine = [t for t in model.txns.open.values() if t.owner == owner and t.kind == STAGED]
-        listed = [ask.Listed(txn.id, txn.epoch) for txn in self._some(mine, 2)]
+        chosen = self._some(mine, 2)
+        listed = [ask.Listed(txn.id, txn.epoch) for txn in chosen]
+        # What a raised epoch ends holds nothing.
+        near = chosen or [t for t in model.txns.open.values() if t.is_prepared and _is_by(t, name)]
         if rng.random() < 0.04:
             listed.append(ask.Listed(*self._target(model)[:2]))
         appends = tuple(self._commit_append(model) for _ in range(rng.choice([0, 1, 2, 3])))
@@ -341,7 +347,7 @@ class TxnWorkload:
             max(seq, 0),
             appends=appends,
             transactions=tuple(listed),
-            positions=self._positions(model),
+            positions=self._positions.own(model, near),
             expects=tuple(expects.items()),
             digest=len(appends),
         )
@@ -370,7 +376,7 @@ class TxnWorkload:
             self._often(f"d{version}", None, "elsewhere", rate=0.9),
             self._often(f"d{version - 1}", None, "elsewhere", rate=0.9),
         )
-        positions = self._positions(model) if rng.random() < 0.2 else ()
+        positions = self._positions.own(model, mine) if rng.random() < 0.4 else ()
         return ask.Commit(now_ms, sink=tag, transactions=tuple(listed), positions=positions)
 
     def _change_sink(self, model: Model, now_ms: int) -> EngineCommand:
@@ -408,7 +414,7 @@ class TxnWorkload:
     # ---- groups ----------------------------------------------------------------------------------
 
     def _set_positions(self, model: Model, now_ms: int) -> EngineCommand:
-        return ask.SetPositions(now_ms, self._positions(model) or (Position("g0", "s0", 0),))
+        return ask.SetPositions(now_ms, self._positions.setting(model))
 
     def _pin(self, model: Model, now_ms: int) -> EngineCommand:
         group = self._rng.choice(self._groups)
@@ -422,6 +428,10 @@ class TxnWorkload:
             ranges.append(ask.SnapshotRange(path, self._often(incarnation, "i0"), 0, end))
         ranges.sort(key=lambda span: span.path)
         return ask.PinSnapshot(now_ms, group, number, tuple(ranges), f"h{self._count}")
+
+
+def _is_by(txn: Txn, producer_id: str) -> bool:
+    return isinstance(txn.owner, ProducerOwner) and txn.owner.id == producer_id
 
 
 def _is_of(txn: Txn, app: str, version: int) -> bool:

@@ -33,6 +33,7 @@ from tests.sim.oracle import demand_readable, demand_same_messages, read_all, st
 from tests.sim.oracle_txn import demand_outcomes, parts_view
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
+from tests.sim.tally import count
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.workload import Workload, is_broken
 
@@ -254,7 +255,7 @@ class World:
 
     def answered(self, outcome: Outcome, facts_end: int) -> None:
         """Whatever is told must be there after any crash."""
-        self.counts[type(outcome).__name__] += 1
+        count(self.counts, outcome)
         self.trace.update(repr(outcome).encode())
         if not isinstance(outcome, Overloaded):
             self.promised_end = max(self.promised_end, facts_end)

@@ -30,9 +30,14 @@ def test_a_group_stands_where_it_was_set(stream: Stream, group: str) -> None:
     stream.create(b"x")
     assert positions(stream.server, group) == {}
     answer = move(stream, group, offset_of(1))
-    expected = {"group": group, "offsets": {stream.path: offset_of(1)}}
+    expected = {
+        "group": group,
+        "offsets": {stream.path: offset_of(1)},
+        "versions": {stream.path: 1},
+    }
     assert (answer.status, answer.json) == (200, expected)
-    assert call(stream.server, "GET", f"/v1/groups/{group}/offsets").json == expected
+    found = call(stream.server, "GET", f"/v1/groups/{group}/offsets").json
+    assert found == {**expected, "pending": {}}
     assert move(stream, group, 0).status == 200, "and back: it is the group's own business"
     assert positions(stream.server, group) == {stream.path: offset_of(0)}
     assert positions(stream.server, fresh("g")) == {}

@@ -14,6 +14,8 @@ from semel.model.transactions import INLINE, STAGED, EngineCommand, Position
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
 from tests.unit.machine.builders import JSON, append, create, dense, fork, json_batch, sparse
+from tests.unit.machine.position_stories import STORIES
+from tests.unit.machine.position_words import Expected, Story
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -334,16 +336,17 @@ def test_positions_move_with_the_commit_only() -> None:
     assert model.execute(place(Position("g", "s", 2))) == txn_out.TxnExtended("t", 1)
     beyond = txn_out.StreamRefused("s", out.OffsetBeyondTail(2))
     assert unchanged(model, place(Position("g", "s", 3))) == beyond
-    assert model.txns.positions == {}
+    assert model.txns.positions.stored == {}
     moved = Result((), (PositionResult("g", "s", 2),))
     assert model.execute(commit()) == txn_out.Committed("t", 1, moved)
-    assert model.txns.positions == {("g", 1): 2}
+    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"))}
     run(model, begin(), ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0),)))
     other = ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0, None, "other"),))
-    told = txn_out.PositionConflict("g", "s", 2, model.streams["s"].incarnation)
+    seen = model.streams["s"].incarnation
+    told = txn_out.PositionConflict("g", "s", 2, seen, 1, None, txn_out.BY_INCARNATION)
     assert unchanged(model, other) == told
     run(model, abort(epoch=2))
-    assert model.txns.positions == {("g", 1): 2}
+    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"))}
 
 
 def test_additions_have_limits() -> None:
@@ -352,7 +355,43 @@ def test_additions_have_limits() -> None:
     assert unchanged(model, add("u")) == out.LimitReached("transaction_streams", 1)
     assert unchanged(model, publish(0, path="u")) == out.LimitReached("transaction_streams", 1)
     both = place(Position("g", "s", 0), Position("h", "s", 0))
-    assert unchanged(model, both) == out.LimitReached("transaction_positions", 1)
+    assert unchanged(model, both) == out.LimitReached("transaction_positions", 1)  # A9c
+
+
+def test_a_position_of_a_deleted_stream_still_counts() -> None:
+    model = model_of(create(), begin(), place(Position("g", "s", 0)), bounds=Bounds(positions=1))
+    run(model, plain.Delete("s", 0), create())
+    again = place(Position("g", "s", 0))
+    assert unchanged(model, again) == out.LimitReached("transaction_positions", 1)
+
+
+def test_a_stream_has_room_for_so_many_groups() -> None:
+    bounds = Bounds(groups=2)
+    model = model_of(
+        create(), begin(), ask.SetPositions(0, (Position("a", "s", 0),)), bounds=bounds
+    )
+    full = out.LimitReached("groups_per_stream", 2)
+    two = (Position("b", "s", 0), Position("c", "s", 0))
+    assert unchanged(model, place(*two)) == full  # A9b: the first takes the last room
+    assert unchanged(model, ask.SetPositions(0, two)) == full
+    assert unchanged(model, one_shot(0, positions=two)) == full
+    known = (Position("b", "s", 0), Position("a", "s", 0), Position("b", "s", 0, 0))
+    assert model.execute(place(*known)) == txn_out.TxnExtended("t", 2)
+    run(model, ask.SetPositions(0, (Position("c", "s", 0),)))
+    assert unchanged(model, place(Position("d", "s", 0))) == full
+    assert unchanged(model, place(Position("b", "s", 0, 0))) == txn_out.TxnExtended("t", 2)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.row}: {story.name}")
+def test_a_row_about_positions(story: Story) -> None:
+    model = model_of(create(), create("r"))
+    for step in story.steps:
+        if not isinstance(step, Expected):
+            run(model, step)
+        elif step.leaves_no_trace:
+            assert unchanged(model, step.command) == step.outcome, step
+        else:
+            assert model.execute(step.command) == step.outcome, step
 
 
 # ---- publishing inline ---------------------------------------------------------------------------
@@ -509,11 +548,11 @@ def test_a_stream_in_an_inline_transaction_cannot_be_closed() -> None:
 
 def test_a_deleted_stream_leaves_its_transactions_and_groups() -> None:
     model = model_of(create("s"), create("u"), begin(), publish(0), publish(0, path="u"))
-    run(model, place(Position("g", "s", 0)), ask.SetPositions(0, (Position("g", "s", 1),)))
-    run(model, plain.Delete("s", 0), create("s"))
+    run(model, ask.SetPositions(0, (Position("g", "s", 1),)), place(Position("g", "s", 0)))
+    run(model, prepare(), plain.Delete("s", 0), create("s"))
     result = Result((StreamResult("u", 0, 2, 1),), (), ("s",))
     assert model.execute(commit()) == txn_out.Committed("t", 1, result)
-    assert (model.txns.positions, model.streams["s"].tail) == ({}, 0)
+    assert (model.txns.positions.stored, model.streams["s"].tail) == ({}, 0)
 
 
 def test_a_soft_deleted_stream_leaves_them_too() -> None:
@@ -681,13 +720,13 @@ def test_a_one_shot_commit_checks_its_streams() -> None:
 def test_positions_compare_and_set() -> None:
     model = model_of(create(), append(), append())
     wrong = one_shot(0, positions=(Position("g", "s", 1, 1),))
-    assert unchanged(model, wrong) == txn_out.PositionConflict("g", "s", 0)
+    assert unchanged(model, wrong) == txn_out.PositionConflict("g", "s", 0)  # by its offset
     run(model, one_shot(0, positions=(Position("g", "s", 1, 0),)))
     far = one_shot(1, "s", positions=(Position("g", "s", 4, 1),))
     assert unchanged(model, far) == txn_out.StreamRefused("s", out.OffsetBeyondTail(3))
     back = ask.SetPositions(0, (Position("g", "s", 0, 1), Position("h", "s", 2)))
-    assert model.execute(back) == txn_out.PositionsSet(2)
-    assert model.txns.positions == {("g", 1): 0, ("h", 1): 2}
+    assert model.execute(back) == txn_out.PositionsSet((2, 1))
+    assert model.txns.positions.stored == {("g", 1): (0, 2, None), ("h", 1): (2, 1, None)}
     lost = ask.SetPositions(0, (Position("g", "z", 0),))
     assert unchanged(model, lost) == txn_out.StreamRefused("z", out.NotFound())
 

@@ -89,6 +89,7 @@ KINDS: Final[dict[type, int]] = {
     txn_events.Decided: 52,
     events.TxnPublished: 53,
     events.ProducerRaised: 54,
+    txn_events.PositionsNamed: 55,
     txn_events.PositionsMoved: 64,
     txn_events.SnapshotPinned: 65,
     txn_events.SinkRebound: 66,

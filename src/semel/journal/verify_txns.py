@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.journal.checkpoint import number_key, pair_key, split_owned, split_pair
+from semel.journal.checkpoint import number_key, owned_key, pair_key, split_owned, split_pair
 from semel.journal.findings import Known
 from semel.journal.memory import outcome_key, owner_key, pack_end, split_range_key, unpack_end
 from semel.journal.store import Reader
@@ -47,8 +47,7 @@ class TxnRowCheck:
             self._txns[row.number] = row
         self._check_streams()
         self._check_parts()
-        for key, _ in self._decoded("positions", PositionRow):
-            self._check_stream("positions", key, split_owned(key)[0])
+        self._check_positions()
         for table, kind in (("snapshots", SnapshotRow), ("sinks", SinkRow)):
             for _ in self._decoded(table, kind):
                 pass
@@ -75,6 +74,21 @@ class TxnRowCheck:
             if txn_number not in self._txns:
                 self._corrupt("txn_streams", key, _GONE)
             self._check_stream("txn_streams", key, number)
+
+    def _check_positions(self) -> None:
+        """Check that what transactions name was there to be named."""
+        versions: dict[bytes, int] = {}
+        for key, row in self._decoded("positions", PositionRow):
+            self._check_stream("positions", key, split_owned(key)[0])
+            versions[key] = row.version
+        for txn in self._txns.values():
+            key = number_key(txn.number)
+            for named in txn.positions:
+                self._check_stream("transactions", key, named.stream)
+                stored = versions.get(owned_key(named.stream, named.group), 0)
+                if named.guard > stored:
+                    message = f"names version {named.guard} of a position that has {stored}"
+                    self._corrupt("transactions", key, message)
 
     def _check_parts(self) -> None:
         """Check that the pages of a transaction join, and that its chunks are still there."""

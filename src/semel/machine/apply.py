@@ -43,6 +43,7 @@ from semel.machine.state import State, Stream, add_fork, live_producers
 from semel.machine.txn_apply import (
     apply_begun,
     apply_extended,
+    apply_named,
     apply_prepared,
     apply_published,
     apply_staged,
@@ -53,6 +54,7 @@ from semel.machine.txn_events import (
     ChunkStaged,
     Decided,
     PositionsMoved,
+    PositionsNamed,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
@@ -367,6 +369,7 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
     TxnPublished: apply_published,
     TxnBegun: apply_begun,
     TxnExtended: apply_extended,
+    PositionsNamed: apply_named,
     TxnPrepared: apply_prepared,
     Decided: apply_decided,
     PositionsMoved: apply_moved,

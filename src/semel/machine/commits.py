@@ -6,12 +6,13 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 from semel.machine.checks import refuse_body
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
-from semel.machine.named import find_named, refuse_moves, refused
+from semel.machine.named import find_named, refused
 from semel.machine.parts import EXTENT_BYTES
+from semel.machine.positions import refuse_commit_moves, refuse_guards
 from semel.machine.results import unpack_result
 from semel.machine.rows import RegistryRow
 from semel.machine.sinks import judge_sink, superseded
-from semel.machine.state import State, Stream, Txn
+from semel.machine.state import OwnerKey, State, Stream, Txn
 from semel.machine.txn_begin import refuse_producer, refuse_registry_room
 from semel.machine.txn_decide import aborted_before, chunks_of, incomplete, refuse_closed
 from semel.machine.txn_events import CommitMark, Decided, SinkMark
@@ -30,7 +31,15 @@ from semel.model.outcomes import (
     StreamClosed,
 )
 from semel.model.remembered import ABORTED, BY_COMMIT, Remembered
-from semel.model.transactions import STAGED, Commit, CommitAppend, Listed, SinkOwner, SinkTag
+from semel.model.transactions import (
+    STAGED,
+    Commit,
+    CommitAppend,
+    Listed,
+    ProducerOwner,
+    SinkOwner,
+    SinkTag,
+)
 from semel.model.txn_outcomes import (
     BranchMissing,
     Committed,
@@ -65,9 +74,9 @@ def decide_commit(state: State, command: Commit) -> Decision:
         draft.append(streams[append.path], append.batch)
     for txn in listed:
         draft.place_chunks(txn)
-    refusal = refuse_moves(streams, command.positions, draft.tail_of)
+    refusal = _refuse_positions(state, command, draft, streams, listed)
     if refusal is not None:
-        return Decision(refusal)  # 9
+        return Decision(refusal)
     return _accept(state, command, draft, streams, listed)
 
 
@@ -198,6 +207,47 @@ def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     if count <= state.limits.chunks:
         return None
     return BatchTooLarge(state.limits.chunks * EXTENT_BYTES)  # 8
+
+
+def _refuse_positions(
+    state: State, command: Commit, draft: Draft, streams: dict[str, Stream], listed: list[Txn]
+) -> Refusal | None:
+    names = [(move.group, streams[move.path].row.number) for move in command.positions]
+    names += [(named.group, named.stream) for txn in listed for named in txn.row.positions]
+    if len(set(names)) < len(names):
+        return InvalidRequest("positions")  # 8c
+    ending = _ending(state, command, listed) if names else set()
+    refusal = refuse_commit_moves(
+        state,
+        streams,
+        command.positions,
+        tail_of=draft.tail_of,
+        mover=_mover_of(command),
+        ending=ending,
+    )  # 9
+    for txn in listed:
+        if refusal is None and not txn.row.is_prepared:
+            refusal = refuse_guards(state, txn, ending)  # 9c
+    return refusal
+
+
+def _mover_of(command: Commit) -> OwnerKey:
+    if command.sink is not None:
+        return False, command.sink.app
+    assert command.producer_id is not None
+    return True, command.producer_id
+
+
+def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
+    """Return the numbers of the transactions that the commit ends: they hold nothing against it."""
+    ending = {txn.row.number for txn in listed}
+    if command.sink is not None:
+        return ending | {txn.row.number for txn in superseded(state, command.sink, listed)}
+    for number in state.owned.get(_mover_of(command), ()):
+        owner = state.by_txn[number].row.owner
+        if isinstance(owner, ProducerOwner) and owner.epoch < (command.producer_epoch or 0):
+            ending.add(number)
+    return ending
 
 
 def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:

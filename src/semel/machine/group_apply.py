@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from semel.machine.events import Section
-from semel.machine.state import State, add_position
+from semel.machine.positions import stored_position
+from semel.machine.state import OwnerKey, State, add_position
 from semel.machine.txn_events import PositionsMoved, SinkForgotten, SinkRebound, SnapshotPinned
 from semel.machine.txn_rows import PositionRow, SinkRow
 
@@ -35,11 +36,18 @@ def apply_sink_forgotten(
     state.dirty.sinks[event.app] = None
 
 
-def move_positions(state: State, moves: Iterable[tuple[str, int, int]], time_ms: int) -> None:
-    """Move groups."""
+def move_positions(
+    state: State,
+    moves: Iterable[tuple[str, int, int]],
+    time_ms: int,
+    mover: OwnerKey | None = None,
+) -> None:
+    """Move groups to (group, stream, offset); `mover` is None for a plain set."""
     for group, number, offset in moves:
-        row = PositionRow(offset, time_ms)
-        add_position(state, state.by_number[number], group, row)
+        stream = state.by_number[number]
+        version = stored_position(stream, group).version + 1
+        row = PositionRow(offset, time_ms, version, mover)
+        add_position(state, stream, group, row)
         state.dirty.positions[number, group] = row
 
 

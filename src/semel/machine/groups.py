@@ -1,7 +1,8 @@
 """Decisions on groups: where they stand, and what their next step reads."""
 
 from semel.machine.events import Decision
-from semel.machine.named import find_moves, find_named
+from semel.machine.named import find_named
+from semel.machine.positions import refuse_plain_moves, stored_position
 from semel.machine.state import State
 from semel.machine.txn_events import PositionsMoved, SnapshotPinned
 from semel.machine.txn_rows import SnapshotRow
@@ -18,10 +19,18 @@ from semel.model.txn_outcomes import (
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
     """Move positions, all or none."""
-    moves = find_moves(state, command.positions)
-    if not isinstance(moves, tuple):
-        return Decision(moves)
-    return Decision(PositionsSet(len(moves)), PositionsMoved(moves), grows=True)
+    streams = find_named(state, (position.path for position in command.positions))
+    if not isinstance(streams, dict):
+        return Decision(streams)
+    refusal = refuse_plain_moves(state, streams, command.positions)
+    if refusal is not None:
+        return Decision(refusal)
+    moves, versions = [], []
+    for position in command.positions:
+        stream = streams[position.path]
+        moves.append((position.group, stream.row.number, position.to))
+        versions.append(stored_position(stream, position.group).version + 1)
+    return Decision(PositionsSet(tuple(versions)), PositionsMoved(tuple(moves)), grows=True)
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:

@@ -7,6 +7,8 @@ from msgspec import Struct
 
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.machine.txn_rows import (
+    Mover,
+    NamedPosition,
     News,
     PartsRow,
     PositionRow,
@@ -21,7 +23,7 @@ from semel.model.transactions import INLINE, Owner, ProducerOwner
 EVERYTHING: Final = 1 << 63
 
 # A producer (True) whatever its epoch, or a sink's app whatever its task.
-OwnerKey = tuple[bool, str]
+OwnerKey = Mover
 
 
 class MachineLimits(Struct, frozen=True):
@@ -56,6 +58,7 @@ class Stream(Struct, gc=False, eq=False):
     positions: dict[str, PositionRow] | None = None
     open: dict[int, int] | None = None  # inline transaction -> its first offset, oldest first
     txns: set[int] | None = None  # every transaction that knows the stream
+    holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
 
 
 class Txn(Struct, gc=False, eq=False):
@@ -133,7 +136,8 @@ class State:
     `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
     state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
     of all streams that are no tombstones. `floors` are those of forgotten sinks, as long as rows
-    below them may be found somewhere: after the next start they are not.
+    below them may be found somewhere: after the next start they are not. `named` are the undecided
+    transactions that name a position: by group, then by stream.
     """
 
     __slots__ = (
@@ -145,6 +149,7 @@ class State:
         "groups",
         "limits",
         "live_producers",
+        "named",
         "news",
         "next_outcome",
         "next_producer",
@@ -173,6 +178,7 @@ class State:
         self.floors: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.groups: dict[str, set[int]] = {}
+        self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = 1
         self.next_producer = 1
         self.next_txn = 1
@@ -235,9 +241,12 @@ class State:
 
     def load_transaction(self, row: TxnRow) -> None:
         """Restore a transaction."""
-        add_transaction(self, Txn(row, {}, []))
-        for _, number, _ in row.positions:
-            know_stream(self.by_number[number], row.number)
+        txn = Txn(row, {}, [])
+        add_transaction(self, txn)
+        for named in row.positions:
+            name_position(self, row.number, named)
+        if row.is_prepared:
+            hold_positions(self, txn)
 
     def load_txn_stream(self, txn_number: int, number: int, row: TxnStreamRow) -> None:
         """Restore a stream of a transaction."""
@@ -321,6 +330,43 @@ def open_in(stream: Stream, txn_number: int, first: int) -> None:
     if stream.open is None:
         stream.open = {}
     stream.open[txn_number] = first
+
+
+def name_position(state: State, txn_number: int, named: NamedPosition) -> None:
+    """Note that a transaction names a position."""
+    know_stream(state.by_number[named.stream], txn_number)
+    streams = state.named.setdefault(named.group, {})
+    streams.setdefault(named.stream, set()).add(txn_number)
+
+
+def unname_position(state: State, txn_number: int, named: NamedPosition) -> None:
+    """Note that a transaction no longer names a position, nor holds it."""
+    streams = state.named[named.group]
+    others = streams[named.stream]
+    others.discard(txn_number)
+    if not others:
+        del streams[named.stream]
+    if not streams:
+        del state.named[named.group]
+    holds = state.by_number[named.stream].holds
+    if holds and holds.get(named.group) == txn_number:
+        del holds[named.group]
+        for number in sorted(others, reverse=True):
+            if state.by_txn[number].row.is_prepared:
+                holds[named.group] = number
+
+
+def hold_positions(state: State, txn: Txn) -> None:
+    """Note that a prepared transaction holds the positions it names.
+
+    Before positions were held, several could be prepared that name one; the oldest holds it.
+    """
+    number = txn.row.number
+    for named in txn.row.positions:
+        stream = state.by_number[named.stream]
+        if stream.holds is None:
+            stream.holds = {}
+        stream.holds[named.group] = min(number, stream.holds.get(named.group, number))
 
 
 def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> None:

@@ -8,13 +8,30 @@ from semel.machine import receipts
 from semel.machine.claims import last_receipt
 from semel.machine.events import STAGED, Mark, Section, TxnPublished
 from semel.machine.parts import push_extent, push_part
+from semel.machine.positions import stored_position
 from semel.machine.rows import ProducerRow
 from semel.machine.sections import digest_of_chunk
 from semel.machine.sessions import older_sessions
-from semel.machine.state import State, Stream, Txn, add_transaction, know_stream, open_in
+from semel.machine.state import (
+    State,
+    Stream,
+    Txn,
+    add_transaction,
+    hold_positions,
+    know_stream,
+    name_position,
+    open_in,
+    unname_position,
+)
 from semel.machine.txn_end import end_transactions, register, set_tail
-from semel.machine.txn_events import ChunkStaged, TxnBegun, TxnExtended, TxnPrepared
-from semel.machine.txn_rows import PartsRow, TxnRow, TxnStreamRow
+from semel.machine.txn_events import (
+    ChunkStaged,
+    PositionsNamed,
+    TxnBegun,
+    TxnExtended,
+    TxnPrepared,
+)
+from semel.machine.txn_rows import NamedPosition, PartsRow, TxnRow, TxnStreamRow
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
 from semel.model.transactions import ProducerOwner
@@ -70,15 +87,29 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
 
 
 def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
-    """Add streams and positions to a transaction."""
+    """Add streams to a transaction; and positions, if the frame was written before versions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
-    moves = {(group, number): offset for group, number, offset in txn.row.positions}
-    for group, number, offset in event.positions:
-        moves[group, number] = offset
-        know_stream(state.by_number[number], event.txn)
-    positions = tuple((group, number, offset) for (group, number), offset in moves.items())
-    _set_row(state, txn, replace(txn.row, positions=positions, touched_ms=time_ms))
+    guards = {(named.group, named.stream): named.guard for named in txn.row.positions}
+    named = []
+    for group, number, to in event.positions:
+        stored = stored_position(state.by_number[number], group)
+        guard = guards.setdefault((group, number), stored.version)
+        named.append(NamedPosition(group, number, to, guard))
+    _name(state, txn, named, time_ms)
+
+
+def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
+    """Name positions that the commit of a transaction moves."""
+    _name(state, state.by_txn[event.txn], event.positions, time_ms)
+
+
+def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
+    found = {(named.group, named.stream): named for named in txn.row.positions}
+    for named in positions:
+        found[named.group, named.stream] = named
+        name_position(state, txn.row.number, named)
+    _set_row(state, txn, replace(txn.row, positions=tuple(found.values()), touched_ms=time_ms))
 
 
 def apply_staged(
@@ -105,10 +136,11 @@ def _note_page(state: State, txn: Txn, page: int) -> None:
 
 
 def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
-    """Seal a transaction."""
+    """Seal a transaction; from now on it holds the positions it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
+    hold_positions(state, txn)
 
 
 # ---- inline messages -----------------------------------------------------------------------------
@@ -183,19 +215,27 @@ def _remember_publish(
 
 
 def leave_everything(state: State, stream: Stream) -> None:
-    """Drop a stream that ends from every transaction and group."""
-    number = stream.row.number
+    """Drop a stream that ends from every group and transaction.
+
+    A position that was named in it stays known as lost: what was made of its messages may have been
+    committed by another worker, and the position that told so is gone.
+    """
+    number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):
         txn = state.by_txn[txn_number]
         deleted = txn.row.deleted
         if txn.streams.pop(number, None) is not None:
             state.dirty.txn_streams[txn_number, number] = None
-            deleted = tuple(sorted({*deleted, stream.row.path}))
-        positions = tuple(move for move in txn.row.positions if move[1] != number)
-        _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions))
+            deleted = tuple(sorted({*deleted, path}))
+        here = [named for named in txn.row.positions if named.stream == number]
+        for named in here:
+            unname_position(state, txn_number, named)
+        lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
+        positions = tuple(named for named in txn.row.positions if named.stream != number)
+        _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))
     for group in stream.positions or ():
         state.dirty.positions[number, group] = None
         state.groups[group].discard(number)
         if not state.groups[group]:
             del state.groups[group]
-    stream.txns = stream.open = stream.positions = None
+    stream.txns = stream.open = stream.positions = stream.holds = None

@@ -5,18 +5,18 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 
 from semel.machine.draft import Draft, is_raised
 from semel.machine.events import Decision
-from semel.machine.named import find_moves, find_named
+from semel.machine.named import find_named
 from semel.machine.outcomes_kept import forgotten_epoch
+from semel.machine.positions import name_positions
 from semel.machine.producers import is_assigned_id
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn_events import TxnBegun, TxnExtended
+from semel.machine.txn_events import PositionsNamed, TxnBegun, TxnExtended
 from semel.machine.txn_find import find_open
 from semel.model import txn_outcomes as answer
 from semel.model.limits import (
     SINK_TXN_OPEN_MAX,
     TXN_OPEN_MAX,
     TXN_PENDING_MAX,
-    TXN_POSITIONS_MAX,
     TXN_TIMEOUT_MS_DEFAULT,
 )
 from semel.model.outcomes import (
@@ -175,13 +175,11 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
-    moves = find_moves(state, command.positions)
-    if not isinstance(moves, tuple):
-        return Decision(moves)
-    count = len({(group, number) for group, number, _ in (*txn.row.positions, *moves)})
-    if count > TXN_POSITIONS_MAX:
-        return Decision(LimitReached("transaction_positions", TXN_POSITIONS_MAX))
-    outcome = answer.TxnExtended(command.id, count)
-    if not set(moves) - set(txn.row.positions):
+    named = name_positions(state, txn, command.positions)
+    if not isinstance(named, tuple):
+        return Decision(named)
+    every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
+    outcome = answer.TxnExtended(command.id, len(every) + len(txn.row.lost))
+    if not named:
         return Decision(outcome)
-    return Decision(outcome, TxnExtended(txn.row.number, (), moves), grows=True)
+    return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)

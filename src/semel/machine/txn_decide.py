@@ -4,6 +4,7 @@ from semel.machine.draft import Draft
 from semel.machine.events import Decision
 from semel.machine.named import refused
 from semel.machine.parts import extents_of, parts_of
+from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
 from semel.machine.txn_events import CommitMark, Decided, TxnPrepared
 from semel.machine.txn_find import find, find_called, over
@@ -52,6 +53,9 @@ def decide_prepare(state: State, command: Prepare) -> Decision:
         return Decision(outcome)
     if row.kind == STAGED and not _is_complete(state, txn, command):
         return Decision(incomplete(txn))
+    refusal = refuse_guards(state, txn)  # A10
+    if refusal is not None:
+        return Decision(refusal)
     return Decision(outcome, TxnPrepared(row.number))
 
 
@@ -88,6 +92,8 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
     if not isinstance(row.owner, ProducerOwner):
         return Decision(InvalidTxnState("sink"))
     refusal = refuse_closed(state, txn)
+    if refusal is None and not row.is_prepared:
+        refusal = refuse_guards(state, txn)  # A13, A14
     if refusal is not None:
         return Decision(refusal)
     draft = Draft(state)

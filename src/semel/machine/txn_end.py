@@ -10,7 +10,16 @@ from semel.machine.group_apply import move_positions, set_sink
 from semel.machine.parts import extents_of, parts_of
 from semel.machine.results import pack_result, push_result
 from semel.machine.rows import RegistryRow, TailRow
-from semel.machine.state import State, Stream, Txn, remove_transaction, stable_of
+from semel.machine.state import (
+    OwnerKey,
+    State,
+    Stream,
+    Txn,
+    owner_key,
+    remove_transaction,
+    stable_of,
+    unname_position,
+)
 from semel.machine.txn_events import CommitMark, Decided, Ended, SinkMark
 from semel.machine.txn_result import result_of, result_of_commit
 from semel.machine.txn_rows import AbortedRow, OutcomeRow, PlacedRow, SinkRow, VersionRow
@@ -62,14 +71,17 @@ def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> N
     txn = state.by_txn[end.txn]
     chunks = sum(row.chunks for row in txn.streams.values()) if end.is_committed else 0
     result = result_of(state, txn, end, islice(extents, chunks))
-    for number in (*txn.streams, *(number for _, number, _ in txn.row.positions)):
+    for number in (*txn.streams, *(named.stream for named in txn.row.positions)):
         stream = state.by_number[number]
         assert stream.txns is not None
         stream.txns.discard(end.txn)
         if stream.open:
             stream.open.pop(end.txn, None)
+    for named in txn.row.positions:
+        unname_position(state, end.txn, named)
     if end.is_committed:
-        move_positions(state, txn.row.positions, time_ms)
+        moves = ((named.group, named.stream, named.to) for named in txn.row.positions)
+        move_positions(state, moves, time_ms, owner_key(txn.row.owner))
     elif txn.row.kind == INLINE:
         _note_aborted(state, txn, dict(end.markers))
     _note_outcome(state, txn, end, result, time_ms)
@@ -129,9 +141,15 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
         _mark_producer(state, event.producer, packed)
     controls = (section for section in sections if section.kind == CONTROL)
     end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
-    move_positions(state, event.positions, time_ms)
+    move_positions(state, event.positions, time_ms, _mover_of(event))
     if event.sink is not None:
         _mark_sink(state, event.sink, packed, outcomes_from)
+
+
+def _mover_of(event: Decided) -> OwnerKey | None:
+    if event.producer is not None:
+        return True, event.producer.id
+    return None if event.sink is None else (False, event.sink.app)
 
 
 def _place(state: State, event: Decided, sections: Sections) -> dict[int, int]:

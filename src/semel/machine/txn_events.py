@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from semel.machine.txn_rows import SnapshotRow
+from semel.machine.txn_rows import NamedPosition, SnapshotRow
 from semel.model.transactions import Owner
 
 
@@ -30,11 +30,21 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction may write more streams, or moves more positions: (group, stream, offset)."""
+    """A transaction may write more streams.
+
+    `positions`, (group, stream, offset), were named here before there was `PositionsNamed`.
+    """
 
     txn: int
     streams: tuple[int, ...] = ()
     positions: tuple[tuple[str, int, int], ...] = ()
+
+
+class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
+    """The commit of a transaction moves more positions, or to other offsets."""
+
+    txn: int
+    positions: tuple[NamedPosition, ...]
 
 
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
@@ -113,6 +123,7 @@ class SinkForgotten(Struct, frozen=True, gc=False, array_like=True):
 TxnEvent = (
     TxnBegun
     | TxnExtended
+    | PositionsNamed
     | ChunkStaged
     | TxnPrepared
     | Decided

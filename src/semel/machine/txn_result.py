@@ -6,6 +6,7 @@ from semel.machine.events import DATA, Section
 from semel.machine.parts import extents_of
 from semel.machine.state import State, Txn
 from semel.machine.txn_events import Decided, Ended
+from semel.machine.txn_rows import TxnRow
 from semel.model.remembered import PositionResult, Result, StreamResult
 
 Extents = Iterable[tuple[int, int, int, int]]
@@ -15,7 +16,7 @@ Moves = Iterable[tuple[str, int, int]]
 def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
     """Tell what the end of one transaction did; `extents` are those of its chunks."""
     if not ended.is_committed:
-        return Result(deleted=txn.row.deleted)
+        return Result(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
     counts = {number: txn.streams[number].messages for number in spans}
     for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
@@ -25,9 +26,18 @@ def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
             StreamResult(state.by_number[number].row.path, *span, counts[number])
             for number, span in spans.items()
         ),
-        _positions(state, txn.row.positions),
-        txn.row.deleted,
+        _positions(state, _moves_of(txn.row)),
+        deleted_of(txn.row),
     )
+
+
+def deleted_of(row: TxnRow) -> tuple[str, ...]:
+    """Return the paths of streams that ended under a transaction, those of its positions too."""
+    return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
+
+
+def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
+    return [(named.group, named.stream, named.to) for named in row.positions]
 
 
 def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> Result:
@@ -35,14 +45,14 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
     pieces = [(part.stream, part.base, part.count) for part in sections if part.kind == DATA]
     pieces += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
-    moves = [move for row in listed for move in row.positions]
+    moves = [move for row in listed for move in _moves_of(row)]
     return Result(
         _sorted(
             StreamResult(state.by_number[number].row.path, first, end, end - first)
             for number, first, end in _joined(pieces)
         ),
         _positions(state, [*moves, *event.positions]),
-        tuple(sorted({path for row in listed for path in row.deleted})),
+        tuple(sorted({path for row in listed for path in deleted_of(row)})),
     )
 
 

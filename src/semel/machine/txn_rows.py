@@ -6,12 +6,31 @@ from semel.machine.rows import Row
 from semel.model.remembered import Remembered
 from semel.model.transactions import Owner, SnapshotRange
 
+# Who moved a position: a producer (True) whatever its epoch, or a sink's app.
+Mover = tuple[bool, str]
+
+
+class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
+    """A position that the commit of a transaction moves to the offset `to`.
+
+    `guard` is the stored version when the transaction first named it: the commit compares. The
+    last two are those of the call that named it last, to recognise a repeat.
+    """
+
+    group: str
+    stream: int
+    to: int
+    guard: int = 0
+    expected: int | None = None
+    version: int | None = None
+
 
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction that is not decided.
 
-    `positions` are (group, stream, offset) its commit moves; `deleted` the paths of streams that
-    ended under it. `next_seq` is the next chunk's number of a staged one.
+    `deleted` are the paths of streams it knew that ended under it, `lost` the positions it named in
+    such streams: (group, path), in this order. `next_seq` is the next chunk's number of a staged
+    one.
     """
 
     number: int
@@ -26,8 +45,9 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
     touched_ms: int
     is_prepared: bool = False
     next_seq: int = 0
-    positions: tuple[tuple[str, int, int], ...] = ()
+    positions: tuple[NamedPosition, ...] = ()
     deleted: tuple[str, ...] = ()
+    lost: tuple[tuple[str, str], ...] = ()
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
@@ -45,10 +65,15 @@ class PartsRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
-    """Where a group stands in a stream."""
+    """Where a group is in a stream. `version` counts its moves, of every kind.
+
+    `mover`: who moved it last, by a transaction or a one-shot commit; None after a plain set.
+    """
 
     offset: int
     time_ms: int
+    version: int = 0
+    mover: Mover | None = None
 
 
 class SnapshotRow(Row, frozen=True, gc=False, array_like=True):

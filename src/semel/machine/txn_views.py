@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from semel.machine.positions import print_mover
 from semel.machine.results import unpack_result
-from semel.machine.state import State, Txn
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_decide import chunks_of, due_of
+from semel.machine.txn_result import deleted_of
 from semel.machine.txn_rows import SinkRow
 from semel.model.remembered import Result
 from semel.model.transactions import Owner, SnapshotRange
@@ -25,12 +27,37 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """Where a group stands, or will once a transaction is committed."""
+    """Where a group is, or will be once a transaction is committed.
+
+    `version` counts the moves of a stored one, `mover` is who moved it last, if anybody did by a
+    transaction or a one-shot commit.
+    """
 
     group: str
     path: str
     offset: int
     time_ms: int | None = None
+    version: int = 0
+    mover: str | None = None
+
+
+class PendingView(Struct, frozen=True):
+    """A move of a group by a transaction that is not decided; `due_ms` as in `TxnView`."""
+
+    path: str
+    id: str
+    epoch: int
+    state: str
+    to: int
+    due_ms: int | None
+
+
+class GroupView(Struct, frozen=True):
+    """Where a group is, by path, and the moves that are not decided, one for each path."""
+
+    group: str
+    positions: tuple[PositionView, ...]
+    pending: tuple[PendingView, ...]
 
 
 class TxnView(Struct, frozen=True):
@@ -145,20 +172,58 @@ def _view(state: State, txn: Txn) -> TxnView:
         chunks_of(txn),
         row.next_seq,
         tuple(streams),
-        tuple(PositionView(group, by_number[n].row.path, to) for group, n, to in row.positions),
-        row.deleted,
+        tuple(
+            PositionView(named.group, by_number[named.stream].row.path, named.to)
+            for named in row.positions
+        ),
+        deleted_of(row),
     )
 
 
-def positions(state: State, group: str) -> list[PositionView]:
-    """List where a group stands, by path."""
-    found = []
-    for number in state.groups.get(group, ()):
-        stream = state.by_number[number]
-        assert stream.positions is not None
-        row = stream.positions[group]
-        found.append(PositionView(group, stream.row.path, row.offset, row.time_ms))
-    return sorted(found, key=lambda view: view.path)
+def group_view(
+    state: State, group: str, *, stream: str | None = None, transaction: str | None = None
+) -> GroupView:
+    """Return where a group is, in all streams or in one.
+
+    What is pending in the `transaction` of that id is left out: its owner need not wait for it.
+    """
+    numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
+    if stream is not None:
+        only = state.by_path.get(stream)
+        numbers &= set() if only is None else {only.row.number}
+    streams = sorted((state.by_number[number] for number in numbers), key=lambda s: s.row.path)
+    stored = (_position_view(found, group) for found in streams)
+    pending = (_pending_view(state, found, group, transaction) for found in streams)
+    return GroupView(
+        group,
+        tuple(view for view in stored if view is not None),
+        tuple(view for view in pending if view is not None),
+    )
+
+
+def _position_view(stream: Stream, group: str) -> PositionView | None:
+    row = stream.positions.get(group) if stream.positions else None
+    if row is None:
+        return None
+    mover = None if row.mover is None else print_mover(row.mover)
+    return PositionView(group, stream.row.path, row.offset, row.time_ms, row.version, mover)
+
+
+def _pending_view(
+    state: State, stream: Stream, group: str, exempt: str | None
+) -> PendingView | None:
+    """Return the move that holds the position, or else the oldest one that is open."""
+    number = stream.row.number
+    txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
+    txns = [txn for txn in txns if txn.row.id != exempt]
+    if not txns:
+        return None
+    txn = min(txns, key=lambda txn: (not txn.row.is_prepared, txn.row.number))
+    to = next(
+        named.to for named in txn.row.positions if (named.group, named.stream) == (group, number)
+    )
+    row = txn.row
+    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, due_of(txn))
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:

@@ -73,9 +73,10 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class Position(Struct, frozen=True, gc=False):
-    """Where a group stands in a stream: set `to`; only if it is `expected` now, when given.
+    """A move of a group in a stream, to the offset `to`.
 
-    With an `incarnation` only in that one of the streams the path has had.
+    `expected` (`from` outside), `version` and `incarnation` are conditions, if given: the stored
+    position, how often it was moved, and which of the streams the path has had.
     """
 
     group: str
@@ -83,6 +84,7 @@ class Position(Struct, frozen=True, gc=False):
     to: int
     expected: int | None = None
     incarnation: str | None = None
+    version: int | None = None
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):

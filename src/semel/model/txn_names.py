@@ -101,8 +101,7 @@ def _in_streams(command: AddStreams) -> str | None:
 
 
 def _in_added_positions(command: AddPositions) -> str | None:
-    is_plain = all(position.expected is None for position in command.positions)
-    return _in_call(command) or (_in_positions(command.positions) if is_plain else "positions")
+    return _in_call(command) or _in_positions(command.positions)
 
 
 def _in_positions(positions: tuple[Position, ...]) -> str | None:
@@ -111,7 +110,8 @@ def _in_positions(positions: tuple[Position, ...]) -> str | None:
             return "group"
         if not is_name(position.path, PATH_BYTES_MAX):
             return "path"
-        if not (is_number(position.to) and is_number(position.expected or 0)):
+        numbers = (position.to, position.expected or 0, position.version or 0)
+        if not all(map(is_number, numbers)):
             return "positions"
         if not is_name(position.incarnation or "-", INCARNATION_BYTES_MAX):
             return "incarnation"

@@ -1,5 +1,7 @@
 """What the engine answers about transactions, groups and sinks."""
 
+from typing import Final
+
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import Result
 from semel.model.transactions import SnapshotRange
@@ -60,10 +62,10 @@ class Aborted(Outcome, frozen=True, gc=False):
     reason: str
 
 
-class PositionsSet(Outcome, frozen=True, gc=False):
-    """The positions are moved."""
+class PositionsSet(Outcome, frozen=True):
+    """The positions are moved; `versions` are the new ones, in the order of the command."""
 
-    count: int
+    versions: tuple[int, ...]
 
 
 class Pinned(Outcome, frozen=True):
@@ -80,6 +82,15 @@ class SinkChanged(Outcome, frozen=True, gc=False):
 
 
 # ---- refused -------------------------------------------------------------------------------------
+
+# What is not as the caller believes, in a PositionConflict.
+BY_INCARNATION: Final = "incarnation"  # the path has another stream than the one that was read
+BY_PENDING: Final = "pending"  # `from` is not where this transaction itself moves the group
+BY_OFFSET: Final = "offset"  # `from` is not the stored offset
+BY_VERSION: Final = "version"  # the offset is the same, but the position was moved in between
+BY_MOVER: Final = "mover"  # without `from`, and somebody else moved the position last
+BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
+BY_DELETION: Final = "deleted"  # the stream ended after the transaction named it
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
@@ -179,13 +190,31 @@ class BranchMissing(Refusal, frozen=True, gc=False):
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """The group stands elsewhere; with an `incarnation`, in another stream of that path."""
+    """The group's position is not the one the caller has read from.
+
+    `offset` and `version` are the stored ones, of a position this transaction has named already its
+    own pending offset. `incarnation` is the stream's, if that is what differs. `mover`: who moved
+    the position last, if nobody else may move it without `from`.
+    """
 
     code = "position_conflict"
     group: str
     path: str
     offset: int
     incarnation: str | None = None
+    version: int = 0
+    mover: str | None = None
+    reason: str = BY_OFFSET
+
+
+class UnstableOffsets(Refusal, frozen=True, gc=False):
+    """A prepared transaction holds the position until it is decided."""
+
+    code = "unstable_offsets"
+    group: str
+    path: str
+    transaction: str
+    epoch: int
 
 
 class AppBound(Refusal, frozen=True, gc=False):

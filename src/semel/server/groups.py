@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from semel.machine.txn_views import positions, snapshot
+from semel.machine.txn_views import group_view, snapshot
 from semel.server.calls import Calls, names_below, refuse, refuse_address, refuse_method
 from semel.server.http import Request, Responder
 from semel.wire import group_calls as calls
@@ -25,16 +25,24 @@ class Groups(Calls):
         elif request.method == "POST":
             self._change(request, responder, *names)
         elif request.method in ("GET", "HEAD"):
-            self._look(responder, *names)
+            self._look(request, responder, *names)
         else:
             refuse_method(responder, "GET", "HEAD", "POST")
 
-    def _look(self, responder: Responder, group: str, what: str) -> None:
-        if what == "offsets":
-            answer = partial(calls.positions_response, group)
-            self.ask(partial(positions, group=group), responder, answer)
-        else:
+    def _look(self, request: Request, responder: Responder, group: str, what: str) -> None:
+        if what == "snapshot":
             self.ask(partial(snapshot, group=group), responder, calls.snapshot_response)
+            return
+        look = calls.parse_group_look(request.query)
+        if isinstance(look, Problem):
+            refuse(responder, look)
+            return
+        question = partial(
+            group_view, group=group, stream=look.stream, transaction=look.transaction
+        )
+        self.ask(
+            question, responder, partial(calls.positions_response, look=look, now_ms=self.now_ms)
+        )
 
     def _change(self, request: Request, responder: Responder, group: str, what: str) -> None:
         if what == "snapshot":

@@ -41,11 +41,12 @@ class _Listed(Struct, forbid_unknown_fields=True):
 
 
 class Move(Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from"}):
-    """A position to set only if it is `start` now, only in the stream of that incarnation."""
+    """A position to set on conditions: where it is now, which stream the path has, its version."""
 
     start: Offset | UnsetType = UNSET
     to: Offset
     incarnation: str | UnsetType = UNSET
+    version: int | UnsetType = UNSET
 
 
 Target = int | str | Move
@@ -131,6 +132,7 @@ def read_move(group: str, path: str, target: Target) -> Position:
         read_offset(target.to, "to"),
         None if target.start is UNSET else read_offset(target.start, "from"),
         None if target.incarnation is UNSET else target.incarnation,
+        None if target.version is UNSET else target.version,
     )
 
 

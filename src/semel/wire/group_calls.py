@@ -1,21 +1,32 @@
 """Groups: where they stand, and the step they have pinned."""
 
-from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
-from semel.machine.txn_views import PositionView, SnapshotView
+from semel.machine.txn_views import GroupView, PendingView, SnapshotView
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.transactions import PinSnapshot, SetPositions, SnapshotRange
-from semel.model.txn_outcomes import Pinned, PositionsSet
+from semel.model.txn_outcomes import Pinned, PositionsSet, UnstableOffsets
 from semel.wire.commit_requests import Target, read_move
 from semel.wire.documents import Offset, read_document, read_offset
-from semel.wire.headers import Headers
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.headers import Headers, print_instant
+from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.queries import parse_query
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, problem_response
 from semel.wire.results import snapshot_document
+
+_LOOK: Final = frozenset({"stable", "stream", "transaction"})
+
+
+class GroupLook(Struct, frozen=True):
+    """How a group is looked at: what is pending in `transaction` is left out."""
+
+    is_stable: bool = False
+    stream: str | None = None
+    transaction: str | None = None
 
 
 class _Moves(Struct, forbid_unknown_fields=True):
@@ -37,7 +48,7 @@ class _Step(Struct, forbid_unknown_fields=True):
 def parse_positions(
     group: str, headers: Headers, body: bytes, *, now_ms: int
 ) -> SetPositions | Problem:
-    """Read `{"offsets": {stream: offset | {"from", "to"}}}`."""
+    """Read `{"offsets": {stream: offset | {"from", "to", "incarnation", "version"}}}`."""
     try:
         wanted = read_document(headers, body, _Moves)
         moves = [read_move(group, path, target) for path, target in wanted.offsets.items()]
@@ -66,18 +77,70 @@ def parse_snapshot(
     return PinSnapshot(now_ms, group, wanted.number, tuple(ranges), wanted.hash)
 
 
-def positions_response(group: str, positions: Sequence[PositionView]) -> Response:
-    """Tell where a group stands; one nobody has heard of stands nowhere."""
-    offsets = {position.path: print_offset(position.offset) for position in positions}
-    return json_response(200, {"group": group, "offsets": offsets})
+def parse_group_look(query: str) -> GroupLook | Problem:
+    """Read `?stable=true&stream=...&transaction=...`."""
+    try:
+        given = parse_query(query, _LOOK)
+    except BadRequest as refusal:
+        return refusal.problem
+    stable = given.get("stable", "false")
+    if stable not in ("true", "false"):
+        message = "stable must be true or false"
+        return bad_request("invalid_query", message, field="stable").problem
+    return GroupLook(stable == "true", given.get("stream"), given.get("transaction"))
+
+
+def positions_response(view: GroupView, look: GroupLook, now_ms: int) -> Response:
+    """Return where a group is: nowhere, if nobody has moved it.
+
+    409 if only a stable answer will do, and a transaction that may still move it is not decided.
+    """
+    pending = {move.path: _pending_document(move, now_ms) for move in view.pending}
+    if look.is_stable and pending:
+        first = view.pending[0]
+        problem = Problem(
+            409,
+            UnstableOffsets.code,
+            f"the transaction {first.id} moves the group {view.group} in {first.path} and is not"
+            " decided; ask again, or without stable=true",
+            {"group": view.group, "pending": pending},
+            [("Retry-After", "1")],
+        )
+        return problem_response(problem)
+    found = {
+        "group": view.group,
+        "offsets": {move.path: print_offset(move.offset) for move in view.positions},
+        "versions": {move.path: move.version for move in view.positions},
+        "pending": pending,
+    }
+    return json_response(200, found)
+
+
+def _pending_document(move: PendingView, now_ms: int) -> dict[str, object]:
+    due_ms = move.due_ms
+    return {
+        "transaction_id": move.id,
+        "transaction_epoch": move.epoch,
+        "state": move.state,
+        "to": print_offset(move.to),
+        "deadline": None if due_ms is None else print_instant(due_ms),
+        "remaining_ms": None if due_ms is None else max(0, due_ms - now_ms),
+    }
 
 
 def moved_response(outcome: Outcome, command: SetPositions, group: str) -> Response:
-    """Answer a move with where the group stands now in these streams."""
+    """Answer a move with where the group is now in these streams."""
     if not isinstance(outcome, PositionsSet):
         return outcome_response(outcome)
-    offsets = {move.path: print_offset(move.to) for move in command.positions}
-    return json_response(200, {"group": group, "offsets": offsets})
+    moves = command.positions
+    found = {
+        "group": group,
+        "offsets": {move.path: print_offset(move.to) for move in moves},
+        "versions": {
+            move.path: version for move, version in zip(moves, outcome.versions, strict=True)
+        },
+    }
+    return json_response(200, found)
 
 
 def pinned_response(outcome: Outcome, group: str) -> Response:

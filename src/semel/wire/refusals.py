@@ -9,6 +9,7 @@ from semel.model.txn_outcomes import (
     InvalidTxnState,
     StaleTransaction,
     StreamRefused,
+    UnstableOffsets,
 )
 from semel.wire import txn_refusals
 from semel.wire.problems import Fields, Problem
@@ -43,8 +44,8 @@ _WRONG_FIELDS: Final = {
     "transaction_seq": "a staged append, and no other, needs Transaction-Seq",
     "transactions": "a transaction is listed twice, or its id or epoch cannot be",
     "positions": (
-        "there are no positions, too many, one twice, or one that cannot be; a transaction's have"
-        " no from"
+        "there are no positions, too many, one that cannot be, or one twice: by the commit itself"
+        " and by a transaction it lists, or by two of these"
     ),
     "commit": "the commit is empty, or has more than 1,000 of something",
 }
@@ -114,8 +115,8 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
 
 _NOTHING_YET: Final = -1  # the last sequence of a producer that was claimed and has not written
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
-_OPTIONAL: Final = ("incarnation", "reason")  # not told where there is none
-_WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded)
+_OPTIONAL: Final = ("incarnation", "mover", "reason")  # left out where there is none
+_WORTH_A_RETRY: Final = (out.DiskReadFailed, out.DiskFull, out.Overloaded, UnstableOffsets)
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:

@@ -32,10 +32,39 @@ def _wrong_state(outcome: out.InvalidTxnState) -> str:
     return _WRONG_KIND.get(outcome.state, told)
 
 
-def _elsewhere(outcome: out.PositionConflict) -> str:
-    if outcome.incarnation is None:
-        return f"the group {outcome.group} stands elsewhere in {outcome.path}"
-    return f"the stream {outcome.path} was deleted and created again; read it from its start"
+# Why a group cannot be moved, and what to do: by the reason of the conflict.
+_CONFLICTS: Final = {
+    out.BY_INCARNATION: (
+        "the stream {0.path} was deleted and created again; read it from its start"
+    ),
+    out.BY_PENDING: (
+        "this transaction already moves the group {0.group} in {0.path} to another offset than"
+        " from; give that offset as from"
+    ),
+    out.BY_OFFSET: (
+        "the group {0.group} is at another offset of {0.path} than from; read from there"
+    ),
+    out.BY_VERSION: (
+        "the group {0.group} was moved in {0.path} since, to the same offset: its version is"
+        " {0.version}; read from there"
+    ),
+    out.BY_MOVER: (
+        "{0.mover} moved the group {0.group} in {0.path} last; give the position you have read"
+        " from as from, or use one producer id for the group"
+    ),
+    out.BY_MOVE: (
+        "the group {0.group} was moved in {0.path} after this transaction named it; abort it and"
+        " read from there"
+    ),
+    out.BY_DELETION: (
+        "the stream {0.path} ended after this transaction named a position of the group {0.group}"
+        " in it; abort it"
+    ),
+}
+
+
+def _conflict(outcome: out.PositionConflict) -> str:
+    return _CONFLICTS[outcome.reason].format(outcome)
 
 
 REFUSED: Final[Mapping[type[Outcome], Rule]] = {
@@ -71,7 +100,13 @@ REFUSED: Final[Mapping[type[Outcome], Rule]] = {
     out.BranchMissing: Rule(
         409, "the transaction {0.id} is not there; stage it again", {"id": "transaction_id"}
     ),
-    out.PositionConflict: Rule(409, _elsewhere, {"path": "stream"}),
+    out.PositionConflict: Rule(409, _conflict, {"path": "stream"}),
+    out.UnstableOffsets: Rule(
+        409,
+        "the prepared transaction {0.transaction} moves the group {0.group} in {0.path}; decide it"
+        " first",
+        {"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
+    ),
     out.AppBound: Rule(
         409, "the app belongs to the query {0.query_id}; `semel sinks rebind` gives it to another"
     ),

@@ -697,8 +697,9 @@ def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
     assert bed.messages() == [(0, b"x"), (1, b"a")]
     assert bed.messages("r") == [(0, b"b")]
     got: list[object] = []
-    bed.broker.ask(lambda state: views.positions(state, "g"), got.append)
-    assert [view.offset for view in got[0]] == [2]  # type: ignore[attr-defined]
+    bed.broker.ask(lambda state: views.group_view(state, "g"), got.append)
+    (found,) = got[0].positions  # type: ignore[attr-defined]
+    assert (found.offset, found.version, found.mover) == (2, 2, "p")
     assert bed.is_sound()
 
 

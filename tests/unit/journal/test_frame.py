@@ -7,8 +7,9 @@ and the file is right. Only what version 1 never had may be added, with new fram
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
-`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin` and `frame_v1_transactions.bin` are the same
-for what came later: sections with extras, claims, and transactions.
+`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin` and
+`frame_v1_positions.bin` are the same for what came later: sections with extras, claims,
+transactions, and positions that transactions name.
 """
 
 import struct
@@ -39,7 +40,7 @@ from semel.machine import events, txn_events
 from semel.machine.events import Mark, Section
 from semel.machine.parts import pack_extent
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.txn_rows import SnapshotRow
+from semel.machine.txn_rows import NamedPosition, SnapshotRow
 from semel.model.checksum import crc32c
 from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
@@ -50,6 +51,7 @@ GOLDEN = DATA / "frame_v1.bin"
 GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
 GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
+GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
 SEED = codec.seed_of(b"sixteen bytes id")
 
 
@@ -189,6 +191,9 @@ TXN_CASES = (
     Case(txn_events.SinkForgotten("app")),
 )
 
+NAMED = NamedPosition("é", 1, NUMBER_MAX, 3, 7, 3)
+POSITIONS_CASES = (Case(txn_events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMBER_MAX, 0)))),)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -196,8 +201,9 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_EXTRAS, EXTRAS_CASES),
         (GOLDEN_CLAIMS, CLAIMS_CASES),
         (GOLDEN_TXN, TXN_CASES),
+        (GOLDEN_POSITIONS, POSITIONS_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions"],
+    ids=["first", "extras", "claims", "transactions", "positions"],
 )
 
 
@@ -237,7 +243,9 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 
 
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
-    assert {type(case.record) for case in (*CASES, *CLAIMS_CASES, *TXN_CASES)} == set(KINDS)
+    assert {
+        type(case.record) for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES)
+    } == set(KINDS)
     assert set(get_args(events.Event)) < set(KINDS)
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from semel.journal.checkpoint import number_key, pair_key
 from semel.journal.memory import outcome_key, pack_end, range_key
 from semel.journal.tables import Tables
 from semel.journal.verify import verify
 from semel.machine.parts import PART_BYTES, push_part
-from semel.machine.txn_rows import PartsRow, TxnRow, TxnStreamRow
+from semel.machine.txn_rows import NamedPosition, PartsRow, TxnRow, TxnStreamRow
 from semel.model.commands import Trim
 from semel.model.outcomes import Unreadable
 from semel.model.transactions import STAGED, ProducerOwner
@@ -19,6 +20,10 @@ from tests.unit.broker.test_transactions import TxnBed
 Plant = Callable[[Tables], None]
 encode = msgspec.msgpack.encode
 TXN = TxnRow(9, "x", 1, STAGED, ProducerOwner("p", 0), False, 0, None, None, 0)
+
+
+def naming(stream: int, guard: int) -> TxnRow:
+    return replace(TXN, positions=(NamedPosition("g", stream, 0, guard),))
 
 
 def parts_at(place: int) -> bytes:
@@ -66,6 +71,14 @@ CASES: list[tuple[str, Plant]] = [
     (
         "a stream that is not there",
         lambda tables: tables.put("positions", number_key(77) + b"g", encode((1, 2))),
+    ),
+    (
+        "a stream that is not there",
+        lambda tables: tables.put("transactions", number_key(9), encode(naming(77, 0))),
+    ),
+    (
+        "names version 1 of a position that has 0",
+        lambda tables: tables.put("transactions", number_key(9), encode(naming(1, 1))),
     ),
     (
         "a transaction that is not there",

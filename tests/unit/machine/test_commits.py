@@ -33,6 +33,7 @@ from semel.model.remembered import (
 )
 from semel.model.transactions import CommitAppend, ExpireTxn, Position
 from semel.model.txn_outcomes import (
+    BY_OFFSET,
     Committed,
     InvalidTxnState,
     NotOwner,
@@ -219,7 +220,7 @@ def test_positions_are_compared_and_set() -> None:
     machine = txn_machine(append())
     moved = one_shot(positions=(Position("g", "s", 1, 0),))
     assert machine.execute(moved) == done(positions=(PositionResult("g", "s", 1),))
-    conflict = PositionConflict("g", "s", 1)
+    conflict = PositionConflict("g", "s", 1, version=1, reason=BY_OFFSET)
     again = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 2, 0),))
     assert unchanged(machine, again) == conflict
     beyond = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 3, 1),))

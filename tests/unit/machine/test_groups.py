@@ -13,6 +13,8 @@ from semel.model.transactions import (
     SnapshotRange,
 )
 from semel.model.txn_outcomes import (
+    BY_INCARNATION,
+    BY_OFFSET,
     IncarnationConflict,
     Pinned,
     PositionConflict,
@@ -30,13 +32,14 @@ def moves(*positions: Position) -> SetPositions:
 
 def test_positions_move_all_or_none() -> None:
     machine = txn_machine(append())
-    assert machine.execute(moves(Position("g", "s", 1), Position("g", "r", 0))) == PositionsSet(2)
+    both = moves(Position("g", "s", 1), Position("g", "r", 0))
+    assert machine.execute(both) == PositionsSet((1, 1))
     refusal = unchanged(machine, moves(Position("g", "r", 0), Position("g", "s", 0, 0)))
-    assert refusal == PositionConflict("g", "s", 1)
+    assert refusal == PositionConflict("g", "s", 1, version=1, reason=BY_OFFSET)
     beyond = StreamRefused("s", OffsetBeyondTail(1))
     assert unchanged(machine, moves(Position("g", "s", 2))) == beyond
     assert unchanged(machine, moves(Position("g", "x", 0))) == StreamRefused("x", NotFound())
-    assert machine.execute(moves(Position("g", "s", 0, 1))) == PositionsSet(1)
+    assert machine.execute(moves(Position("g", "s", 0, 1))) == PositionsSet((2,))
 
 
 def test_a_position_goes_with_its_stream() -> None:
@@ -58,15 +61,16 @@ def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
     assert incarnation != "i-s-0"
     # In the new stream the group stands at 0, as it did at first in the old one.
     refusal = unchanged(machine, moves(Position("g", "s", 1, 0, "i-s-0")))
-    assert refusal == PositionConflict("g", "s", 0, incarnation)
+    assert refusal == PositionConflict("g", "s", 0, incarnation, 0, None, BY_INCARNATION)
     machine.execute(moves(Position("g", "s", 1, 0, incarnation)))
+    conflict = PositionConflict("g", "s", 1, incarnation, 1, None, BY_INCARNATION)
     old = Position("g", "s", 1, None, "i-s-0")
-    assert unchanged(machine, moves(old)) == PositionConflict("g", "s", 1, incarnation)
+    assert unchanged(machine, moves(old)) == conflict
     machine.execute(begin())
     added = AddPositions(0, "t", 1, positions=(old,))
-    assert unchanged(machine, added) == PositionConflict("g", "s", 1, incarnation)
+    assert unchanged(machine, added) == conflict
     one = one_shot(("r", b"a"), positions=(old,))
-    assert unchanged(machine, one) == PositionConflict("g", "s", 1, incarnation)
+    assert unchanged(machine, one) == conflict
 
 
 RANGE = SnapshotRange("s", "i-s-0", 0, 5)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from semel.machine import MachineLimits
 from semel.machine.state import Txn
+from semel.machine.txn_rows import NamedPosition
 from semel.model.commands import Delete, Register
 from semel.model.limits import (
     GROUPS_PER_STREAM_MAX,
@@ -168,7 +169,7 @@ def test_streams_are_added_once_and_positions_again_and_again() -> None:
     assert machine.execute(add_positions(("s", 0), ("s", 1))) == TxnExtended("t", 1)
     assert unchanged(machine, add_positions(("s", 1))) == TxnExtended("t", 1)
     assert machine.execute(add_positions(("s", 0))) == TxnExtended("t", 1)
-    assert machine.state.transactions["t"].row.positions == (("g", 1, 0),)
+    assert machine.state.transactions["t"].row.positions == (NamedPosition("g", 1, 0),)
 
 
 def test_what_is_added_has_to_be_there_and_open() -> None:
@@ -187,11 +188,16 @@ def test_what_is_added_has_to_be_there_and_open() -> None:
 def test_a_transaction_moves_a_thousand_positions_and_a_stream_knows_ten_thousand_groups() -> None:
     machine = txn_machine(begin())
     txn = machine.state.transactions["t"]
-    known = tuple((f"g{n}", 1, 0) for n in range(1_000))
+    known = tuple(NamedPosition(f"g{n}", 1, 0) for n in range(1_000))
     assert isinstance(txn, Txn)
     txn.row = replace(txn.row, positions=known)
     limit = LimitReached("transaction_positions", 1_000)
     assert unchanged(machine, add_positions(("s", 0), group="one more")) == limit
+    txn.row = replace(txn.row, positions=known[1:], lost=(("g0", "gone"),))
+    assert unchanged(machine, add_positions(("s", 0), group="one more")) == limit
+    txn.row = replace(txn.row, positions=(), lost=txn.row.lost * 999)
+    last = add_positions(("s", 0), group="the last")
+    assert machine.execute(last) == TxnExtended("t", 1_000)
     machine.execute(abort())
     groups = dict.fromkeys(map(str, range(GROUPS_PER_STREAM_MAX)))
     machine.stream().positions = groups  # type: ignore[assignment]

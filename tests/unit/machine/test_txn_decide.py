@@ -115,14 +115,16 @@ def test_a_closed_stream_takes_no_chunks_and_the_transaction_stays_open() -> Non
 def test_a_deleted_stream_is_named_by_the_commit() -> None:
     machine = txn_machine(append(path="r"), stage(), chunk(0), chunk(1, path="r"))
     machine.execute(add_positions(("s", 0), ("r", 1)))
+    machine.execute(prepare())
     machine.execute(Delete("s", 0))
     result = Result((StreamResult("r", 1, 2, 1),), (PositionResult("g", "r", 1),), ("s",))
     assert machine.execute(commit()) == Committed("t", 1, result)
 
 
-def test_a_stream_that_has_but_a_position_leaves_without_a_word() -> None:
-    machine = txn_machine(begin(streams=("r",)), add_positions(("s", 0)), Delete("s", 0))
-    assert machine.execute(commit()) == Committed("t", 1, Result())
+def test_a_stream_that_has_but_a_position_is_named_too() -> None:
+    machine = txn_machine(begin(streams=("r",)), add_positions(("s", 0)), prepare())
+    machine.execute(Delete("s", 0))
+    assert machine.execute(commit()) == Committed("t", 1, Result(deleted=("s",)))
 
 
 def test_only_a_one_shot_commit_decides_what_a_sink_staged() -> None:

@@ -49,13 +49,16 @@ def busy_machine() -> TxnMachine:
     machine.execute(begin("open", streams=("s", "r", "d")))
     machine.execute(publish(0, txn="open", path="r"))
     machine.execute(publish(1, txn="open"))
-    machine.execute(add_positions(("s", 1), ("d", 0), txn="open"))
+    machine.execute(SetPositions(0, (Position("g", "s", 1), Position("g", "r", 0))))
+    machine.execute(add_positions(("s", 1), txn="open"))
+    machine.execute(begin("lost", by("l"), streams=()))
+    machine.execute(add_positions(("s", 1), ("d", 0), txn="lost"))
     machine.execute(Delete("d", 0))
     machine.execute(stage("chunks", sunk(2)))
     for seq in range(300):
         machine.execute(chunk(seq, txn="chunks"))
+    machine.execute(add_positions(("r", 0), txn="chunks", group="h"))
     machine.execute(prepare("chunks"))
-    machine.execute(SetPositions(0, (Position("g", "s", 1), Position("g", "r", 0))))
     pinned = SnapshotRange("s", "i-s-0", 0, 1)
     machine.execute(PinSnapshot(0, "g", 0, (pinned,), "h"))
     machine.execute(one_shot(("s", b"a"), producer="p", seq=0))
@@ -99,6 +102,7 @@ def comparable(state: State) -> dict[str, object]:
         "ids": {txn_id: txn.row.number for txn_id, txn in state.transactions.items()},
         "counters": (state.meta_row(), state.sink_txn_count, state.live_producers),
         "tables": (state.owned, state.sinks, state.snapshots, state.groups, state.registry),
+        "named": state.named,
     }
 
 
@@ -110,8 +114,10 @@ def test_a_state_with_transactions_goes_through_a_checkpoint() -> None:
 def test_a_carried_state_decides_as_the_first_one_would() -> None:
     machine, twin = busy_machine(), busy_machine()
     twin.state = carried(twin.state)
-    for command in (commit("open"), abort("q"), one_shot(("r", b"b"), seq=1)):
+    held = SetPositions(0, (Position("h", "r", 0),))
+    for command in (commit("lost"), held, commit("open"), abort("q"), one_shot(("r", b"b"), seq=1)):
         assert machine.execute(command) == twin.execute(command)
+    assert machine.state.transactions.keys() == {"lost", "chunks"}
     assert comparable(machine.state) == comparable(twin.state)
     assert machine.aborted == twin.aborted
 
@@ -188,9 +194,9 @@ def test_a_frame_that_does_not_join_is_refused() -> None:
 
 def test_open_transactions_are_listed_by_state_and_stream() -> None:
     state = busy_machine().state
-    assert [view.id for view in views.transactions(state)] == ["q", "open", "chunks"]
+    assert [view.id for view in views.transactions(state)] == ["q", "open", "lost", "chunks"]
     assert [view.id for view in views.transactions(state, views.PREPARED)] == ["chunks"]
-    assert [view.id for view in views.transactions(state, views.OPEN, "s")] == ["q", "open"]
+    assert [view.id for view in views.transactions(state, views.OPEN, "s")] == ["q", "open", "lost"]
     assert [view.id for view in views.transactions(state, stream="nope")] == []
 
 
@@ -219,11 +225,9 @@ def test_who_holds_a_stream_is_told() -> None:
 
 def test_groups_and_sinks_are_shown() -> None:
     state = busy_machine().state
-    assert [(view.path, view.offset) for view in views.positions(state, "g")] == [
-        ("r", 0),
-        ("s", 1),
-    ]
-    assert views.positions(state, "nope") == []
+    shown = views.group_view(state, "g").positions
+    assert [(view.path, view.offset) for view in shown] == [("r", 0), ("s", 1)]
+    assert views.group_view(state, "nope") == views.GroupView("nope", (), ())
     step = views.snapshot(state, "g")
     assert step is not None
     assert (step.number, step.hash) == (0, "h")

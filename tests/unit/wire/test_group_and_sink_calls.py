@@ -6,7 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.machine.txn_views import PositionView, SinkView, SnapshotView
+from semel.machine.txn_views import (
+    GroupView,
+    PendingView,
+    PositionView,
+    SinkView,
+    SnapshotView,
+)
 from semel.model.offsets import print_offset
 from semel.model.transactions import (
     PinSnapshot,
@@ -24,7 +30,9 @@ from semel.model.txn_outcomes import (
     UnknownSink,
 )
 from semel.wire.group_calls import (
+    GroupLook,
     moved_response,
+    parse_group_look,
     parse_positions,
     parse_snapshot,
     pinned_response,
@@ -69,12 +77,62 @@ def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> No
 
 
 def test_a_group_tells_where_it_stands() -> None:
-    shown = {"group": "g", "offsets": {"a": print_offset(7)}}
-    assert told(positions_response("g", [PositionView("g", "a", 7)])) == (200, shown)
-    assert told(positions_response("g", [])) == (200, {"group": "g", "offsets": {}})
+    shown = {"group": "g", "offsets": {"a": print_offset(7)}, "versions": {"a": 3}}
+    view = GroupView("g", (PositionView("g", "a", 7, version=3),), ())
+    every = GroupLook()
+    assert told(positions_response(view, every, 0)) == (200, {**shown, "pending": {}})
+    nowhere = {"group": "g", "offsets": {}, "versions": {}, "pending": {}}
+    assert told(positions_response(GroupView("g", (), ()), every, 0)) == (200, nowhere)
     command = SetPositions(5, (Position("g", "a", 7),))
-    assert told(moved_response(PositionsSet(1), command, "g")) == (200, shown)
+    assert told(moved_response(PositionsSet((3,)), command, "g")) == (200, shown)
     assert moved_response(PositionConflict("g", "a", 1), command, "g").status == 409
+
+
+def test_a_group_shows_what_is_pending() -> None:
+    moves = (
+        PendingView("a", "t", 2, "open", 9, 5_000),
+        PendingView("b", "u", 1, "prepared", 1, None),
+    )
+    view = GroupView("g", (), moves)
+    pending = {
+        "a": {
+            "transaction_id": "t",
+            "transaction_epoch": 2,
+            "state": "open",
+            "to": print_offset(9),
+            "deadline": "1970-01-01T00:00:05.000Z",
+            "remaining_ms": 3_000,
+        },
+        "b": {
+            "transaction_id": "u",
+            "transaction_epoch": 1,
+            "state": "prepared",
+            "to": print_offset(1),
+            "deadline": None,
+            "remaining_ms": None,
+        },
+    }
+    status, shown = told(positions_response(view, GroupLook(), 2_000))
+    assert (status, shown["pending"]) == (200, pending)
+    stable = positions_response(view, GroupLook(is_stable=True), 2_000)
+    status, problem = told(stable)
+    assert (status, problem["code"]) == (409, "unstable_offsets")
+    assert (problem["group"], problem["pending"]) == ("g", pending)
+    assert ("Retry-After", "1") in stable.headers
+    nothing = GroupView("g", (), ())
+    assert positions_response(nothing, GroupLook(is_stable=True), 2_000).status == 200
+    assert (
+        told(positions_response(view, GroupLook(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
+    )
+
+
+def test_how_a_group_is_looked_at() -> None:
+    assert parse_group_look("") == GroupLook()
+    assert parse_group_look("stable=false&more=1") == GroupLook()
+    look = parse_group_look("stable=true&stream=a%2Fb&transaction=t")
+    assert look == GroupLook(True, "a/b", "t")
+    for query in ("stable=yes", "stable=", "stable=true&stable=true"):
+        assert refused(parse_group_look(query)) == (400, "invalid_query")
 
 
 def test_a_step_names_what_it_reads() -> None:

@@ -36,7 +36,7 @@ EXPECTED = {
         txn.TxnCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
         txn.StreamInTransaction, txn.OffsetUnstable, txn.BranchIncomplete, txn.BranchMissing,
         txn.PositionConflict, txn.AppBound, txn.CheckpointDiverged, txn.VersionForgotten,
-        txn.SnapshotConflict, txn.IncarnationConflict,
+        txn.SnapshotConflict, txn.IncarnationConflict, txn.UnstableOffsets,
     },
     410: {out.Gone, out.OffsetTrimmed},
     412: {out.PreconditionFailed},
@@ -72,7 +72,8 @@ def sample(refusal: type[out.Outcome]) -> out.Outcome:
         if name.endswith(("_epoch", "_seq", "_offset", "_max"))
         or name in ("head", "maximum", "stable", "offset")
     }
-    return refusal(**{**values, **numbers})
+    reason = {"reason": txn.BY_MOVE} if refusal is txn.PositionConflict else {}
+    return refusal(**{**values, **numbers, **reason})
 
 
 @pytest.mark.parametrize("refusal", REFUSED)
@@ -193,8 +194,43 @@ def test_one_of_several_streams_speaks_for_itself() -> None:
 def test_offsets_of_transactions_are_printed_as_others() -> None:
     assert problem_of(txn.OffsetUnstable(3)).facts == {"stable_offset": print_offset(3)}
     moved = txn.PositionConflict("g", "s", 5)
-    assert problem_of(moved).facts == {"group": "g", "stream": "s", "offset": print_offset(5)}
-    assert "elsewhere" in problem_of(moved).message
-    anew = problem_of(txn.PositionConflict("g", "s", 0, "i2"))
+    assert problem_of(moved).facts == {
+        "group": "g",
+        "stream": "s",
+        "offset": print_offset(5),
+        "version": 0,
+        "reason": "offset",
+    }
+    assert "another offset" in problem_of(moved).message
+    anew = problem_of(txn.PositionConflict("g", "s", 0, "i2", reason=txn.BY_INCARNATION))
     assert anew.facts["incarnation"] == "i2"
     assert "created again" in anew.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (txn.BY_PENDING, "give that offset as from"),
+        (txn.BY_VERSION, "its version is 3; read from there"),
+        (txn.BY_MOVER, "w1 moved the group g in s last; give the position"),
+        (txn.BY_MOVE, "abort it and read from there"),
+        (txn.BY_DELETION, "abort it"),
+    ],
+)
+def test_a_position_conflict_says_what_to_do(reason: str, advice: str) -> None:
+    problem = problem_of(txn.PositionConflict("g", "s", 5, None, 3, "w1", reason))
+    assert advice in problem.message
+    assert problem.facts["reason"] == reason
+    assert problem.facts["mover"] == "w1"
+
+
+def test_a_held_position_names_who_holds_it() -> None:
+    problem = problem_of(txn.UnstableOffsets("g", "s", "t", 4))
+    assert (problem.status, problem.code) == (409, "unstable_offsets")
+    assert problem.facts == {
+        "group": "g",
+        "stream": "s",
+        "transaction_id": "t",
+        "transaction_epoch": 4,
+    }
+    assert ("Retry-After", "1") in problem.headers

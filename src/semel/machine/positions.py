@@ -1,0 +1,255 @@
+"""Decisions on positions: who may move a group, and from where.
+
+Every refusal of a move is here. The names in the comments are the rows of the tables in
+`docs/reference/transactions.md`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from semel.machine.named import find_named
+from semel.machine.state import OwnerKey, State, Stream, Txn, owner_key
+from semel.machine.txn_rows import NamedPosition, PositionRow
+from semel.model.limits import GROUPS_PER_STREAM_MAX, TXN_POSITIONS_MAX
+from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
+from semel.model.transactions import Position
+from semel.model.txn_outcomes import (
+    BY_DELETION,
+    BY_INCARNATION,
+    BY_MOVE,
+    BY_MOVER,
+    BY_OFFSET,
+    BY_PENDING,
+    BY_VERSION,
+    PositionConflict,
+    StreamRefused,
+    UnstableOffsets,
+)
+
+_NEVER_MOVED: Final = PositionRow(0, 0)
+TailOf = Callable[[Stream], int]
+
+
+def stored_position(stream: Stream, group: str) -> PositionRow:
+    """Return where a group is in a stream; offset 0, version 0 if it was never moved there."""
+    known = stream.positions
+    return known.get(group, _NEVER_MOVED) if known else _NEVER_MOVED
+
+
+def print_mover(mover: OwnerKey) -> str:
+    """Return the name of who moved a position, for people: a producer's id, or a sink's app."""
+    is_producer, name = mover
+    return name if is_producer else f"sink:{name}"
+
+
+# ---- naming by a transaction ---------------------------------------------------------------------
+
+
+def name_positions(
+    state: State, txn: Txn, positions: Iterable[Position]
+) -> tuple[NamedPosition, ...] | Refusal:
+    """Return the positions that an open transaction names anew or otherwise, or a refusal."""
+    asked = tuple(positions)
+    streams = find_named(state, (position.path for position in asked))
+    if not isinstance(streams, dict):
+        return streams  # A1
+    old = {(named.group, named.stream): named for named in txn.row.positions}
+    new = dict(old)
+    room = _Room()
+    mover = owner_key(txn.row.owner)
+    for position in asked:
+        stream = streams[position.path]
+        key = position.group, stream.row.number
+        found = _name(state, stream, position, new.get(key), mover)
+        refusal = found if isinstance(found, Refusal) else None
+        if refusal is None and found is not new.get(key):
+            refusal = room.refuse(stream, position, stream.tail.tail, is_named=key in new)  # A9b
+        if refusal is not None:
+            return refusal
+        assert isinstance(found, NamedPosition)
+        new[key] = found
+    if len(new) + len(txn.row.lost) > TXN_POSITIONS_MAX:
+        return LimitReached("transaction_positions", TXN_POSITIONS_MAX)  # A9c
+    return tuple(named for key, named in new.items() if named != old.get(key))
+
+
+def _name(
+    state: State, stream: Stream, position: Position, old: NamedPosition | None, mover: OwnerKey
+) -> NamedPosition | Refusal:
+    group, to, expected, version = position.group, position.to, position.expected, position.version
+    stored = stored_position(stream, group)
+    refusal = _refuse_incarnation(stream, position, stored)  # A2
+    if refusal is not None:
+        return refusal
+    guard = stored.version
+    if old is not None:
+        if (old.expected, old.to, old.version) == (expected, to, version):
+            return old  # A3
+        if expected not in (None, old.to):
+            return PositionConflict(
+                group, position.path, old.to, version=stored.version, reason=BY_PENDING
+            )  # A4
+        guard = old.guard  # A5
+    else:
+        refusal = (
+            refuse_held(state, stream, group)  # A6
+            or _refuse_from(position, stored)  # A7
+            or _refuse_mover(position, stored, mover)  # A8
+        )
+        if refusal is not None:
+            return refusal
+    return NamedPosition(group, stream.row.number, to, guard, expected, version)  # A9
+
+
+# ---- deciding a transaction ----------------------------------------------------------------------
+
+
+def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
+    """Refuse a transaction of which a position was moved, or is held by another; A10, A14.
+
+    A transaction in `ending` ends by the same decision, and holds nothing.
+    """
+    for group, path in txn.row.lost:
+        return PositionConflict(group, path, 0, reason=BY_DELETION)
+    for named in txn.row.positions:
+        stream = state.by_number[named.stream]
+        stored = stored_position(stream, named.group)
+        if stored.version != named.guard:
+            return PositionConflict(
+                named.group,
+                stream.row.path,
+                stored.offset,
+                version=stored.version,
+                reason=BY_MOVE,
+            )
+        refusal = refuse_held(state, stream, named.group, ending)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def refuse_held(
+    state: State, stream: Stream, group: str, ending: Collection[int] = ()
+) -> Refusal | None:
+    """Refuse to move a position that a prepared transaction holds; A6, A15."""
+    number = stream.holds.get(group) if stream.holds else None
+    if number is None or number in ending:
+        return None
+    holder = state.by_txn[number].row
+    return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)
+
+
+# ---- moving at once ------------------------------------------------------------------------------
+
+
+def refuse_commit_moves(
+    state: State,
+    streams: Mapping[str, Stream],
+    positions: Iterable[Position],
+    *,
+    tail_of: TailOf,
+    mover: OwnerKey,
+    ending: Collection[int],
+) -> Refusal | None:
+    """Refuse the first position that a one-shot commit cannot move; A18."""
+    room = _Room()
+    for position in positions:
+        stream = streams[position.path]
+        stored = stored_position(stream, position.group)
+        refusal = (
+            _refuse_incarnation(stream, position, stored)
+            or refuse_held(state, stream, position.group, ending)
+            or _refuse_from(position, stored)
+            or _refuse_mover(position, stored, mover)
+            or room.refuse(stream, position, tail_of(stream))
+        )
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def refuse_plain_moves(
+    state: State, streams: Mapping[str, Stream], positions: Iterable[Position]
+) -> Refusal | None:
+    """Refuse the first position that cannot be set without a transaction; A19."""
+    room = _Room()
+    for position in positions:
+        stream = streams[position.path]
+        stored = stored_position(stream, position.group)
+        refusal = (
+            _refuse_incarnation(stream, position, stored)
+            or _refuse_from(position, stored)
+            or refuse_held(state, stream, position.group)
+            or room.refuse(stream, position, stream.tail.tail)
+        )
+        if refusal is not None:
+            return refusal
+    return None
+
+
+# ---- one condition each --------------------------------------------------------------------------
+
+
+def _refuse_incarnation(stream: Stream, position: Position, stored: PositionRow) -> Refusal | None:
+    incarnation = stream.row.incarnation
+    if position.incarnation in (None, incarnation):
+        return None
+    return PositionConflict(
+        position.group,
+        position.path,
+        stored.offset,
+        incarnation,
+        stored.version,
+        None,
+        BY_INCARNATION,
+    )
+
+
+def _refuse_from(position: Position, stored: PositionRow) -> Refusal | None:
+    if position.expected not in (None, stored.offset):
+        reason = BY_OFFSET
+    elif position.version not in (None, stored.version):
+        reason = BY_VERSION
+    else:
+        return None
+    return PositionConflict(
+        position.group, position.path, stored.offset, version=stored.version, reason=reason
+    )
+
+
+def _refuse_mover(position: Position, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
+    if position.expected is not None or stored.mover is None or stored.mover == mover:
+        return None
+    return PositionConflict(
+        position.group,
+        position.path,
+        stored.offset,
+        version=stored.version,
+        mover=print_mover(stored.mover),
+        reason=BY_MOVER,
+    )
+
+
+class _Room:
+    """Refuses what is past a stream's end, and too many groups in a stream.
+
+    The positions of one command that are accepted before take their share of the room.
+    """
+
+    def __init__(self) -> None:
+        self._fresh: dict[int, set[str]] = {}  # groups that are new to a stream
+
+    def refuse(
+        self, stream: Stream, position: Position, tail: int, *, is_named: bool = False
+    ) -> Refusal | None:
+        """Refuse a position; one that the transaction `is_named` already takes no more room."""
+        if position.to > tail:
+            return StreamRefused(position.path, OffsetBeyondTail(tail))
+        known = stream.positions or {}
+        if is_named or position.group in known:
+            return None
+        fresh = self._fresh.setdefault(stream.row.number, set())
+        fresh.add(position.group)
+        if len(known) + len(fresh) > GROUPS_PER_STREAM_MAX:
+            return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
+        return None

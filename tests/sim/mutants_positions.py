@@ -1,0 +1,196 @@
+"""Seeded bugs in positions: most let two workers of one group commit the same messages."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from semel.journal import checkpoint
+from semel.machine import commits, group_apply, positions, txn_decide, txn_find
+from semel.machine.positions import print_mover, stored_position
+from semel.machine.state import OwnerKey, State, Stream, Txn
+from semel.machine.txn_rows import NamedPosition, PositionRow
+from semel.model.outcomes import Outcome, Refusal
+from semel.model.remembered import COMMITTED, Remembered
+from semel.model.transactions import CommitTxn, Position
+from semel.model.txn_outcomes import BY_MOVE, PositionConflict
+
+Refuse = Callable[..., Refusal | None]
+
+
+def compare_nothing() -> Any:
+    """Neither guards nor `from`, `version` and mover are looked at."""
+    return _all(
+        _patched_guards(lambda *_: None),
+        patch.object(positions, "_refuse_from", lambda *_: None),
+        patch.object(positions, "_refuse_mover", lambda *_: None),
+    )
+
+
+def compare_only_when_naming() -> Any:
+    """A commit does not look whether a position was moved since it was named."""
+    real = positions.refuse_guards
+
+    def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
+        now = tuple(
+            replace(named, guard=stored_position(stream, named.group).version)
+            for named in txn.row.positions
+            for stream in (state.by_number[named.stream],)
+        )
+        return real(state, Txn(replace(txn.row, positions=now), txn.streams, txn.pages), ending)
+
+    return _patched_guards(refuse)
+
+
+def compare_a_repeated_commit() -> Any:
+    """A commit that was answered before is refused if its positions have been moved on since."""
+    real = txn_find.find_called
+
+    def find(state: State, call: Any) -> Any:
+        found = real(state, call)
+        if isinstance(call, CommitTxn) and isinstance(found, Remembered):
+            return _moved_on(state, found) or found
+        return found
+
+    return patch.object(txn_decide, "find_called", find)
+
+
+def _moved_on(state: State, found: Remembered) -> Outcome | None:
+    for moved in found.result.positions if found.decision == COMMITTED else ():
+        stream = state.by_path.get(moved.path)
+        stored = None if stream is None else stored_position(stream, moved.group)
+        if stored is not None and stored.offset != moved.offset:
+            return PositionConflict(moved.group, moved.path, stored.offset, reason=BY_MOVE)
+    return None
+
+
+def hold_nothing() -> Any:
+    """A prepared transaction does not hold what it names."""
+    return patch.object(positions, "refuse_held", lambda *_: None)
+
+
+def drop_a_position_with_its_stream() -> Any:
+    """A commit goes through without the positions of streams that were deleted."""
+    real = positions.refuse_guards
+
+    def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
+        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.pages)
+        return real(state, kept, ending)
+
+    return _patched_guards(refuse)
+
+
+def leave_guards_alone_in_a_rewind() -> Any:
+    """A plain set is no move: the version stays."""
+    real = group_apply.move_positions
+
+    def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
+        moves = list(moves)
+        before = [stored_position(state.by_number[n], group).version for group, n, _ in moves]
+        real(state, moves, time_ms, mover)
+        for (group, number, _), version in zip(moves, before, strict=True):
+            stream = state.by_number[number]
+            assert stream.positions is not None
+            row = replace(stream.positions[group], version=version)
+            stream.positions[group] = state.dirty.positions[number, group] = row
+
+    return patch.object(group_apply, "move_positions", move)
+
+
+def forget_the_mover() -> Any:
+    """Without `from` a position may be moved that another producer has moved last."""
+    return patch.object(positions, "_refuse_mover", lambda *_: None)
+
+
+def take_a_sink_for_a_producer() -> Any:
+    """Two movers are one if they are printed alike."""
+    real = positions._refuse_mover
+
+    def refuse(position: Position, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
+        is_alike = stored.mover is not None and print_mover(stored.mover) == print_mover(mover)
+        return None if is_alike else real(position, stored, mover)
+
+    return patch.object(positions, "_refuse_mover", refuse)
+
+
+def take_a_new_guard_when_renaming() -> Any:
+    """Naming a position again forgets when it was named first."""
+    real = positions._name
+
+    def name(state: State, stream: Stream, position: Position, *rest: Any) -> Any:
+        named = real(state, stream, position, *rest)
+        if rest[0] is None or not isinstance(named, NamedPosition) or named is rest[0]:
+            return named
+        return replace(named, guard=stored_position(stream, position.group).version)
+
+    return patch.object(positions, "_name", name)
+
+
+def hold_against_what_the_commit_ends() -> Any:
+    """A one-shot commit is refused for what a transaction holds that it ends itself."""
+    return patch.object(commits, "_ending", lambda *_: set())
+
+
+def move_one_position_twice() -> Any:
+    """A one-shot commit may move a position that a transaction it lists moves too."""
+    real = commits._refuse_positions
+
+    def refuse(state: State, command: Any, draft: Any, streams: Any, listed: list[Txn]) -> Any:
+        own = {(move.group, streams[move.path].row.number) for move in command.positions}
+        rest = [_without(txn, own) for txn in listed]
+        return real(state, command, draft, streams, rest)
+
+    return patch.object(commits, "_refuse_positions", refuse)
+
+
+def _without(txn: Txn, keys: Collection[tuple[str, int]]) -> Txn:
+    kept = tuple(n for n in txn.row.positions if (n.group, n.stream) not in keys)
+    return Txn(replace(txn.row, positions=kept), txn.streams, txn.pages)
+
+
+def lose_versions_at_a_checkpoint() -> Any:
+    """A checkpoint holds where groups are, but not how often they were moved and by whom."""
+    real = checkpoint._put_table
+
+    def put(tables: Any, table: str, rows: Mapping[Any, Any], key_of: Any) -> None:
+        if table == "positions":
+            rows = {
+                name: None if row is None else PositionRow(row.offset, row.time_ms)
+                for name, row in rows.items()
+            }
+        real(tables, table, rows, key_of)
+
+    return patch.object(checkpoint, "_put_table", put)
+
+
+def _patched_guards(refuse: Refuse) -> Any:
+    return _all(
+        patch.object(commits, "refuse_guards", refuse),
+        patch.object(txn_decide, "refuse_guards", refuse),
+    )
+
+
+@contextmanager
+def _all(*patches: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+POSITION_MUTANTS: tuple[Callable[[], Any], ...] = (
+    compare_nothing,
+    compare_only_when_naming,
+    compare_a_repeated_commit,
+    hold_nothing,
+    drop_a_position_with_its_stream,
+    leave_guards_alone_in_a_rewind,
+    forget_the_mover,
+    take_a_sink_for_a_producer,
+    take_a_new_guard_when_renaming,
+    hold_against_what_the_commit_ends,
+    move_one_position_twice,
+    lose_versions_at_a_checkpoint,
+)

@@ -1,0 +1,19 @@
+"""How answers are counted: by type, and by reason where one type stands for several rules."""
+
+from collections import Counter
+
+from semel.model.outcomes import InvalidRequest, LimitReached, Outcome
+from semel.model.txn_outcomes import PositionConflict
+
+
+def count(counts: Counter[str], outcome: Outcome) -> None:
+    """Count an answer by its type; if that stands for several rules, by its reason too."""
+    name = type(outcome).__name__
+    counts[name] += 1
+    match outcome:
+        case PositionConflict(reason=reason):
+            counts[f"{name}, {reason}"] += 1
+        case LimitReached(limit="groups_per_stream" | "transaction_positions" as what):
+            counts[f"{name}, {what}"] += 1
+        case InvalidRequest(field="positions" as what):
+            counts[f"{name}, {what}"] += 1

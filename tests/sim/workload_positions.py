@@ -1,0 +1,130 @@
+"""The moves of positions that the simulated clients ask for.
+
+Most are of a position that a transaction has named or moved already, as two workers of one group
+do. What a move expects is right more often than not, else no transaction would get to its commit.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from semel.model.commands import Create, Delete
+from semel.model.transactions import EngineCommand, Position
+from tests.sim.reference import Model
+from tests.sim.reference_positions import Named
+from tests.sim.reference_txn import Txn
+
+T = TypeVar("T")
+
+GROUPS = ("g0", "g0", "g0", "g1", "g2")  # most workers are of one group
+ELSEWHERE = "i0"  # the incarnation of no stream
+
+
+class PositionWorkload:
+    """A seeded source of moves."""
+
+    def __init__(self, rng: Random, path: Callable[[Model], str]) -> None:
+        self._rng, self._path = rng, path
+        self._count = 0
+
+    # ---- what is sent ----------------------------------------------------------------------------
+
+    def naming(self, model: Model, txn: Txn | None) -> tuple[Position, ...]:
+        """Draw what a transaction names: new, again, by the same call, or twice in one call."""
+        rng = self._rng
+        if txn is not None and txn.positions and rng.random() < 0.15:
+            key, named = rng.choice(list(txn.positions.items()))
+            call = Position(key[0], named.path, named.to, named.expected, None, named.version)
+            return (call,)
+        near = [] if txn is None else [txn]
+        moves = [self._one(model, near, txn) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+        if rng.random() < 0.08:
+            first = moves[0]
+            expected = rng.choice([first.to, first.to, first.expected, None])
+            moves.append(Position(first.group, first.path, self._to(model, first), expected))
+        return tuple(moves)
+
+    def own(self, model: Model, near: Sequence[Txn]) -> tuple[Position, ...]:
+        """Draw the positions of a one-shot commit, some of which transactions nearby have named."""
+        count = self._rng.choice([0, 0, 0, 1, 1, 2])
+        return _distinct([self._one(model, near, None) for _ in range(count)])
+
+    def setting(self, model: Model) -> tuple[Position, ...]:
+        """Draw a plain set: a rewind of one that is stored, or any move."""
+        rng, stored = self._rng, list(model.txns.positions.stored)
+        if stored and rng.random() < 0.35:
+            group, number = rng.choice(stored)
+            return (Position(group, model.txns.by_number(number)[0], 0),)
+        return _distinct([self._one(model, [], None) for _ in range(rng.choice([1, 1, 2]))])
+
+    def ending(self, model: Model, now_ms: int) -> EngineCommand | None:
+        """Delete a stream in which a transaction has named a position, or make it anew."""
+        rng = self._rng
+        names = [n for t in model.txns.open.values() for n in t.positions.values()]
+        if not names:
+            return None
+        path = rng.choice(names).path
+        if path in model.streams:
+            return Delete(path, now_ms)
+        self._count += 1
+        return Create(path, now_ms, f"anew{self._count}", "text/plain")
+
+    # ---- one move --------------------------------------------------------------------------------
+
+    def _often(self, usual: T, *others: T, rate: float) -> T:
+        return usual if self._rng.random() < rate else self._rng.choice(others)
+
+    def _one(self, model: Model, near: Sequence[Txn], txn: Txn | None) -> Position:
+        group, path = self._where(model, near)
+        if path not in model.streams:
+            return Position(group, path, self._rng.randint(0, 3))
+        named = None
+        if txn is not None:
+            named = txn.positions.get(model.txns.positions.key(group, path))
+        return self._move(model, group, path, named)
+
+    def _where(self, model: Model, near: Sequence[Txn]) -> tuple[str, str]:
+        """Choose a group and a path: one named nearby, one named or moved anywhere, or any."""
+        rng = self._rng
+        luck = rng.random()
+        if luck < 0.3:
+            txns = near
+        elif luck < 0.6:
+            txns = list(model.txns.open.values())
+        else:
+            txns = []
+        names = [(key[0], n.path) for txn in txns for key, n in txn.positions.items()]
+        if not names and luck < 0.8:
+            stored = model.txns.positions.stored
+            names = [(group, model.txns.by_number(number)[0]) for group, number in stored]
+        return rng.choice(names) if names else (rng.choice(GROUPS), self._path(model))
+
+    def _move(self, model: Model, group: str, path: str, named: Named | None) -> Position:
+        """Draw a move of a position; `named` is the one this transaction has named before."""
+        rng, stream, stored = self._rng, model.streams[path], model.txns.positions.at(group, path)
+        expected = incarnation = version = None
+        if rng.random() < 0.7:
+            right = stored.offset if named is None else named.to
+            expected = self._often(right, right + 1, 0, stored.offset, rate=0.85)
+        if rng.random() < 0.3:
+            version = self._often(
+                stored.version, stored.version + 1, max(0, stored.version - 1), rate=0.8
+            )
+        if rng.random() < 0.3:
+            incarnation = self._often(stream.incarnation, ELSEWHERE, rate=0.88)
+        to = self._to(model, Position(group, path, 0))
+        return Position(group, path, to, expected, incarnation, version)
+
+    def _to(self, model: Model, move: Position) -> int:
+        """Choose an offset: mostly ahead of what is stored, now and then past the tail."""
+        rng, stream = self._rng, model.streams.get(move.path)
+        if stream is None:
+            return rng.randint(0, 3)
+        stored = model.txns.positions.at(move.group, move.path)
+        first = stored.offset if rng.random() < 0.8 else 0
+        return rng.randint(min(first, stream.tail), stream.tail) + (rng.random() < 0.03)
+
+
+def _distinct(moves: list[Position]) -> tuple[Position, ...]:
+    """Leave out the second of two that are about the same position."""
+    return tuple({(move.group, move.path): move for move in moves}.values())

@@ -1,0 +1,246 @@
+"""The rows A1 to A9b of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
+
+from semel.model.commands import Delete
+from semel.model.outcomes import Gone, NotFound
+from semel.model.txn_outcomes import (
+    BY_INCARNATION,
+    BY_MOVE,
+    BY_MOVER,
+    BY_OFFSET,
+    BY_PENDING,
+    BY_VERSION,
+    InvalidTxnState,
+    PositionsSet,
+    StreamRefused,
+    UnknownTransaction,
+)
+from tests.unit.machine.builders import fork
+from tests.unit.machine.position_words import (
+    BEYOND,
+    HELD_BY_U,
+    MOVED_BY_Q,
+    OTHER,
+    SEEN,
+    THREE,
+    Expected,
+    Story,
+    conflict,
+    done,
+    held,
+    move,
+    name,
+    named,
+    sets,
+    start,
+    version_of,
+)
+from tests.unit.machine.txn_builders import commit, prepare
+
+NAMING = (
+    Story("A1", "an unknown transaction", (Expected(name(move(0)), UnknownTransaction()),)),
+    Story(
+        "A1",
+        "a prepared transaction",
+        (start(), prepare(), Expected(name(move(0)), InvalidTxnState("prepared"))),
+    ),
+    Story(
+        "A1",
+        "a stream that is not there, before the other rows",
+        (
+            start(),
+            Expected(name(move(0, 7), move(0, path="x")), StreamRefused("x", NotFound())),
+            fork(),
+            Delete("s", 0),
+            Expected(name(move(0)), StreamRefused("s", Gone())),
+        ),
+    ),
+    Story(
+        "A2",
+        "another incarnation was read",
+        (
+            *THREE,
+            start(),
+            Expected(name(move(1, 0, incarnation="i-s-9")), OTHER),
+            sets(move(2)),
+            Expected(
+                name(move(3, 7, incarnation="i-s-9", version=9)),
+                conflict(2, 1, BY_INCARNATION, incarnation=SEEN),
+            ),
+            name(move(3, 2, incarnation=SEEN)),
+        ),
+    ),
+    Story(
+        "A2",
+        "also if the rest is a repeat",
+        (*THREE, start(), name(move(1, 0)), Expected(name(move(1, 0, incarnation="x")), OTHER)),
+    ),
+    Story(
+        "A3",
+        "the same call",
+        (
+            *THREE,
+            start(),
+            Expected(name(move(1, 0, version=0, incarnation=SEEN)), named()),
+            Expected(name(move(1, 0, version=0)), named(), is_still=True),
+            sets(move(2)),
+            Expected(name(move(1, 0, version=0)), named(), is_still=True),
+        ),
+    ),
+    Story(
+        "A3",
+        "the same call while another holds the position",
+        (*THREE, start(), name(move(1)), *HELD_BY_U, Expected(name(move(1)), named(), True)),
+    ),
+    Story(
+        "A3",
+        "another version is another call",
+        (*THREE, start(), name(move(1)), Expected(name(move(1, version=9)), named())),
+    ),
+    Story(
+        "A4",
+        "from is not the pending offset",
+        (
+            *THREE,
+            start(),
+            name(move(1, 0)),
+            Expected(name(move(2, 0)), conflict(1, 0, BY_PENDING)),
+            sets(move(3)),
+            Expected(name(move(2, 3)), conflict(1, 1, BY_PENDING)),
+        ),
+    ),
+    Story(
+        "A4",
+        "twice in one call",
+        (
+            *THREE,
+            start(),
+            Expected(name(move(1, 0), move(2, 0)), conflict(1, 0, BY_PENDING)),
+            Expected(name(move(1, 0), move(2, 1)), named()),
+            Expected(commit(), done("t", ("s", 2))),
+        ),
+    ),
+    Story(
+        "A5",
+        "from is the pending offset, or absent",
+        (
+            *THREE,
+            start(),
+            name(move(1, 0)),
+            Expected(name(move(2, 1)), named()),
+            Expected(name(move(3, version=7)), named()),
+            Expected(commit(), done("t", ("s", 3))),
+        ),
+    ),
+    Story(
+        "A5",
+        "the first guard stays",
+        (
+            *THREE,
+            start(),
+            name(move(1, 0)),
+            sets(move(2)),
+            name(move(2, 1)),
+            Expected(commit(), conflict(2, 1, BY_MOVE)),
+        ),
+    ),
+    Story(
+        "A5",
+        "also if another one holds it, or has moved it",
+        (*THREE, start(), name(move(1)), *HELD_BY_U, name(move(2)), commit("u"), name(move(3))),
+    ),
+    Story(
+        "A6",
+        "held by another, also if from is wrong",
+        (
+            *THREE,
+            *HELD_BY_U,
+            start(),
+            Expected(name(move(2, 0, version=0)), held()),
+            Expected(name(move(2, 7)), held()),
+            Expected(name(move(2, 0, incarnation="x")), OTHER),
+            Expected(name(move(2, group="h"), move(0, path="r")), named(2)),
+        ),
+    ),
+    Story(
+        "A7",
+        "the offset, then the version",
+        (
+            *THREE,
+            sets(move(2)),
+            start(),
+            Expected(name(move(3, 0)), conflict(2, 1, BY_OFFSET)),
+            Expected(name(move(3, 0, version=0)), conflict(2, 1, BY_OFFSET)),
+            Expected(name(move(3, 2, version=0)), conflict(2, 1, BY_VERSION)),
+            Expected(name(move(3, version=2)), conflict(2, 1, BY_VERSION)),
+            Expected(name(move(3, 2, version=1)), named()),
+        ),
+    ),
+    Story(
+        "A7",
+        "nothing is named when the second is refused",
+        (
+            *THREE,
+            start(),
+            Expected(name(move(0, path="r"), move(3, 1)), conflict(0, 0, BY_OFFSET)),
+            Expected(name(move(3, 0)), named(1)),
+        ),
+    ),
+    Story(
+        "A8",
+        "another producer has moved it",
+        (
+            *THREE,
+            *MOVED_BY_Q,
+            start(),
+            Expected(name(move(3)), conflict(2, 1, BY_MOVER, mover="q")),
+            Expected(name(move(3, version=1)), conflict(2, 1, BY_MOVER, mover="q")),
+            Expected(name(move(3, version=0)), conflict(2, 1, BY_VERSION)),
+            start("v", "q"),
+            Expected(name(move(3), txn="v"), named(txn="v")),
+            Expected(name(move(3, 2)), named()),
+        ),
+    ),
+    Story(
+        "A8",
+        "there is no mover after a plain set",
+        (*THREE, *MOVED_BY_Q, sets(move(1)), start(), Expected(name(move(3)), named())),
+    ),
+    Story(
+        "A8",
+        "a sink is another mover than a producer printed alike",
+        (
+            *THREE,
+            start("u", "sink:app"),
+            version_of(1, move(1)),
+            Expected(name(move(2), txn="u"), conflict(1, 1, BY_MOVER, mover="sink:app")),
+            name(move(2, 1), txn="u"),
+            commit("u"),
+            Expected(version_of(2, move(3)), conflict(2, 2, BY_MOVER, mover="sink:app")),
+        ),
+    ),
+    Story(
+        "A9",
+        "the guard is what is stored",
+        (
+            *THREE,
+            sets(move(1)),
+            sets(move(2)),
+            start(),
+            Expected(name(move(3, 2)), named()),
+            Expected(commit(), done("t", ("s", 3))),
+            Expected(sets(move(0, 3, version=3)), PositionsSet((4,))),
+        ),
+    ),
+    Story(
+        "A9b",
+        "past the tail",
+        (
+            *THREE,
+            start(),
+            Expected(name(move(4, 0)), BEYOND),
+            Expected(name(move(4, 1)), conflict(0, 0, BY_OFFSET)),
+            name(move(3, 0)),
+            Expected(name(move(4, 3)), BEYOND),
+        ),
+    ),
+)

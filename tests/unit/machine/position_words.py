@@ -1,0 +1,133 @@
+"""Stories about positions: what one is made of."""
+
+from typing import NamedTuple
+
+from semel.model import transactions as ask
+from semel.model.outcomes import OffsetBeyondTail, Outcome, Refusal
+from semel.model.remembered import PositionResult, Result
+from semel.model.transactions import INLINE, STAGED, EngineCommand, Position, SinkTag
+from semel.model.txn_outcomes import (
+    BY_INCARNATION,
+    Committed,
+    PositionConflict,
+    StreamRefused,
+    TxnExtended,
+    UnstableOffsets,
+)
+from tests.unit.machine.builders import append
+from tests.unit.machine.txn_builders import begin, by, commit, one_shot, prepare, sunk
+
+
+class Expected(NamedTuple):
+    """A command and its answer. With `is_still` nothing may be written; nor by any refusal."""
+
+    command: EngineCommand
+    outcome: Outcome
+    is_still: bool = False
+
+    @property
+    def leaves_no_trace(self) -> bool:
+        return self.is_still or isinstance(self.outcome, Refusal)
+
+
+Step = EngineCommand | Expected
+
+
+class Story(NamedTuple):
+    row: str
+    name: str
+    steps: tuple[Step, ...]
+
+
+# ---- short words ---------------------------------------------------------------------------------
+
+THREE = (append(), append(), append())  # in s: its tail is 3
+SEEN = "i-s-0"  # the first stream of the path s
+
+
+def start(txn: str = "t", producer: str = "p", kind: str = INLINE, *, epoch: int = 0) -> ask.Begin:
+    return begin(txn, by(producer, epoch), kind=kind, streams=(), implicit=True)
+
+
+def start_sink(txn: str, version: int = 1) -> ask.Begin:
+    return begin(txn, sunk(version), kind=STAGED, streams=(), implicit=True)
+
+
+def move(
+    to: int,
+    expected: int | None = None,
+    *,
+    version: int | None = None,
+    incarnation: str | None = None,
+    group: str = "g",
+    path: str = "s",
+) -> Position:
+    return Position(group, path, to, expected, incarnation, version)
+
+
+def name(*moves: Position, txn: str = "t", epoch: int = 1) -> ask.AddPositions:
+    return ask.AddPositions(0, txn, epoch, positions=moves)
+
+
+def sets(*moves: Position) -> ask.SetPositions:
+    return ask.SetPositions(0, moves)
+
+
+def conflict(
+    offset: int,
+    version: int,
+    reason: str,
+    *,
+    path: str = "s",
+    group: str = "g",
+    incarnation: str | None = None,
+    mover: str | None = None,
+) -> PositionConflict:
+    return PositionConflict(group, path, offset, incarnation, version, mover, reason)
+
+
+def held(txn: str = "u", path: str = "s") -> UnstableOffsets:
+    return UnstableOffsets("g", path, txn, 1)
+
+
+def named(count: int = 1, txn: str = "t") -> TxnExtended:
+    return TxnExtended(txn, count)
+
+
+def done(txn: str, *offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> Committed:
+    return Committed(txn, 1, result_of(offsets, deleted))
+
+
+def one_done(*offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> Committed:
+    return Committed(None, None, result_of(offsets, deleted))
+
+
+def result_of(offsets: tuple[tuple[str, int], ...], deleted: tuple[str, ...]) -> Result:
+    moved = tuple(PositionResult("g", path, offset) for path, offset in offsets)
+    return Result((), moved, deleted)
+
+
+def once(
+    *moves: Position, seq: int = 0, producer: str = "p", listed: str = "", epoch: int = 0
+) -> ask.Commit:
+    """A one-shot commit by a producer; `listed` are transactions of one letter each."""
+    known = tuple((txn, 1) for txn in listed)
+    return one_shot(seq=seq, producer=producer, positions=moves, listed=known, epoch=epoch)
+
+
+def version_of(number: int, *moves: Position, listed: str = "") -> ask.Commit:
+    """A one-shot commit of a sink."""
+    known = tuple((txn, 1) for txn in listed)
+    return one_shot(
+        sink=SinkTag("app", "query", number, "in"), positions=moves, listed=known, producer=None
+    )
+
+
+# The producer q has moved the group to 2; that is version 1.
+MOVED_BY_Q = (start("u", "q"), name(move(2), txn="u"), commit("u"))
+# The transaction u of q holds the position, which is at 0.
+HELD_BY_U = (start("u", "q"), name(move(2), txn="u"), prepare("u"))
+
+# The position was read in another stream; the offset is past the tail of 3 messages.
+OTHER = conflict(0, 0, BY_INCARNATION, incarnation=SEEN)
+BEYOND = StreamRefused("s", OffsetBeyondTail(3))
