@@ -105,7 +105,8 @@ def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> No
 def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
     assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
     assert served.semel("append", name, "x").exit_code == 0
-    assert served.json("groups", "show", name) == [{"group": name, "offsets": {}, "snapshot": None}]
+    nowhere: dict[str, object] = {"offsets": {}, "versions": {}, "pending": {}, "snapshot": None}
+    assert served.json("groups", "show", name) == [{"group": name, **nowhere}]
     told = served.semel("groups", "set", name, name, "1").stdout
     assert told == f"{name} stands at {print_offset(1)} in {name}\n"
     moved = served.semel("groups", "set", name, name, "0", "--expect", print_offset(1))
@@ -117,6 +118,25 @@ def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
     words = served.semel("groups", "show", name).stdout
     assert "pinned step" in words
     assert f"{print_offset(0)}  {name}\n" in words
+
+
+def test_a_group_shows_who_is_about_to_move_it(served: Served, name: str) -> None:
+    begin(served, name)
+    who = {"transaction_epoch": 1, "producer_id": name, "producer_epoch": 0}
+    target = f"/v1/transactions/{name}"
+    assert post(served, f"{target}/offsets", **who, group=name, offsets={name: 0}) == 200
+    words = served.semel("groups", "show", name).stdout
+    assert f"pending {print_offset(0)}  {name}  by {name}:1, open until 2" in words
+    assert post(served, f"{target}/prepare", **who) == 200
+    words = served.semel("groups", "show", name).stdout
+    assert f"pending {print_offset(0)}  {name}  by {name}:1, prepared\n" in words
+    said = served.refused(1, "groups", "set", name, name, "0")
+    assert "unstable_offsets" in said
+    assert name in said
+    assert post(served, f"{target}/commit", **who) == 200
+    (found,) = served.json("groups", "show", name)
+    assert (found["offsets"], found["versions"]) == ({name: print_offset(0)}, {name: 1})
+    assert found["pending"] == {}
 
 
 def test_a_terminal_gets_tables() -> None:

@@ -1,6 +1,7 @@
 """`semel groups`: where groups stand, and moving them by hand."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -9,6 +10,7 @@ from semel.cli.shown import json_line, print_facts, tell, write
 from semel.cli.text import printable
 from semel.client import operator_calls as calls
 from semel.client.client import Client
+from semel.client.txn_values import token_of
 
 
 @click.group("groups")
@@ -20,7 +22,7 @@ def command() -> None:
 @click.argument("group")
 @remote
 def show_command(client: Client, *, group: str, is_json: bool) -> None:
-    """Show where a group stands in each stream, and the step it has pinned."""
+    """Show where a group is in each stream, what is pending, and the step it has pinned."""
     found = client.run(calls.show_group(client.site, group))
     if is_json:
         write(json_line(found))
@@ -28,7 +30,15 @@ def show_command(client: Client, *, group: str, is_json: bool) -> None:
     step = found["snapshot"]
     print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
     lines = [f"{offset}  {printable(path)}\n" for path, offset in found["offsets"].items()]
+    lines += [_pending_line(path, move) for path, move in found["pending"].items()]
     write("".join(lines).encode())
+
+
+def _pending_line(path: str, move: Mapping[str, Any]) -> str:
+    token = token_of(move["transaction_id"], move["transaction_epoch"])
+    until = "" if move["deadline"] is None else f" until {move['deadline']}"
+    words = f"{printable(path)}  by {printable(token)}, {move['state']}{until}"
+    return f"pending {move['to']}  {words}\n"
 
 
 @command.command("set")

@@ -3,9 +3,10 @@
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -271,7 +272,7 @@ class AsyncStream:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    async def read(
+    def read(
         self,
         offset: str = START,
         *,
@@ -284,6 +285,12 @@ class AsyncStream:
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
+        reader.on_incarnation = self.client.positions.worker().note_read
+        return self._read(reader, limit, timeout)
+
+    async def _read(
+        self, reader: Reader, limit: int | None, timeout: float | None
+    ) -> AsyncIterator[Message]:
         while (page := await self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -307,6 +314,7 @@ class AsyncStream:
         *,
         live: str = "auto",
         group: str | None = None,
+        producer_id: str | None = None,
         isolation: str = READ_COMMITTED,
         timeout: float | None = None,
     ) -> "AsyncTail":
@@ -317,19 +325,28 @@ class AsyncStream:
         after that, a server that is gone is waited for, and nothing is skipped or repeated.
         `live`: `long-poll`, `sse`, or `auto` for the first, which brings each message's offset.
 
-        With a `group` it begins where the group stands, or at `offset` if it was never moved, and
-        `await message.commit()` moves the group behind a message. Nothing else moves it.
+        With a `group` it begins where the group is, or at `offset` if it was never moved, and
+        `await message.commit()` moves the group after a message; so does the commit of a
+        transaction with `await txn.commit_message(message)`. Nothing else moves it. If a
+        transaction of another worker may still move it, that is waited for, up to 5 seconds and
+        half the `timeout`. A worker that gives its transactions a `producer_id` gives it here too:
+        transactions of its older instances are aborted first, and need no waiting.
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         within = self.client.timeout if timeout is None else timeout
+        before: Callable[[], Awaitable[object]] | None = None
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
+            reader.on_incarnation = self.client.positions.worker().note_read
         else:
             refuse_events(live)
-            place = Place(self.client.site, group, self.path)
+            if producer_id is not None:
+                before = partial(self.client.registered, producer_id)
+            reading = self.client.reading(group, within)
+            place = Place(reading, self.path)
             on_commit = AsyncCommitter(self.client.run, place)
-            reader = GroupReader(self.calls, offset, place, on_commit, isolation=isolation)
-        return AsyncTail(self.client.driver, reader, within)
+            reader = GroupReader(self.calls, offset, reading, place, on_commit, isolation=isolation)
+        return AsyncTail(self.client.driver, reader, within, before)
 
     # ---- producers -------------------------------------------------------------------------------
 
@@ -387,10 +404,17 @@ class AsyncStream:
 class AsyncTail(AsyncIterator[Message]):
     """The messages of a stream as they come. Ends with the stream, or by `close`."""
 
-    def __init__(self, driver: AsyncDriver, reader: Reader, timeout: float) -> None:
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        reader: Reader,
+        timeout: float,
+        before: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self._driver = driver
         self._reader = reader
         self._timeout = timeout
+        self._before = before  # to be awaited once, before anything is asked
         self._ready: deque[Message] = deque()
         self._is_over = False
 
@@ -405,6 +429,7 @@ class AsyncTail(AsyncIterator[Message]):
         return self._ready.popleft()
 
     async def __aenter__(self) -> "AsyncTail":
+        await self._prepare()
         await self._driver.run(self._reader.begin(), self._timeout)
         return self
 
@@ -421,7 +446,13 @@ class AsyncTail(AsyncIterator[Message]):
         self._is_over = True
         await self._driver.run(self._reader.hang_up(), None)
 
+    async def _prepare(self) -> None:
+        if self._before is not None:
+            await self._before()
+            self._before = None
+
     async def _fetch(self) -> None:
+        await self._prepare()
         timeout = None if self._reader.has_begun else self._timeout
         try:
             page = await self._driver.run(self._reader.next_page(), timeout)

@@ -13,7 +13,9 @@ from semel.client.calls import Site
 from semel.client.chance import fresh_id
 from semel.client.commit_calls import KnownStreams, Mark, Parts
 from semel.client.flows import Flow
+from semel.client.group_calls import STABLE_SECONDS_MAX, GroupReading
 from semel.client.identities import Identities, checked_owner
+from semel.client.positions import KnownPositions
 from semel.client.processing import Batch, Outputs, Processor
 from semel.client.sink_calls import SinkInfo
 from semel.client.site_calls import register_producer
@@ -34,6 +36,7 @@ class AsyncTransacting:
         self._known = KnownStreams(site)
         self._identities = Identities()
         self._undecided: Undecided = {}
+        self.positions = KnownPositions()
         # Two registrations at once would fence one another.
         self._registering: tuple[object, asyncio.Lock] = (None, asyncio.Lock())
 
@@ -63,7 +66,14 @@ class AsyncTransacting:
         identities = self._identities
         return AsyncTransaction(
             self.driver,
-            TransactionCalls(self.site, id or fresh_id(), kind, timeout, self._undecided),
+            TransactionCalls(
+                self.site,
+                id or fresh_id(),
+                kind,
+                timeout,
+                self._undecided,
+                self.positions.worker(),
+            ),
             self._known,
             tuple(streams),
             take=lambda: self._owner(owner, producer_id),
@@ -79,11 +89,13 @@ class AsyncTransacting:
 
     async def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
         """Commit a prepared transaction, whoever has prepared it; again if it is done."""
-        return await self.run(txn_calls.decide(self.site, token, "commit"), timeout)
+        return await self.run(
+            txn_calls.decide(self.site, token, "commit", self._undecided), timeout
+        )
 
     async def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
         """Abort a prepared transaction, whoever has prepared it; again if it is done."""
-        await self.run(txn_calls.decide(self.site, token, "abort"), timeout)
+        await self.run(txn_calls.decide(self.site, token, "abort", self._undecided), timeout)
 
     async def commit(
         self,
@@ -101,16 +113,29 @@ class AsyncTransacting:
 
         It is done once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; to
         repeat it, also after a crash, changes nothing and tells what was done (`duplicate`).
-        `offsets`: group -> stream -> offset, or (from, to) to compare and set. `if_`: stream ->
-        the offset where it must end. `transactions`: tokens of staged ones of this producer.
+        `offsets`: group -> stream -> offset, from where `tail(group=...)` of this client, or a
+        commit since, has found the group; or (from, to). PositionConflict if it is elsewhere.
+        `if_`: stream -> the offset where it must end. `transactions`: tokens of staged ones of this
+        producer.
         """
         parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
         mark = Mark(producer_id, epoch, seq)
-        return await self.run(commit_calls.commit(self._known, mark, parts), timeout)
+        flow = commit_calls.commit_known(self._known, mark, parts, self.positions.worker())
+        result = await self.run(flow, timeout)
+        for token in transactions:
+            if token in self._undecided:
+                self._undecided[token].moved()
+        return result
 
     def group(self, name: str) -> AsyncGroup:
         """Name a group of readers; nothing is sent."""
-        return AsyncGroup(self.site, self.run, name)
+        return AsyncGroup(self.site, self.run, name, self.positions)
+
+    def reading(self, group: str, timeout: float) -> GroupReading:
+        """Return how messages are read for a group, within a time."""
+        seconds_max = min(STABLE_SECONDS_MAX, timeout / 2)
+        worker = self.positions.worker()
+        return GroupReading(self.site, group, worker, self._undecided, seconds_max)
 
     def sink(self, app: str) -> AsyncSink:
         """Name a sink, which writes in versions; nothing is sent."""
@@ -169,9 +194,10 @@ class AsyncTransacting:
         return count
 
     async def _owner(self, owner: Registration | None, producer_id: str | None) -> Registration:
-        return await self._registered(producer_id) if owner is None else owner
+        return await self.registered(producer_id) if owner is None else owner
 
-    async def _registered(self, producer_id: str | None) -> Registration:
+    async def registered(self, producer_id: str | None) -> Registration:
+        """Return the registration of a producer; the first one fences off older instances."""
         loop = asyncio.get_running_loop()
         if self._registering[0] is not loop:  # a client may outlive its loop, and a lock not
             self._registering = (loop, asyncio.Lock())

@@ -288,6 +288,7 @@ class Stream:
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
+        reader.on_incarnation = self.client.positions.worker().note_read
         while (page := self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -309,6 +310,7 @@ class Stream:
         *,
         live: str = "auto",
         group: str | None = None,
+        producer_id: str | None = None,
         isolation: str = READ_COMMITTED,
         timeout: float | None = None,
     ) -> "Tail":
@@ -318,18 +320,26 @@ class Stream:
         after that, a server that is gone is waited for, and nothing is skipped or repeated.
         `live`: `long-poll`, `sse`, or `auto` for the first, which brings each message's offset.
 
-        With a `group` it begins where the group stands, or at `offset` if it was never moved, and
-        `message.commit()` moves the group behind a message. Nothing else moves it.
+        With a `group` it begins where the group is, or at `offset` if it was never moved, and
+        `message.commit()` moves the group after a message; so does the commit of a transaction
+        with `txn.commit_message(message)`. Nothing else moves it. If a transaction of another
+        worker may still move it, that is waited for, up to 5 seconds and half the `timeout`. A
+        worker that gives its transactions a `producer_id` gives it here too: transactions of its
+        older instances are aborted first, and need no waiting.
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         within = self.client.timeout if timeout is None else timeout
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
+            reader.on_incarnation = self.client.positions.worker().note_read
         else:
             refuse_events(live)
-            place = Place(self.client.site, group, self.path)
+            if producer_id is not None:
+                self.client.registered(producer_id)
+            reading = self.client.reading(group, within)
+            place = Place(reading, self.path)
             on_commit = Committer(self.client.run, place)
-            reader = GroupReader(self.calls, offset, place, on_commit, isolation=isolation)
+            reader = GroupReader(self.calls, offset, reading, place, on_commit, isolation=isolation)
         return Tail(self.client.driver, reader, within)
 
     # ---- producers -------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, post
 from semel.client.errors import Indeterminate, PayloadMismatch
 from semel.client.flows import Flow
+from semel.client.positions import Moving, Worker, moves_of
 from semel.client.txn_values import (
     CommitResult,
     Moves,
@@ -92,6 +94,21 @@ def commit(
         told = f"{mark.producer_id} has committed something else as number {mark.seq}"
         raise PayloadMismatch(told, status=answer.status, facts={"producer_seq": mark.seq})
     return decoded(answer, CommitResult)
+
+
+def commit_known(
+    known: KnownStreams, mark: Mark, parts: Parts, worker: Worker
+) -> Flow[CommitResult]:
+    """Commit; groups are moved from where this client was told they are."""
+    moving = Moving(worker)
+    offsets = {}
+    for group, moves in parts.offsets.items():
+        planned = moving.plan(group, moves)
+        moving.accepted(group, planned)
+        offsets[group] = moves_of(planned)
+    result = yield from commit(known, mark, replace(parts, offsets=offsets))
+    moving.done(is_sure=not result.duplicate)
+    return result
 
 
 def parts_document(known: KnownStreams, parts: Parts) -> Flow[dict[str, Any]]:

@@ -25,7 +25,8 @@
     │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
     │   │   ├── PartitionNotInTransaction · TooManyTransactions
     │   │   └── BranchIncomplete · BranchMissing
-    │   ├── PositionConflict     the group stands at `offset`: another instance is at work
+    │   ├── PositionConflict     the group was moved since it was read; now it is at `offset`
+    │   ├── UnstableOffsets      a prepared transaction holds the position until it is decided
     │   ├── StreamInTransaction · OffsetUnstable    a transaction is undecided there
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used with another payload
@@ -395,12 +396,17 @@ class BranchMissing(TransactionRefused):
 
 
 class PositionConflict(Refused):
-    """The group stands at another offset of `stream` than was expected, or in another stream."""
+    """The group was moved in `stream` since its position was read, or the stream is another one.
+
+    `reason`: "offset", "version" or "moved": somebody has moved it; "mover": `mover` has, and this
+    client gave no position it had read from; "pending": the transaction itself moves it elsewhere;
+    "incarnation": the stream was made anew; "deleted": it ended after the transaction named it.
+    """
 
     code = "position_conflict"
     advice = (
-        "another instance is at work, or the stream was made anew; if this is the rightful one,"
-        " read on from offset"
+        "nothing was applied: another worker has processed these messages, or the group was set by"
+        " hand; abort, and read on with a new tail(group=...)"
     )
 
     @property
@@ -415,13 +421,55 @@ class PositionConflict(Refused):
 
     @property
     def offset(self) -> str | None:
-        """Where the group stands."""
+        """Where the group is."""
         return self.text("offset")
+
+    @property
+    def version(self) -> int | None:
+        """How often the group was moved there."""
+        return self.number("version")
+
+    @property
+    def mover(self) -> str | None:
+        """The producer that moved it last, if only that one may move it without `from`."""
+        return self.text("mover")
+
+    @property
+    def reason(self) -> str | None:
+        """What is not as was believed."""
+        return self.text("reason")
 
     @property
     def incarnation(self) -> str | None:
         """Which stream the path has now, if it is not the one that was read."""
         return self.text("incarnation")
+
+
+class UnstableOffsets(Refused):
+    """A transaction that is not decided may still move the group in `stream`."""
+
+    code = "unstable_offsets"
+    advice = "commit or abort the transaction first: `semel txn` does it by hand"
+
+    @property
+    def group(self) -> str | None:
+        """Whose position it is."""
+        return self.text("group")
+
+    @property
+    def stream(self) -> str | None:
+        """Where it is."""
+        return self.text("stream")
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The transaction that holds the position."""
+        return self.text("transaction_id")
+
+    @property
+    def transaction_epoch(self) -> int | None:
+        """Which one of its id it is."""
+        return self.number("transaction_epoch")
 
 
 class StreamInTransaction(Refused):

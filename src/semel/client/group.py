@@ -7,7 +7,8 @@ from semel.client import group_calls
 from semel.client.calls import Site
 from semel.client.flows import Flow
 from semel.client.group_calls import Place
-from semel.client.txn_values import Moves, PinnedStep
+from semel.client.positions import KnownPositions
+from semel.client.txn_values import Moves, PinnedStep, ordinal_of
 from semel.client.values import Message
 
 T = TypeVar("T")
@@ -21,26 +22,39 @@ class Run(Protocol):
 
 
 class Group:
-    """A group of readers: it has a place in each stream it was moved in."""
+    """A group of readers: it has a position in each stream it was moved in."""
 
-    def __init__(self, site: Site, run: Run, name: str) -> None:
+    def __init__(self, site: Site, run: Run, name: str, positions: KnownPositions) -> None:
         self.name = name
         self._site = site
         self._run = run
+        self._positions = positions
 
     def __repr__(self) -> str:
         return f"Group({self.name!r})"
 
     def offsets(self, *, timeout: float | None = None) -> dict[str, str]:
-        """Ask where it stands, by stream."""
+        """Ask where it is, by stream; where it was never moved it is not told.
+
+        It never waits for transactions, and what a reader was told stays as it is.
+        """
         return self._run(group_calls.positions(self._site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
-        """Move it, by stream: to an offset, or (from, to) to compare and set; all or nothing.
+        """Move it, by stream; all or nothing. Returns where it is then.
 
-        (from, to, incarnation): only in that one of the streams the path has had.
+        To an offset, wherever it is now: what other workers have read before can then no longer be
+        committed. Or only if it is where the caller believes: (from, to), (from, to, incarnation)
+        or (from, to, incarnation, version).
         """
-        return self._run(group_calls.set_positions(self._site, self.name, moves), timeout)
+        flow = group_calls.set_positions(self._site, self.name, moves)
+        found = self._run(flow, timeout)
+        worker = self._positions.worker()
+        for path, offset in found.offsets.items():
+            if path in moves:
+                known = worker.find_own((self.name, path))
+                known.moved(ordinal_of(offset), found.versions.get(path))
+        return {path: offset for path, offset in found.offsets.items() if path in moves}
 
     def pin(self, step: PinnedStep, *, timeout: float | None = None) -> PinnedStep:
         """Pin the next step; the first one of its number wins, and is what is returned."""
@@ -52,14 +66,14 @@ class Group:
 
 
 class Committer:
-    """Moves a group behind messages, one at a time."""
+    """Moves a group after messages, one at a time."""
 
     def __init__(self, run: Run, place: Place) -> None:
         self._run = run
-        self._place = place
+        self.place = place
         self._lock = threading.Lock()
 
     def __call__(self, message: Message) -> None:
-        """Move the group behind a message."""
+        """Move the group after a message."""
         with self._lock:
-            self._run(self._place.move(message))
+            self._run(self.place.move(message))

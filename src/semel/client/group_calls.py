@@ -1,5 +1,7 @@
 """Groups: where they stand, and how they are moved. Pure: flows, no sockets."""
 
+from collections.abc import Container, Sequence
+from math import inf
 from typing import Final
 from urllib.parse import quote
 
@@ -8,44 +10,122 @@ from msgspec import Struct
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, get, post
 from semel.client.errors import PositionConflict, Refused
-from semel.client.flows import Flow
+from semel.client.flows import Flow, Pause
+from semel.client.positions import KnownPosition, Worker
 from semel.client.reading import Reader
-from semel.client.txn_values import Moves, PinnedStep, moves_document, offset_of
+from semel.client.txn_values import (
+    Move,
+    Moves,
+    PinnedStep,
+    moves_document,
+    offset_of,
+    ordinal_of,
+    token_of,
+)
 from semel.client.values import Message, OnCommit
 from semel.model.offsets import parse_offset
 
-_START: Final = 0  # where a group stands that was never moved
+_POLL_SECONDS_MIN: Final = 0.02
+_POLL_SECONDS_MAX: Final = 0.5
+# How long a reader waits for a transaction that may still move its group. Not for safety: what is
+# made of messages read too early is refused by the commit.
+STABLE_SECONDS_MAX: Final = 5.0
+
+
+class PendingMove(Struct, frozen=True):
+    """A move by a transaction that is not decided; it is decided within `remaining_ms`, if ever."""
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    to: str
+    deadline: str | None = None
+    remaining_ms: int | None = None
 
 
 class Positions(Struct, frozen=True):
-    """Where a group stands, by stream."""
+    """Where a group is, by stream: the offset, and how often it was moved."""
 
     group: str
     offsets: dict[str, str]
+    versions: dict[str, int] = {}
+    pending: dict[str, PendingMove] = {}
+
+    def known(self, path: str) -> KnownPosition:
+        """Return what is told of one stream: a group that was never moved there is at 0."""
+        offset = self.offsets.get(path)
+        if offset is None:
+            return KnownPosition(0, 0)
+        return KnownPosition(ordinal_of(offset), self.versions.get(path))
 
 
 def positions(site: Site, group: str) -> Flow[dict[str, str]]:
-    """Ask where a group stands."""
+    """Ask where a group is."""
+    return (yield from look(site, group)).offsets
+
+
+def look(site: Site, group: str) -> Flow[Positions]:
+    """Ask where a group is, and what is pending."""
     answer = yield from get(site, _target(site, group))
-    return decoded(answer, Positions).offsets
+    return decoded(answer, Positions)
 
 
-def set_positions(site: Site, group: str, moves: Moves) -> Flow[dict[str, str]]:
+def stable_positions(
+    site: Site,
+    group: str,
+    paths: Sequence[str],
+    *,
+    own: Container[str] = (),
+    seconds_max: float = STABLE_SECONDS_MAX,
+) -> Flow[Positions]:
+    """Ask where a group is once no transaction may move it any more in these streams.
+
+    After `seconds_max`, or when the deadlines of those transactions are over, it is where it is
+    now. Transactions whose token is in `own` are not waited for.
+    """
+    left, pause = seconds_max, _POLL_SECONDS_MIN
+    while True:
+        found = yield from look(site, group)
+        moves = [move for path, move in found.pending.items() if path in paths]
+        waits = [_seconds_left(move) for move in moves if _token(move) not in own]
+        wait = min(max(waits, default=0.0), left, pause)
+        if wait <= 0 or not (yield Pause(wait, wait)):
+            return found
+        left, pause = left - wait, min(2 * pause, _POLL_SECONDS_MAX)
+
+
+def _seconds_left(move: PendingMove) -> float:
+    return inf if move.remaining_ms is None else move.remaining_ms / 1000
+
+
+def _token(move: PendingMove) -> str:
+    return token_of(move.transaction_id, move.transaction_epoch)
+
+
+def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
     """Move a group: all of it or nothing."""
     if not moves:
         raise ValueError("there is nothing to move")
     asked = yield from post(site, _target(site, group), {"offsets": moves_document(moves)})
     if asked.answer.status < 400 or not asked.was_lost:
-        return decoded(asked.expect(200), Positions).offsets
+        return decoded(asked.expect(200), Positions)
     error = asked.error()
     if not isinstance(error, PositionConflict) or error.incarnation is not None:
         raise error
     # The try whose answer was lost may have moved it.
-    wanted = {path: _to(moves, path) for path in moves}
-    found = yield from positions(site, group)
-    if any(found.get(path) != offset for path, offset in wanted.items()):
+    found = yield from look(site, group)
+    if not all(_is_done(found, path, move) for path, move in moves.items()):
         raise error
-    return wanted
+    return found
+
+
+def _is_done(found: Positions, path: str, move: Move) -> bool:
+    """Whether a group is where a move goes, and was not moved otherwise since."""
+    if not isinstance(move, tuple):
+        return found.offsets.get(path) == offset_of(move)
+    _, to, _, version = (*move, None, None)[:4]
+    is_next = version is None or found.versions.get(path) in (None, version + 1)
+    return is_next and found.offsets.get(path) == offset_of(to)
 
 
 def pin(site: Site, group: str, step: PinnedStep) -> Flow[PinnedStep]:
@@ -65,79 +145,93 @@ def snapshot(site: Site, group: str) -> Flow[PinnedStep | None]:
     return decoded(answer, PinnedStep)
 
 
-def _to(moves: Moves, path: str) -> str:
-    move = moves[path]
-    return offset_of(move[1] if isinstance(move, tuple) else move)
-
-
 def _target(site: Site, group: str, page: str = "offsets") -> str:
     if not group:
         raise ValueError("a group needs a name")
     return site.address.target(f"/v1/groups/{quote(group, safe='')}/{page}")
 
 
+class GroupReading(Struct, frozen=True):
+    """Whose messages are read: a group's, by a worker that has these transactions undecided."""
+
+    site: Site
+    group: str
+    worker: Worker
+    undecided: Container[str] = ()
+    seconds_max: float = STABLE_SECONDS_MAX
+
+
 class Place:
-    """Where a group stands in one stream, as far as this reader of it knows."""
+    """The position of a group in one stream, as a reader of it was told."""
 
-    def __init__(self, site: Site, group: str, path: str) -> None:
-        self.site = site
-        self.group = group
-        self.path = path
-        self.incarnation: str | None = None  # of the stream that is read
-        self._at = _START
-        self._doubts: set[int] = set()  # where it may stand after answers that were lost
-
-    def begin(self) -> Flow[str | None]:
-        """Ask where the group stands; None if it was never moved."""
-        found = (yield from positions(self.site, self.group)).get(self.path)
-        self._at = _START if found is None else parse_offset(found) or _START
-        return found
+    def __init__(self, reading: GroupReading, path: str) -> None:
+        self.site = reading.site
+        self.name = reading.group, path
+        self.known = KnownPosition()
 
     def move(self, message: Message) -> Flow[None]:
-        """Move the group behind a message, if it stands where this reader thinks.
+        """Move the group after a message, if it is where this reader knows it.
 
-        A message before that place moves nothing: it was committed with a later one.
+        A message before that position moves nothing: it was committed with a later one.
         """
-        to = message.next_place
-        ordinal = parse_offset(to) if isinstance(to, str) else to
-        if ordinal is None:
-            raise ValueError("this message has no next_offset, so no group can stand behind it")
-        if ordinal <= self._at:
+        ordinal, known = end_of(message), self.known
+        if ordinal <= known.offset:
             return
-        earlier = set(self._doubts)
-        self._doubts.add(ordinal)  # until there is an answer
+        earlier = set(known.doubts)
+        known.doubts.add(ordinal)  # until there is an answer
         try:
             yield from self._set(ordinal)
         except PositionConflict as error:
             found = parse_offset(error.offset or "")
             if found not in earlier or error.incarnation is not None:
-                self._doubts = earlier
+                known.doubts = earlier
                 raise
             assert found is not None
-            self._at = found  # an earlier move was done, after all
+            known.offset, known.version = found, error.version  # an earlier move was done
             if ordinal > found:
                 yield from self._set(ordinal)
-        self._at = max(ordinal, self._at)
-        self._doubts.clear()
+        known.doubts.clear()
 
     def _set(self, ordinal: int) -> Flow[None]:
-        move = (self._at, ordinal, self.incarnation)
-        yield from set_positions(self.site, self.group, {self.path: move})
+        (group, path), known = self.name, self.known
+        move = (known.offset, ordinal, known.incarnation, known.version)
+        found = yield from set_positions(self.site, group, {path: move})
+        known.offset, known.version = ordinal, found.versions.get(path)
+
+
+def end_of(message: Message) -> int:
+    """Return the ordinal of the offset after a message; ValueError if it has none."""
+    to = message.next_place
+    ordinal = parse_offset(to) if isinstance(to, str) else to
+    if ordinal is None:
+        raise ValueError("this message has no next_offset, so no group can be moved after it")
+    return ordinal
+
+
+def place_of(message: Message) -> Place:
+    """Return whose message it is; ValueError if it was not read for a group."""
+    place: Place | None = getattr(message.on_commit, "place", None)
+    if place is None:
+        raise ValueError("only a message of tail(group=...) can be committed")
+    return place
 
 
 class GroupReader(Reader):
-    """A reader that begins where a group stands, and lets its messages move the group."""
+    """A reader that begins where a group is, and lets its messages move the group."""
 
     def __init__(
         self,
         calls: StreamCalls,
         offset: str,
+        reading: GroupReading,
         place: Place,
         on_commit: OnCommit,
         *,
         isolation: str,
     ) -> None:
         super().__init__(calls, offset, is_live=True, isolation=isolation)
+        self.is_open = True
+        self._reading = reading
         self._place = place
         self._on_commit = on_commit
         self._is_placed = False
@@ -145,17 +239,33 @@ class GroupReader(Reader):
     def begin(self) -> Flow[None]:
         """Ask where to begin."""
         if not self._is_placed:
-            self.offset = (yield from self._place.begin()) or self.offset
+            reading, place, path = self._reading, self._place, self._calls.path
+            found = yield from stable_positions(
+                reading.site,
+                reading.group,
+                [path],
+                own=reading.undecided,
+                seconds_max=reading.seconds_max,
+            )
+            place.known = found.known(path)
+            reading.worker.note_told(place.name, place.known, self)
+            self.offset = found.offsets.get(path, self.offset)
             self._is_placed = True
         yield from super().begin()
 
     def next_page(self) -> Flow[list[Message] | None]:
         """Read on; an empty list says only that time has passed."""
         page = yield from super().next_page()
-        self._place.incarnation = self.incarnation
+        self._place.known.incarnation = self.incarnation
+        self.is_open = page is not None
         for message in page or ():
             message.on_commit = self._on_commit
         return page
+
+    def hang_up(self) -> Flow[None]:
+        """Take note that nobody reads on."""
+        self.is_open = False
+        yield from super().hang_up()
 
 
 def refuse_events(live: str) -> None:

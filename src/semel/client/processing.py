@@ -20,19 +20,18 @@ from semel.client import errors
 from semel.client.calls import Site, StreamCalls
 from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
 from semel.client.flows import Flow, Pause
-from semel.client.group_calls import positions
+from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
+from semel.client.positions import KnownPosition
 from semel.client.reading import Reader
 from semel.client.site_calls import register_producer
-from semel.client.txn_values import offset_of
+from semel.client.txn_values import ordinal_of
 from semel.client.values import START, Message
-from semel.model.offsets import print_offset
 
 Outputs = Mapping[str, Iterable[Any]]
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
 _PAUSE_DOUBLINGS_MAX: Final = 5
-_BEGINNING: Final = print_offset(0)  # where a group stands that was never moved
 _GROUP_CHARS_MAX: Final = 200
 
 
@@ -50,10 +49,10 @@ class Batch(Struct, frozen=True):
 
 
 class _Input:
-    def __init__(self, path: str, reader: Reader, position: str, messages_max: int) -> None:
+    def __init__(self, path: str, reader: Reader, known: KnownPosition, messages_max: int) -> None:
         self.path = path
         self.reader = reader
-        self.position = position
+        self.known = known
         self.ready: deque[Message] = deque()
         self.messages_max = messages_max
         self.is_over = False
@@ -97,10 +96,14 @@ class Processor:
         """
         registered = yield from register_producer(self._site, self._producer_id)
         self._mark = Mark(registered.producer_id, registered.producer_epoch, 0)
-        stored = yield from positions(self._site, self._group)
-        self._inputs = [self._input(path, stored.get(path)) for path in self._paths]
+        seconds_max = min(STABLE_SECONDS_MAX, self._silence_seconds / 2)
+        stored = yield from stable_positions(
+            self._site, self._group, self._paths, seconds_max=seconds_max
+        )
+        self._inputs = [self._input(path, stored) for path in self._paths]
 
-    def _input(self, path: str, position: str | None) -> _Input:
+    def _input(self, path: str, stored: Positions) -> _Input:
+        position = stored.offsets.get(path)
         calls = StreamCalls(replace(self._site, retries=None), path)
         reader = Reader(
             calls,
@@ -108,7 +111,7 @@ class Processor:
             is_live=self._is_live,
             is_patient=len(self._paths) == 1,  # waiting for one must not keep the others waiting
         )
-        return _Input(path, reader, position or _BEGINNING, self._max_messages)
+        return _Input(path, reader, stored.known(path), self._max_messages)
 
     def next_batch(self) -> Flow[Batch | None]:
         """Read on, in turn; None when all inputs are at their end."""
@@ -136,7 +139,8 @@ class Processor:
         found = next(found for found in self._inputs if found.path == batch.stream)
         to = _end(batch)
         # A stream made anew under the path has its own messages, and none of them was read.
-        move = (found.position, to, found.reader.incarnation)
+        known = found.known
+        move = (known.offset, to, found.reader.incarnation, known.version)
         parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
             yield from commit(self._known, self._mark, parts, silence_seconds=self._silence_seconds)
@@ -149,7 +153,7 @@ class Processor:
         except errors.TooLarge as error:
             self._put_back(found, batch, error)
             return False
-        found.position = to
+        known.moved(to, None if known.version is None else known.version + 1)
         found.messages_max = min(2 * found.messages_max, self._max_messages)
         self._mark = replace(self._mark, seq=self._mark.seq + 1)
         return True
@@ -181,8 +185,8 @@ def default_id(group: str, inputs: Sequence[str]) -> str:
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
 
 
-def _end(batch: Batch) -> str:
+def _end(batch: Batch) -> int:
     place = batch.messages[-1].next_place
     if place is None:
         raise errors.NotSupported("this server does not tell the offset of each message")
-    return offset_of(place)
+    return ordinal_of(place)

@@ -1,7 +1,7 @@
 """Reading: pages of messages, and how to go on after each. Pure: flows, no sockets."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final
 
@@ -67,6 +67,7 @@ class Reader:
                 f"isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}"
             )
         self.offset = offset
+        self.on_incarnation: Callable[[str, str], None] | None = None  # called once, with the path
         self._isolation = isolation
         self._is_patient = is_patient
         self._on_retry = on_retry
@@ -127,6 +128,8 @@ class Reader:
             raise errors.StreamGone(
                 f"{self._calls.path} was deleted and made anew; this place in it is gone"
             )
+        if found is not None and self._incarnation is None and self.on_incarnation is not None:
+            self.on_incarnation(self._calls.path, found)
         self._incarnation = found or self._incarnation
         is_frames = normalise(headers.get("content-type", "")) == FRAMES
         self._calls.is_foreign = self._incarnation is None and not is_frames

@@ -52,6 +52,7 @@ _BY_CODE: Final[Mapping[str, type[Refused]]] = {
     "branch_incomplete": errors.BranchIncomplete,
     "branch_missing": errors.BranchMissing,
     "position_conflict": errors.PositionConflict,
+    "unstable_offsets": errors.UnstableOffsets,
     "checkpoint_diverged": errors.CheckpointDiverged,
     "app_bound": errors.AppBound,
     "version_forgotten": errors.VersionForgotten,

@@ -10,7 +10,9 @@ from semel.client.chance import fresh_id
 from semel.client.commit_calls import KnownStreams, Mark, Parts
 from semel.client.flows import Flow
 from semel.client.group import Group
+from semel.client.group_calls import STABLE_SECONDS_MAX, GroupReading
 from semel.client.identities import Identities, checked_owner
+from semel.client.positions import KnownPositions
 from semel.client.processing import Batch, Outputs, Processor
 from semel.client.sink import Sink
 from semel.client.sink_calls import SinkInfo
@@ -34,6 +36,7 @@ class Transacting:
         self._known = KnownStreams(site)
         self._identities = Identities()
         self._undecided: Undecided = {}
+        self.positions = KnownPositions()
         self._registering = threading.Lock()  # two at once would fence one another
 
     def run(self, flow: Flow[T], timeout: float | None = None) -> T:
@@ -62,10 +65,17 @@ class Transacting:
         identities = self._identities
         return Transaction(
             self.driver,
-            TransactionCalls(self.site, id or fresh_id(), kind, timeout, self._undecided),
+            TransactionCalls(
+                self.site,
+                id or fresh_id(),
+                kind,
+                timeout,
+                self._undecided,
+                self.positions.worker(),
+            ),
             self._known,
             tuple(streams),
-            take=lambda: owner or self._registered(producer_id),
+            take=lambda: owner or self.registered(producer_id),
             give_back=lambda used: None if owner else identities.give_back(producer_id, used),
             call_timeout=self.timeout,
         )
@@ -76,11 +86,11 @@ class Transacting:
 
     def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
         """Commit a prepared transaction, whoever has prepared it; again if it is done."""
-        return self.run(txn_calls.decide(self.site, token, "commit"), timeout)
+        return self.run(txn_calls.decide(self.site, token, "commit", self._undecided), timeout)
 
     def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
         """Abort a prepared transaction, whoever has prepared it; again if it is done."""
-        self.run(txn_calls.decide(self.site, token, "abort"), timeout)
+        self.run(txn_calls.decide(self.site, token, "abort", self._undecided), timeout)
 
     def commit(
         self,
@@ -98,16 +108,29 @@ class Transacting:
 
         It is done once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; to
         repeat it, also after a crash, changes nothing and tells what was done (`duplicate`).
-        `offsets`: group -> stream -> offset, or (from, to) to compare and set. `if_`: stream ->
-        the offset where it must end. `transactions`: tokens of staged ones of this producer.
+        `offsets`: group -> stream -> offset, from where `tail(group=...)` of this client, or a
+        commit since, has found the group; or (from, to). PositionConflict if it is elsewhere.
+        `if_`: stream -> the offset where it must end. `transactions`: tokens of staged ones of this
+        producer.
         """
         parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
         mark = Mark(producer_id, epoch, seq)
-        return self.run(commit_calls.commit(self._known, mark, parts), timeout)
+        flow = commit_calls.commit_known(self._known, mark, parts, self.positions.worker())
+        result = self.run(flow, timeout)
+        for token in transactions:
+            if token in self._undecided:
+                self._undecided[token].moved()
+        return result
 
     def group(self, name: str) -> Group:
         """Name a group of readers; nothing is sent."""
-        return Group(self.site, self.run, name)
+        return Group(self.site, self.run, name, self.positions)
+
+    def reading(self, group: str, timeout: float) -> GroupReading:
+        """Return how messages are read for a group, within a time."""
+        seconds_max = min(STABLE_SECONDS_MAX, timeout / 2)
+        worker = self.positions.worker()
+        return GroupReading(self.site, group, worker, self._undecided, seconds_max)
 
     def sink(self, app: str) -> Sink:
         """Name a sink, which writes in versions; nothing is sent."""
@@ -162,7 +185,8 @@ class Transacting:
                 count += len(batch)
         return count
 
-    def _registered(self, producer_id: str | None) -> Registration:
+    def registered(self, producer_id: str | None) -> Registration:
+        """Return the registration of a producer; the first one fences off older instances."""
         with self._registering:
             found = self._identities.take(producer_id)
             if found is None:

@@ -1,7 +1,7 @@
 """A transaction, for programs that wait."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -13,8 +13,8 @@ from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.sync_driver import SyncDriver
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
-from semel.client.txn_values import CommitResult, Offset
-from semel.client.values import Receipt, Registration
+from semel.client.txn_values import CommitResult, Moves
+from semel.client.values import Message, Receipt, Registration
 
 T = TypeVar("T")
 
@@ -141,11 +141,21 @@ class Transaction:
         calls = self._known.calls(stream)
         return self._run(self.calls.append(calls, list(values), extras), timeout)
 
-    def commit_offsets(
-        self, group: str, offsets: Mapping[str, Offset], *, timeout: float | None = None
-    ) -> None:
-        """Let the commit move a group to these offsets, by stream."""
+    def commit_offsets(self, group: str, offsets: Moves, *, timeout: float | None = None) -> None:
+        """Let the commit move a group to these offsets, by stream.
+
+        The commit is refused, PositionConflict, if anybody else has moved the group since its
+        position was read: by `tail(group=...)` of this client, in this thread. Whoever has read the
+        position otherwise gives (from, to), with `from` the offset it was told.
+        """
         self._run(self.calls.add_offsets(group, offsets), timeout)
+
+    def commit_message(self, message: Message, *, timeout: float | None = None) -> None:
+        """Let the commit move the group that a message was read for after that message.
+
+        The message is one of `tail(group=...)`. PositionConflict as by `commit_offsets`.
+        """
+        self._run(self.calls.add_message(message), timeout)
 
     def prepare(self, *, timeout: float | None = None) -> str:
         """Seal it, lift its deadline, and give the token by which anybody may decide it."""

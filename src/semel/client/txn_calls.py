@@ -15,17 +15,19 @@ from semel.client.documents import decoded, get, post
 from semel.client.errors import Indeterminate
 from semel.client.extras import Extras
 from semel.client.flows import Asked, Flow
+from semel.client.group_calls import end_of, place_of
+from semel.client.positions import KnownPositions, Moving, Planned, Worker, moves_of
 from semel.client.txn_values import (
     INLINE,
     STAGED,
     CommitResult,
-    Offset,
+    Moves,
     TransactionStatus,
-    offset_of,
+    moves_document,
     parse_token,
     token_of,
 )
-from semel.client.values import Receipt, Registration
+from semel.client.values import Message, Receipt, Registration
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
 # The transactions of a client that are not known to be decided, by token.
-Undecided = dict[str, object]
+Undecided = dict[str, "TransactionCalls"]
 
 
 class Begun(Struct, frozen=True):
@@ -73,6 +75,7 @@ class TransactionCalls:
         kind: str,
         timeout: float,
         undecided: Undecided | None = None,
+        worker: Worker | None = None,
     ) -> None:
         if kind not in (INLINE, STAGED):
             raise ValueError(f"kind must be {INLINE} or {STAGED}, not {kind!r}")
@@ -89,6 +92,7 @@ class TransactionCalls:
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_in_doubt = False
         self._undecided: Undecided = {} if undecided is None else undecided
+        self._moving = Moving(worker or KnownPositions().worker())
 
     @property
     def token(self) -> str:
@@ -164,10 +168,21 @@ class TransactionCalls:
         self._next[name] = seq + 1
         return receipt
 
-    def add_offsets(self, group: str, offsets: Mapping[str, Offset]) -> Flow[None]:
-        """Let the commit move a group."""
-        printed = {path: offset_of(offset) for path, offset in offsets.items()}
-        yield from self._call("offsets", {"group": group, "offsets": printed})
+    def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
+        """Let the commit move a group, from where this client was told it is."""
+        yield from self._add(group, self._moving.plan(group, moves))
+
+    def add_message(self, message: Message) -> Flow[None]:
+        """Let the commit move the group that a message was read for after that message."""
+        place = place_of(message)
+        group, _ = place.name
+        planned = self._moving.plan_known(place.name, place.known, end_of(message))
+        yield from self._add(group, planned)
+
+    def _add(self, group: str, planned: Planned) -> Flow[None]:
+        document = {"group": group, "offsets": moves_document(moves_of(planned))}
+        yield from self._call("offsets", document)
+        self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
         """Seal it, and lift its deadline."""
@@ -193,16 +208,29 @@ class TransactionCalls:
         except errors.Refused:
             self.state = self.state if self.is_decided else before
             raise
-        self.state = COMMITTED
-        self.result = decoded(asked.answer, CommitResult)
-        return self.result
+        return self.committed(decoded(asked.answer, CommitResult))
+
+    def committed(self, result: CommitResult) -> CommitResult:
+        """Take note that it is committed, by whatever call."""
+        self.state, self.result = COMMITTED, result
+        self._moving.done()
+        return result
 
     def abort(self) -> Flow[None]:
         """Drop all of it; again if it is dropped already."""
         if self.state == ABORTED:
             return
         yield from self._call("abort", {})
+        self.aborted()
+
+    def moved(self) -> None:
+        """Take note that a one-shot commit has committed it."""
+        self._moving.done()
+
+    def aborted(self) -> None:
+        """Take note that it is aborted, by whatever call."""
         self.state = ABORTED
+        self._moving.dropped()
 
     # ---- what they share -------------------------------------------------------------------------
 
@@ -278,9 +306,12 @@ def status(site: Site, token: str) -> Flow[TransactionStatus]:
         return (yield from _status(site, token, None))  # an id that looks like a token
 
 
-def decide(site: Site, token: str, action: str) -> Flow[CommitResult]:
+def decide(
+    site: Site, token: str, action: str, undecided: Undecided | None = None
+) -> Flow[CommitResult]:
     """Commit or abort a prepared transaction by its token, whoever has prepared it."""
     transaction_id, epoch = parse_token(token)
+    own = (undecided or {}).get(token)
     site = replace(site, retries=None)
     target = action_target(site, transaction_id, action)
     try:
@@ -288,7 +319,14 @@ def decide(site: Site, token: str, action: str) -> Flow[CommitResult]:
     except Indeterminate as error:
         error.advice = "it is decided once: ask again, or client.transaction_status(token)"
         raise
-    return decoded(asked.answer, CommitResult)
+    result = decoded(asked.answer, CommitResult)
+    if own is not None and action == "commit":
+        own.committed(result)
+    elif own is not None:
+        own.aborted()
+    if own is not None:
+        own.forget()
+    return result
 
 
 def action_target(site: Site, transaction_id: str, action: str) -> str:

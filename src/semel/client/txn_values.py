@@ -13,9 +13,15 @@ READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 
 Offset = str | int
-# Where a group shall stand: an offset, or one to compare with and one to set; with the incarnation
-# of the stream they were read from, only if the path still has that stream.
-Move = Offset | tuple[Offset, Offset] | tuple[Offset, Offset, str | None]
+# Where to move a group: an offset; or (from, to) to move it only from there; with the incarnation
+# of the stream that was read, only if the path still has that stream; with the version, only if
+# the position was not moved since.
+Move = (
+    Offset
+    | tuple[Offset, Offset]
+    | tuple[Offset, Offset, str | None]
+    | tuple[Offset, Offset, str | None, int | None]
+)
 Moves = Mapping[str, Move]
 
 
@@ -84,26 +90,33 @@ class PinnedStep(Struct, frozen=True):
     hash: str
 
 
-def offset_of(place: Offset | None) -> str:
-    """Print an offset; ValueError if it is none a group can stand at."""
-    ordinal = parse_offset(place) if isinstance(place, str) else place
+def ordinal_of(offset: Offset | None) -> int:
+    """Return the number of an offset; ValueError if no group can be there."""
+    ordinal = parse_offset(offset) if isinstance(offset, str) else offset
     if not isinstance(ordinal, int) or ordinal < 0:
-        raise ValueError(f"{place!r} is no offset; take next_offset of a message")
-    return print_offset(ordinal)
+        raise ValueError(f"{offset!r} is no offset; take next_offset of a message")
+    return ordinal
+
+
+def offset_of(offset: Offset | None) -> str:
+    """Print an offset; ValueError if no group can be there."""
+    return print_offset(ordinal_of(offset))
 
 
 def moves_document(moves: Moves) -> dict[str, Any]:
-    """Word where a group shall stand, by stream."""
+    """Return the document of moves of a group, by stream."""
     return {path: _move(move) for path, move in moves.items()}
 
 
 def _move(move: Move) -> Any:
     if not isinstance(move, tuple):
         return offset_of(move)
-    start, to, *rest = move
+    start, to, incarnation, version = (*move, None, None)[:4]
     found: dict[str, Any] = {"from": offset_of(start), "to": offset_of(to)}
-    if rest and rest[0] is not None:
-        found["incarnation"] = rest[0]
+    if incarnation is not None:
+        found["incarnation"] = incarnation
+    if version is not None:
+        found["version"] = version
     return found
 
 

@@ -80,3 +80,13 @@ def problem(status: int, code: str, applied: str = "no", **facts: Any) -> Answer
     """A refusal as semel words it."""
     body = msgspec.json.encode({"code": code, "message": "no", "applied": applied, **facts})
     return answer(status, body, content_type="application/problem+json")
+
+
+def document(value: Any, status: int = 200) -> Answer:
+    """A JSON document as an answer."""
+    return answer(status, msgspec.json.encode(value), content_type="application/json")
+
+
+def body_of(send: Send) -> Any:
+    """The JSON document that was sent."""
+    return msgspec.json.decode(send.request.body or b"")

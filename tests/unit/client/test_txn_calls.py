@@ -8,9 +8,10 @@ import pytest
 from semel.client import commit_calls, errors, group_calls, txn_calls
 from semel.client.commit_calls import KnownStreams, Mark, Parts
 from semel.client.extras import Extras
-from semel.client.flows import Flow, Kind, Lost, NotSent, Pause, Send
-from semel.client.group_calls import GroupReader, Place
+from semel.client.flows import Flow, Kind, Lost, NotSent, Pause
+from semel.client.group_calls import GroupReader, GroupReading, Place
 from semel.client.identities import Identities, checked_owner
+from semel.client.positions import KnownPositions
 from semel.client.processing import Batch, Processor, default_id
 from semel.client.reading import Reader
 from semel.client.txn_calls import TransactionCalls
@@ -24,7 +25,7 @@ from semel.client.txn_values import (
 )
 from semel.client.values import Message, Registration
 from semel.model.offsets import print_offset
-from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
+from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames
 
 LOST = Lost("reset")
@@ -33,14 +34,6 @@ NONE = Extras()
 STORED = answer(200, stream_next_offset=print_offset(1))
 REPEAT = answer(204, stream_next_offset=print_offset(1))
 DONE = {"state": "committed", "streams": {}, "offsets": {}, "deleted": []}
-
-
-def document(value: Any, status: int = 200) -> Any:
-    return answer(status, msgspec.json.encode(value), content_type="application/json")
-
-
-def body_of(send: Send) -> Any:
-    return msgspec.json.decode(send.request.body or b"")
 
 
 def opened(kind: str = "inline") -> TransactionCalls:
@@ -99,7 +92,7 @@ def test_what_is_open_with_something_in_it_is_not_joined(facts: Any) -> None:
 # rows: R15
 def test_an_empty_one_is_ours_unless_this_client_has_it_already() -> None:
     again = document({"transaction_epoch": 1})
-    undecided: dict[str, object] = {}
+    undecided: dict[str, TransactionCalls] = {}
     txn = TransactionCalls(SITE, "t", "inline", 60, undecided)
     play(txn.begin(OWNER, ["a"]), again, status(streams={"a": {"messages": 0}}))
     assert txn.state == "open"
@@ -232,9 +225,10 @@ def test_every_call_says_whose_transaction_it_is() -> None:
     owner = {"producer_id": "p", "producer_epoch": 3, "transaction_epoch": 7}
     sent = [(one.sends[0].request.target, body_of(one.sends[0])) for one in played]
     start = "/v1/transactions/t%2F1/"
+    move = {"from": print_offset(0), "to": print_offset(5)}
     assert sent == [
         (start + "streams", {**owner, "streams": ["b"]}),
-        (start + "offsets", {**owner, "group": "g", "offsets": {"a": print_offset(5)}}),
+        (start + "offsets", {**owner, "group": "g", "offsets": {"a": move}}),
         (start + "prepare", owner),
         (start + "commit", owner),
     ]
@@ -439,7 +433,7 @@ def message(next_place: int | str | None) -> Message:
 def test_a_group_is_moved_by_stream() -> None:
     played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), [standing(x=1)])
     assert played.sends[0].request.target == "/v1/groups/a%20b/offsets"
-    assert played.result == {"x": print_offset(1)}
+    assert played.result.offsets == {"x": print_offset(1)}
     with pytest.raises(ValueError, match="nothing to move"):
         play(group_calls.set_positions(SITE, "g", {}))
     with pytest.raises(ValueError, match="name"):
@@ -450,7 +444,7 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
     moves = {"orders": (0, 1)}
     wanted = {"orders": print_offset(1)}
     flow = group_calls.set_positions(SITE, "g", moves)
-    assert play(flow, LOST, conflict(1), standing(orders=1)) == wanted
+    assert play(flow, LOST, conflict(1), standing(orders=1)).offsets == wanted
     elsewhere = Played(
         group_calls.set_positions(SITE, "g", moves), [LOST, conflict(2), standing(orders=2)]
     )
@@ -465,9 +459,22 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
     assert isinstance(other.error, errors.StreamGone)
 
 
+def reading() -> GroupReading:
+    return GroupReading(SITE, "g", KnownPositions().worker())
+
+
+def placed(offset: int = 0) -> Place:
+    place = Place(reading(), "orders")
+    place.known.offset = offset
+    return place
+
+
+def group_reader(place: Place, on_commit: Any) -> GroupReader:
+    return GroupReader(calls(), "-1", reading(), place, on_commit, isolation="read_committed")
+
+
 def test_a_message_moves_the_group_from_where_it_stood() -> None:
-    place = Place(SITE, "g", "orders")
-    assert play(place.begin(), standing(orders=2)) == print_offset(2)
+    place = placed(2)
     moved = Played(place.move(message(5)), [standing(orders=5)])
     move = {"from": print_offset(2), "to": print_offset(5)}
     assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
@@ -483,8 +490,7 @@ def test_a_message_moves_the_group_from_where_it_stood() -> None:
 
 
 def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
-    place = Place(SITE, "g", "orders")
-    play(place.begin(), standing())
+    place = placed()
     assert isinstance(Played(place.move(message(1)), [LOST, False]).error, errors.Indeterminate)
     after = Played(place.move(message(2)), [conflict(1), standing(orders=2)])
     assert body_of(after.sends[1]) == {
@@ -497,9 +503,8 @@ def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
 
 
 def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
-    place = Place(SITE, "g", "orders")
-    play(place.begin(), standing())
-    place.incarnation = "i1"
+    place = placed()
+    place.known.incarnation = "i1"
     Played(place.move(message(1)), [LOST, False])
     after = Played(place.move(message(2)), [conflict(1, incarnation="i2")])
     assert isinstance(after.error, errors.PositionConflict)
@@ -507,25 +512,24 @@ def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
 
 
 def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None:
-    place = Place(SITE, "g", "orders")
-    seen: list[Message] = []
-    reader = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    place = placed()
+    reader = group_reader(place, None)
     first = frames(b"1", stream_incarnation="i1")
     played = Played(reader.next_page(), [standing(), first])
     (sent,) = Played(place.move(played.result[0]), [standing(orders=1)]).sends
-    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1"}
+    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1", "version": 0}
     assert body_of(sent) == {"offsets": {"orders": move}}
 
 
 def test_a_tail_of_a_group_begins_where_it_stands() -> None:
     seen: list[Message] = []
-    place = Place(SITE, "g", "orders")
-    reader = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    place = placed()
+    reader = group_reader(place, seen.append)
     played = Played(reader.next_page(), [standing(orders=3), frames(b"3", start=3)])
     assert "offset=0000000000000000_0000000000000003&" in played.sends[1].request.target
     played.result[0].commit()
     assert seen == played.result
-    fresh = GroupReader(calls(), "-1", place, seen.append, isolation="read_committed")
+    fresh = group_reader(place, seen.append)
     sent = Played(fresh.next_page(), [standing(), frames(b"1")]).sends
     assert "offset=-1&" in sent[1].request.target
     with pytest.raises(ValueError, match="sse"):
@@ -608,7 +612,7 @@ def test_a_place_is_committed_only_in_the_stream_it_was_read_from() -> None:
     batch = play(processor.next_batch(), frames(b"1", stream_incarnation="i1"))
     assert batch is not None
     (sent,) = Played(processor.commit(batch, None), [document(DONE)]).sends
-    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1"}
+    move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1", "version": 0}
     assert body_of(sent)["offsets"] == {"g": {"b": move}}
 
 

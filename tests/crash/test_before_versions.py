@@ -1,0 +1,59 @@
+"""A directory written before positions had versions: it opens, and its transactions go on.
+
+`tests/data/directory_before_versions.tgz` was written by the version before, in two lives. The
+first ended cleanly, so that its rows are in the checkpoint; the second was killed, so that its
+frames are replayed. In each, `set` was moved by hand and `moved` by a transaction, and two prepared
+transactions name the same position, which was possible then.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel import Client, errors
+from semel.client.group_calls import Positions, look
+from semel.model.offsets import print_offset
+from semel.testing import local
+
+BEFORE = Path(__file__).resolve().parents[1] / "data" / "directory_before_versions.tgz"
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with tarfile.open(BEFORE) as archive:
+        archive.extractall(tmp_path / "data", filter="data")
+    with local(tmp_path / "data") as server, Client(server.url) as client:
+        yield client
+
+
+def shown(client: Client, group: str) -> Positions:
+    return client.run(look(client.site, group))
+
+
+def test_positions_of_before_have_version_0_and_count_from_there(client: Client) -> None:
+    # One move of each was stored in the checkpoint, without a version; the second was replayed.
+    for group, offset in (("set", 5), ("moved", 6)):
+        found = shown(client, group)
+        assert found.offsets == {"in": print_offset(offset)}
+        assert found.versions == {"in": 1}
+    with client.transaction(producer_id="anybody") as txn:
+        txn.commit_offsets("set", {"in": (5, 6, None, 1)})
+    assert shown(client, "set").versions == {"in": 2}
+
+
+@pytest.mark.parametrize("group", ["stored", "replayed"])
+def test_transactions_prepared_before_hold_their_positions_one_after_the_other(
+    client: Client, group: str
+) -> None:
+    for number, to in ((1, 7), (2, 8)):
+        with pytest.raises(errors.UnstableOffsets) as caught:
+            client.group(group).set({"in": 0})
+        assert caught.value.transaction_id == f"{group}-{number}"
+        result = client.commit_prepared(f"{group}-{number}:1")
+        assert result.offsets == {group: {"in": print_offset(to)}}
+    assert shown(client, group).versions == {"in": 2}
+    assert shown(client, group).pending == {}
+    client.group(group).set({"in": 0})
