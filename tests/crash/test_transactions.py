@@ -275,7 +275,7 @@ class Everything:
     """One directory with a transaction in every state, and all that hangs on them."""
 
     streams: Final = ["a", "b", "fork", "s"]
-    groups: Final = ["g", "h"]
+    groups: Final = [*(f"g{number}" for number in range(8)), "h"]
 
     def __init__(self, lives: Lives) -> None:
         self._lives = lives
@@ -292,7 +292,8 @@ class Everything:
                     assert txn.post(stream, body).status == 200
                 else:
                     assert txn.stage(stream, body, seq).status == 200
-            txn.call("offsets", group="g", offsets={"a": offset_of(1)})
+            answer = txn.call("offsets", group=f"g{number}", offsets={"a": offset_of(1)})
+            assert answer.status == 200, answer
         for first in (0, 4):
             assert self.txns[first].commit().status == 200
             assert self.txns[first + 1].abort().status == 200

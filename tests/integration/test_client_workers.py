@@ -5,6 +5,8 @@ import inspect
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -199,40 +201,65 @@ def test_tasks_of_one_client_are_workers_of_their_own(server: Server) -> None:
     assert found == list(range(10))
 
 
-def test_a_task_that_sets_the_group_by_hand_goes_on_from_there(server: Server) -> None:
-    group, inputs = fresh("g"), fresh("in")
-
-    async def work() -> dict[str, str]:
-        async with AsyncClient(server.url) as client:
-            await client.stream(inputs).create("application/json")
-            await client.stream(inputs).append_many(range(COUNT))
-            async with client.stream(inputs).tail(group=group) as tail:
-                await anext(tail)
-                await client.group(group).set({inputs: 6})
-                async with client.transaction() as txn:
-                    await txn.commit_offsets(group, {inputs: 7})
-                async with client.transaction() as txn:
-                    await txn.commit_offsets(group, {inputs: 8})
-            return await client.group(group).offsets()
-
-    assert asyncio.run(work()) == {inputs: offset_of(8)}
-
-
-def test_two_tails_of_one_thread_need_their_messages(
-    client: Any, inputs: str, outputs: str, group: str
+@pytest.mark.parametrize(
+    ("way", "source"),
+    [
+        *((way, "tail") for way in WAYS),
+        *((way, "read") for way in WAYS if way != "message"),
+    ],
+)
+def test_two_batches_of_one_thread_are_told_apart(
+    client: Any, inputs: str, outputs: str, group: str, way: str, source: str
 ) -> None:
-    stream = client.stream(inputs)
-    with stream.tail(group=group) as one, stream.tail(group=group) as two:
-        mine, theirs = next(one), [next(two), next(two)][-1]
-        with pytest.raises(ValueError, match="commit_message"), client.transaction() as txn:
-            txn.commit_offsets(group, {inputs: 1})
-        with client.transaction() as txn:
-            txn.append(outputs, "one")
-            txn.commit_message(mine)
-        with pytest.raises(errors.PositionConflict), client.transaction() as txn:
-            txn.append(outputs, "two")
-            txn.commit_message(theirs)
-    assert values(client, outputs) == ["one"]
+    def take(count: int) -> list[Any]:
+        if source == "read":
+            return list(client.stream(inputs).read(limit=count))
+        return batch(client, inputs, group, count)
+
+    longer, shorter = take(COUNT), take(10)
+    commit(client, shorter, outputs, group, inputs, way)
+    with pytest.raises(errors.PositionConflict):
+        commit(client, longer, outputs, group, inputs, way)
+    assert values(client, outputs) == list(range(10))
+    rest = batch(client, inputs, group, 5)
+    commit(client, rest, outputs, group, inputs, way)
+    assert values(client, outputs) == list(range(COUNT))
+
+
+def test_a_thread_pool_may_read_in_one_place_and_commit_in_another(
+    server: Server,
+) -> None:
+    group, inputs, outputs = fresh("g"), fresh("in"), fresh("out")
+    with Client(server.url) as client, ThreadPoolExecutor(3) as pool:
+        client.stream(inputs).create("application/json").append_many(range(COUNT))
+        client.stream(outputs).create("application/json")
+
+        def read(count: int) -> list[Any]:
+            return pool.submit(batch, client, inputs, group, count).result()
+
+        def store(messages: list[Any], way: str) -> None:
+            pool.submit(commit, client, messages, outputs, group, inputs, way).result()
+
+        for way in WAYS:
+            longer, shorter = read(3), read(2)
+            store(shorter, way)
+            with pytest.raises(errors.PositionConflict):
+                store(longer, way)
+        assert values(client, outputs) == list(range(2 * len(WAYS)))
+
+
+def test_a_number_is_committed_only_if_one_reader_can_be_meant(
+    client: Any, inputs: str, group: str
+) -> None:
+    batch(client, inputs, group, 3)
+    with client.transaction() as txn:
+        txn.commit_offsets(group, {inputs: 3})
+    batch(client, inputs, group, 3)
+    with pytest.raises(ValueError, match="commit_message"), client.transaction() as txn:
+        txn.commit_offsets(group, {inputs: 6})
+    with client.transaction() as txn:
+        txn.commit_offsets(group, {inputs: (3, 6)})
+    assert client.group(group).offsets() == {inputs: offset_of(6)}
 
 
 def test_a_worker_that_never_asked_is_refused_once_the_group_was_moved(
@@ -249,7 +276,7 @@ def test_a_worker_that_never_asked_is_refused_once_the_group_was_moved(
         txn.commit_offsets(group, {inputs: (at, 4)})
     with other.transaction() as txn:
         txn.append(outputs, "known")
-        txn.commit_offsets(group, {inputs: 5})
+        txn.commit_offsets(group, {inputs: 5})  # after what this client has moved
     assert values(client, outputs) == [0, 1, 2, "told", "known"]
 
 
@@ -290,25 +317,90 @@ def test_who_only_read_is_told_apart_from_the_stream_made_anew_too(
         commit(other, read, outputs, group, inputs, "offsets")
 
 
+@pytest.mark.parametrize("is_own", [True, False])
 def test_a_rewind_by_an_operator_is_not_undone(
-    client: Any, other: Any, inputs: str, outputs: str, group: str
+    client: Any, other: Any, inputs: str, outputs: str, group: str, is_own: bool
 ) -> None:
     commit(client, batch(client, inputs, group, 5), outputs, group, inputs, "offsets")
     rest = batch(client, inputs, group, 5)
+    operator = client if is_own else other
     with pytest.raises(errors.PositionConflict) as caught, client.transaction() as txn:
         txn.append_many(outputs, [message.value for message in rest])
         txn.commit_message(rest[-1])
-        other.group(group).set({inputs: 0})
+        operator.group(group).set({inputs: 0})
     assert caught.value.reason == "moved"
-    assert client.group(group).offsets() == {inputs: offset_of(0)}
     assert txn.state == "aborted"
+    for way in WAYS:
+        with pytest.raises(errors.PositionConflict):
+            commit(client, rest, outputs, group, inputs, way)
+    assert client.group(group).offsets() == {inputs: offset_of(0)}
+    commit(client, batch(client, inputs, group, 5), outputs, group, inputs, "offsets")
+    assert values(client, outputs) == [*range(5), *range(5)]
+
+
+def test_a_move_on_conditions_does_not_let_an_older_reader_in(
+    client: Any, other: Any, inputs: str, outputs: str, group: str
+) -> None:
+    mine = batch(client, inputs, group, COUNT)
+    commit(other, batch(other, inputs, group, 10), outputs, group, inputs, "offsets")
+    with client.transaction() as txn:
+        txn.commit_offsets(group, {inputs: (10, 12)})
+    client.group(group).set({inputs: 12})
+    for way in WAYS:
+        with pytest.raises(errors.PositionConflict):
+            commit(client, mine, outputs, group, inputs, way)
+    assert values(client, outputs) == list(range(10))
+
+
+def test_a_transaction_that_was_refused_a_position_is_not_committed(
+    client: Any, other: Any, inputs: str, outputs: str, group: str
+) -> None:
+    mine, theirs = batch(client, inputs, group, 10), batch(other, inputs, group, COUNT)
+    commit(client, mine, outputs, group, inputs, "offsets")
+    refused = pytest.raises(errors.InvalidTransactionState, match="refused")
+    with refused, other.transaction() as txn:
+        txn.append_many(outputs, [message.value for message in theirs])
+        with suppress(errors.PositionConflict):
+            txn.commit_message(theirs[-1])
+    assert txn.state == "aborted"
+    assert values(client, outputs) == list(range(10))
+
+
+def test_a_transaction_is_not_begun_twice(client: Any, inputs: str, group: str) -> None:
+    txn = client.transaction(timeout=0.05)
+    txn.begin()
+    txn.commit_offsets(group, {inputs: 3})
+    time.sleep(0.2)
+    with pytest.raises(errors.TransactionTimedOut):
+        txn.commit()
+    with pytest.raises(errors.InvalidTransactionState, match="make a new one"):
+        txn.begin()
+
+
+def test_a_sink_that_moves_a_group_says_what_it_has_read(
+    client: Any, other: Any, inputs: str, outputs: str, group: str
+) -> None:
+    mine, theirs = batch(client, inputs, group, 10), batch(other, inputs, group, COUNT)
+    sinks = [client.sink(fresh("app")), other.sink(fresh("app"))]
+    for sink, messages in zip(sinks, (mine, theirs), strict=True):
+        appends = {outputs: [message.value for message in messages]}
+        moves = {group: {inputs: messages[-1].next_offset}}
+        if sink is sinks[0]:
+            sink.commit(0, appends=appends, offsets=moves)
+            continue
+        with pytest.raises(errors.PositionConflict):
+            sink.commit(0, appends=appends, offsets=moves)
+    assert values(client, outputs) == list(range(10))
+    with client.transaction() as txn:  # it knows of the sink's move
+        txn.append(outputs, "next")
+        txn.commit_offsets(group, {inputs: 11})
 
 
 # ---- one worker ----------------------------------------------------------------------------------
 
 
 def test_what_one_worker_moves_in_any_way_is_known_to_the_others(
-    kind: str, client: Any, server: Server, inputs: str, outputs: str, group: str
+    client: Any, server: Server, inputs: str, outputs: str, group: str
 ) -> None:
     with client.stream(inputs).tail(group=group) as tail:
         first, second, third = next(tail), next(tail), next(tail)
@@ -326,11 +418,9 @@ def test_what_one_worker_moves_in_any_way_is_known_to_the_others(
             appends={outputs: [3]},
             offsets={group: {inputs: fourth.next_offset}},
         )
-        if kind == "sync":  # of the other client a call is a task, which is a worker of its own
-            client.group(group).set({inputs: 6})
         with client.transaction() as txn:
             txn.append(outputs, 4)
-            txn.commit_offsets(group, {inputs: 7})
+            txn.commit_offsets(group, {inputs: next(tail).next_offset})
             txn.commit_offsets(group, {inputs: 8})
         name = fresh("p")
         with client.transaction(producer_id=name, producer_epoch=0, kind="staged") as staged:
@@ -341,7 +431,7 @@ def test_what_one_worker_moves_in_any_way_is_known_to_the_others(
             txn.append(outputs, 6)
             txn.commit_offsets(group, {inputs: 10})
     assert values(client, outputs) == [1, 2, 3, 4, 5, 6]
-    assert versions(server, group) == {inputs: 8 if kind == "sync" else 7}
+    assert versions(server, group) == {inputs: 7}
 
 
 def test_a_message_of_before_moves_nothing_back(

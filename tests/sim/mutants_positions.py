@@ -104,6 +104,22 @@ def forget_the_mover() -> Any:
     return patch.object(positions, "_refuse_mover", lambda *_: None)
 
 
+def clear_the_mover_by_a_plain_set() -> Any:
+    """After a plain set anybody may go on without saying where it has read from."""
+    real = group_apply.move_positions
+
+    def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
+        moves = list(moves)
+        real(state, moves, time_ms, mover)
+        for group, number, _ in moves:
+            stream = state.by_number[number]
+            assert stream.positions is not None
+            row = replace(stream.positions[group], mover=mover)
+            stream.positions[group] = state.dirty.positions[number, group] = row
+
+    return patch.object(group_apply, "move_positions", move)
+
+
 def take_a_sink_for_a_producer() -> Any:
     """Two movers are one if they are printed alike."""
     real = positions._refuse_mover
@@ -188,6 +204,7 @@ POSITION_MUTANTS: tuple[Callable[[], Any], ...] = (
     drop_a_position_with_its_stream,
     leave_guards_alone_in_a_rewind,
     forget_the_mover,
+    clear_the_mover_by_a_plain_set,
     take_a_sink_for_a_producer,
     take_a_new_guard_when_renaming,
     hold_against_what_the_commit_ends,

@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
     offset: int = 0
     version: int = 0  # how often it was moved
-    mover: Mover | None = None  # who moved it last; none after a plain set
+    mover: Mover | None = None  # of the last move that was no plain set
 
 
 class Named(NamedTuple):
@@ -277,9 +277,9 @@ class Positions:
 
     def move(self, key: Key, to: int, mover: Mover | None) -> int:
         """Move a position, and return its new version."""
-        version = self.stored.get(key, Stored()).version + 1
-        self.stored[key] = Stored(to, version, mover)
-        return version
+        old = self.stored.get(key, Stored())
+        self.stored[key] = Stored(to, old.version + 1, mover or old.mover)
+        return old.version + 1
 
     def drop(self, number: int) -> None:
         """Forget what is stored for a stream that ended."""

@@ -102,12 +102,13 @@ def test_workers_with_one_shot_commits_process_a_message_once(
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("disturbance", [NOTHING, FORWARD])
 @pytest.mark.parametrize("ways", [*TRANSACTIONS, *WITH_ONE_SHOTS])
 @pytest.mark.parametrize("ends", [SAME, MORE])
 def test_workers_that_send_no_from_process_a_message_once(
-    ends: tuple[int, int], ways: tuple[str, str]
+    ends: tuple[int, int], ways: tuple[str, str], disturbance: Disturbance
 ) -> None:
-    demand_once(Plan(ends, ways, sends=ONLY_TO))
+    demand_once(Plan(ends, ways, disturbance, sends=ONLY_TO))
 
 
 @pytest.mark.sim
@@ -158,6 +159,7 @@ BROKEN: list[tuple[Mutant, Plan, str]] = [
     (mutants.drop_a_position_with_its_stream, Plan(SAME, (LISTED, OPEN), ANEW), "doubled"),
     (mutants.leave_guards_alone_in_a_rewind, Plan(MORE, (OPEN, OPEN), REWIND), "undone"),
     (mutants.forget_the_mover, Plan(SAME, sends=ONLY_TO), "doubled"),
+    (mutants.clear_the_mover_by_a_plain_set, Plan(SAME, (OPEN, OPEN), FORWARD, ONLY_TO), "doubled"),
     (mutants.forget_the_mover, Plan(MORE, (AT_ONCE, OPEN), sends=ONLY_TO), "doubled"),
 ]
 

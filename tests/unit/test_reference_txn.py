@@ -726,7 +726,8 @@ def test_positions_compare_and_set() -> None:
     assert unchanged(model, far) == txn_out.StreamRefused("s", out.OffsetBeyondTail(3))
     back = ask.SetPositions(0, (Position("g", "s", 0, 1), Position("h", "s", 2)))
     assert model.execute(back) == txn_out.PositionsSet((2, 1))
-    assert model.txns.positions.stored == {("g", 1): (0, 2, None), ("h", 1): (2, 1, None)}
+    found = model.txns.positions.stored
+    assert found == {("g", 1): (0, 2, (True, "p")), ("h", 1): (2, 1, None)}
     lost = ask.SetPositions(0, (Position("g", "z", 0),))
     assert unchanged(model, lost) == txn_out.StreamRefused("z", out.NotFound())
 

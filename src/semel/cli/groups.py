@@ -10,7 +10,8 @@ from semel.cli.shown import json_line, print_facts, tell, write
 from semel.cli.text import printable
 from semel.client import operator_calls as calls
 from semel.client.client import Client
-from semel.client.txn_values import token_of
+from semel.client.group_calls import set_positions
+from semel.client.txn_values import Move, token_of
 
 
 @click.group("groups")
@@ -51,6 +52,11 @@ def set_command(
     client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
 ) -> None:
     """Let a group go on from an offset of a stream."""
-    to: str | Mapping[str, str] = offset if expect is None else {"from": expect, "to": offset}
-    done = client.run(calls.set_offsets(client.site, group, {path: to}))
-    tell(f"{group} stands at {done['offsets'][path]} in {path}", done, is_json=is_json)
+    move: Move = offset if expect is None else (expect, offset)
+    found = client.run(set_positions(client.site, group, {path: move}))
+    done = {
+        "group": group,
+        "offsets": {path: found.offsets[path]},
+        "versions": {path: found.versions.get(path)},
+    }
+    tell(f"{group} stands at {found.offsets[path]} in {path}", done, is_json=is_json)

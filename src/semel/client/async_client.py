@@ -285,7 +285,7 @@ class AsyncStream:
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
-        reader.on_incarnation = self.client.positions.worker().note_read
+        reader.source = self.client.positions.reading(self.path)
         return self._read(reader, limit, timeout)
 
     async def _read(
@@ -337,7 +337,7 @@ class AsyncStream:
         before: Callable[[], Awaitable[object]] | None = None
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
-            reader.on_incarnation = self.client.positions.worker().note_read
+            reader.source = self.client.positions.reading(self.path)
         else:
             refuse_events(live)
             if producer_id is not None:

@@ -34,7 +34,7 @@ class AsyncGroup:
         return f"AsyncGroup({self.name!r})"
 
     async def offsets(self, *, timeout: float | None = None) -> dict[str, str]:
-        """Ask where it is, by stream; where it was never moved it is not told.
+        """Return where it is, by stream, without those where it was never moved.
 
         It never waits for transactions, and what a reader was told stays as it is.
         """
@@ -43,18 +43,17 @@ class AsyncGroup:
     async def set(self, moves: Moves, *, timeout: float | None = None) -> dict[str, str]:
         """Move it, by stream; all or nothing. Returns where it is then.
 
-        To an offset, wherever it is now: what other workers have read before can then no longer be
-        committed. Or only if it is where the caller believes: (from, to), (from, to, incarnation)
-        or (from, to, incarnation, version).
+        To an offset, wherever it is now: what anybody has read before can then no longer be
+        committed, by this client neither. Or only if it is where the caller believes: (from, to),
+        (from, to, incarnation) or (from, to, incarnation, version).
         """
         flow = group_calls.set_positions(self._site, self.name, moves)
         found = await self._run(flow, timeout)
-        worker = self._positions.worker()
-        for path, offset in found.offsets.items():
-            if path in moves:
-                known = worker.find_own((self.name, path))
-                known.moved(ordinal_of(offset), found.versions.get(path))
-        return {path: offset for path, offset in found.offsets.items() if path in moves}
+        offsets = {path: found.offsets[path] for path in moves}
+        for path, offset in offsets.items():
+            version = found.versions.get(path)
+            self._positions.note_moved((self.name, path), ordinal_of(offset), version)
+        return offsets
 
     async def pin(self, step: PinnedStep, *, timeout: float | None = None) -> PinnedStep:
         """Pin the next step; the first one of its number wins, and is what is returned."""

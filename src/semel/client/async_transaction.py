@@ -146,9 +146,11 @@ class AsyncTransaction:
     ) -> None:
         """Let the commit move a group to these offsets, by stream.
 
-        The commit is refused, PositionConflict, if anybody else has moved the group since its
-        position was read: by `tail(group=...)` of this client, in this task. Whoever has read the
-        position otherwise gives (from, to), with `from` the offset it was told.
+        Give `next_offset` of the last message as it is: it knows the reader it comes from. The
+        commit is refused, PositionConflict, if anybody else has moved the group since that reader
+        asked where it is. A number, or a copy of an offset, is of the only `tail(group=...)` that
+        this client has had for the group in the stream (ValueError if it has had several), or after
+        what this client has moved itself. Whoever knows the position otherwise gives (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 

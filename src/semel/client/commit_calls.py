@@ -13,7 +13,7 @@ from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, post
 from semel.client.errors import Indeterminate, PayloadMismatch
 from semel.client.flows import Flow
-from semel.client.positions import Moving, Worker, moves_of
+from semel.client.positions import KnownPositions, Moving, moves_of
 from semel.client.txn_values import (
     CommitResult,
     Moves,
@@ -97,17 +97,17 @@ def commit(
 
 
 def commit_known(
-    known: KnownStreams, mark: Mark, parts: Parts, worker: Worker
+    known: KnownStreams, mark: Mark, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
     """Commit; groups are moved from where this client was told they are."""
-    moving = Moving(worker)
+    moving = Moving(positions)
     offsets = {}
     for group, moves in parts.offsets.items():
         planned = moving.plan(group, moves)
         moving.accepted(group, planned)
         offsets[group] = moves_of(planned)
     result = yield from commit(known, mark, replace(parts, offsets=offsets))
-    moving.done(is_sure=not result.duplicate)
+    moving.done(is_repeat=result.duplicate)
     return result
 
 

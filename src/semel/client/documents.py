@@ -11,6 +11,7 @@ from semel.client.errors import NotSupported, ProtocolError
 from semel.client.flows import Asked, Flow, Kind, ask
 from semel.client.outgoing import Request
 from semel.client.refusals import error_of
+from semel.client.values import plain
 from semel.model.media import JSON_MEDIA_TYPE, normalise
 from semel.wire.media import PROBLEM
 
@@ -38,7 +39,7 @@ def get(site: Site, target: str) -> Flow[Answer]:
 
 def post(site: Site, target: str, document: Any, *, silence_seconds: float = inf) -> Flow[Asked]:
     """Send a document that changes nothing the second time."""
-    request = Request("POST", target, _JSON, msgspec.json.encode(document))
+    request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=plain))
     asked = yield from ask(
         request, Kind.REPEATABLE, retries=site.retries, silence_seconds=silence_seconds
     )

@@ -112,6 +112,8 @@ class SseReader(Reader):
             raise ProtocolError(f"a control event is not understood: {error}") from None
         media_type = yield from self._calls.known_type()
         messages = _messages(self._held, media_type, self.offset, control.stream_next_offset)
+        for message in messages:
+            message.source = self.source
         self._held = []
         self._in_vain = 0
         page = Page(

@@ -1,17 +1,19 @@
 """Groups: where they stand, and how they are moved. Pure: flows, no sockets."""
 
-from collections.abc import Container, Sequence
+import time
+from collections.abc import Callable, Container, Sequence
 from math import inf
 from typing import Final
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from semel.client.addresses import query
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, get, post
-from semel.client.errors import PositionConflict, Refused
+from semel.client.errors import Indeterminate, PositionConflict, Refused
 from semel.client.flows import Flow, Pause
-from semel.client.positions import KnownPosition, Worker
+from semel.client.positions import KnownPosition, KnownPositions
 from semel.client.reading import Reader
 from semel.client.txn_values import (
     Move,
@@ -25,6 +27,7 @@ from semel.client.txn_values import (
 from semel.client.values import Message, OnCommit
 from semel.model.offsets import parse_offset
 
+_SET_TRIES_MAX: Final = 10
 _POLL_SECONDS_MIN: Final = 0.02
 _POLL_SECONDS_MAX: Final = 0.5
 # How long a reader waits for a transaction that may still move its group. Not for safety: what is
@@ -64,9 +67,9 @@ def positions(site: Site, group: str) -> Flow[dict[str, str]]:
     return (yield from look(site, group)).offsets
 
 
-def look(site: Site, group: str) -> Flow[Positions]:
-    """Ask where a group is, and what is pending."""
-    answer = yield from get(site, _target(site, group))
+def look(site: Site, group: str, transaction: str | None = None) -> Flow[Positions]:
+    """Ask where a group is, and what is pending, but in the transaction of that id."""
+    answer = yield from get(site, _target(site, group) + query(transaction=transaction))
     return decoded(answer, Positions)
 
 
@@ -77,21 +80,27 @@ def stable_positions(
     *,
     own: Container[str] = (),
     seconds_max: float = STABLE_SECONDS_MAX,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
     """Ask where a group is once no transaction may move it any more in these streams.
 
     After `seconds_max`, or when the deadlines of those transactions are over, it is where it is
     now. Transactions whose token is in `own` are not waited for.
     """
-    left, pause = seconds_max, _POLL_SECONDS_MIN
+    until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
+    mine: str | None = None
     while True:
-        found = yield from look(site, group)
+        found = yield from look(site, group, mine)
         moves = [move for path, move in found.pending.items() if path in paths]
+        owned = [move.transaction_id for move in moves if _token(move) in own]
+        if owned and mine is None:
+            mine = owned[0]  # it may stand before another's
+            continue
         waits = [_seconds_left(move) for move in moves if _token(move) not in own]
-        wait = min(max(waits, default=0.0), left, pause)
+        wait = min(max(waits, default=0.0), until - clock(), pause)
         if wait <= 0 or not (yield Pause(wait, wait)):
             return found
-        left, pause = left - wait, min(2 * pause, _POLL_SECONDS_MAX)
+        pause = min(2 * pause, _POLL_SECONDS_MAX)
 
 
 def _seconds_left(move: PendingMove) -> float:
@@ -103,26 +112,55 @@ def _token(move: PendingMove) -> str:
 
 
 def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
-    """Move a group: all of it or nothing."""
+    """Move a group: all of it or nothing.
+
+    A move without conditions is sent with the version the position has, and again if that has
+    changed: a request that is repeated after a lost answer must not move the group a second time,
+    after others have moved it on.
+    """
     if not moves:
         raise ValueError("there is nothing to move")
-    asked = yield from post(site, _target(site, group), {"offsets": moves_document(moves)})
-    if asked.answer.status < 400 or not asked.was_lost:
-        return decoded(asked.expect(200), Positions)
-    error = asked.error()
-    if not isinstance(error, PositionConflict) or error.incarnation is not None:
-        raise error
-    # The try whose answer was lost may have moved it.
-    found = yield from look(site, group)
-    if not all(_is_done(found, path, move) for path, move in moves.items()):
-        raise error
-    return found
+    is_plain = not all(isinstance(move, tuple) for move in moves.values())
+    for _ in range(_SET_TRIES_MAX if is_plain else 1):
+        wanted = moves
+        if is_plain:
+            found = yield from look(site, group)
+            wanted = {path: _guarded(move, path, found) for path, move in moves.items()}
+        asked = yield from post(site, _target(site, group), {"offsets": moves_document(wanted)})
+        if asked.answer.status < 400:
+            return decoded(asked.answer, Positions)
+        error = asked.error()
+        if not isinstance(error, PositionConflict) or error.incarnation is not None:
+            raise error
+        if asked.was_lost:
+            # The try whose answer was lost may have moved it.
+            found = yield from look(site, group)
+            if all(_is_done(found, path, move) for path, move in wanted.items()):
+                return found
+            raise _in_doubt(group) if is_plain else error
+        is_moved = isinstance(moves.get(error.stream or ""), tuple)
+        if is_moved or not is_plain:
+            raise error
+    raise error
+
+
+def _in_doubt(group: str) -> Indeterminate:
+    error = Indeterminate(f"{group} may have been set, and was moved by somebody else after that")
+    error.advice = "look where the group is, and set it again if that is not right"
+    return error
+
+
+def _guarded(move: Move, path: str, found: Positions) -> Move:
+    """Return a move without conditions as one from where the position is now."""
+    if isinstance(move, tuple):
+        return move
+    known = found.known(path)
+    return known.offset, ordinal_of(move), None, known.version
 
 
 def _is_done(found: Positions, path: str, move: Move) -> bool:
     """Whether a group is where a move goes, and was not moved otherwise since."""
-    if not isinstance(move, tuple):
-        return found.offsets.get(path) == offset_of(move)
+    assert isinstance(move, tuple)
     _, to, _, version = (*move, None, None)[:4]
     is_next = version is None or found.versions.get(path) in (None, version + 1)
     return is_next and found.offsets.get(path) == offset_of(to)
@@ -152,11 +190,11 @@ def _target(site: Site, group: str, page: str = "offsets") -> str:
 
 
 class GroupReading(Struct, frozen=True):
-    """Whose messages are read: a group's, by a worker that has these transactions undecided."""
+    """Whose messages are read: a group's, by a client that has these transactions undecided."""
 
     site: Site
     group: str
-    worker: Worker
+    positions: KnownPositions
     undecided: Container[str] = ()
     seconds_max: float = STABLE_SECONDS_MAX
 
@@ -168,6 +206,7 @@ class Place:
         self.site = reading.site
         self.name = reading.group, path
         self.known = KnownPosition()
+        self._positions = reading.positions
 
     def move(self, message: Message) -> Flow[None]:
         """Move the group after a message, if it is where this reader knows it.
@@ -194,9 +233,9 @@ class Place:
 
     def _set(self, ordinal: int) -> Flow[None]:
         (group, path), known = self.name, self.known
-        move = (known.offset, ordinal, known.incarnation, known.version)
-        found = yield from set_positions(self.site, group, {path: move})
+        found = yield from set_positions(self.site, group, {path: known.move_to(ordinal)})
         known.offset, known.version = ordinal, found.versions.get(path)
+        self._positions.note_moved(self.name, ordinal, known.version)
 
 
 def end_of(message: Message) -> int:
@@ -230,7 +269,7 @@ class GroupReader(Reader):
         isolation: str,
     ) -> None:
         super().__init__(calls, offset, is_live=True, isolation=isolation)
-        self.is_open = True
+        self.source = self._source = reading.positions.reading(calls.path)
         self._reading = reading
         self._place = place
         self._on_commit = on_commit
@@ -248,7 +287,8 @@ class GroupReader(Reader):
                 seconds_max=reading.seconds_max,
             )
             place.known = found.known(path)
-            reading.worker.note_told(place.name, place.known, self)
+            self._source.told(reading.group, place.known)
+            reading.positions.note_told(place.name, place.known)
             self.offset = found.offsets.get(path, self.offset)
             self._is_placed = True
         yield from super().begin()
@@ -257,15 +297,9 @@ class GroupReader(Reader):
         """Read on; an empty list says only that time has passed."""
         page = yield from super().next_page()
         self._place.known.incarnation = self.incarnation
-        self.is_open = page is not None
         for message in page or ():
             message.on_commit = self._on_commit
         return page
-
-    def hang_up(self) -> Flow[None]:
-        """Take note that nobody reads on."""
-        self.is_open = False
-        yield from super().hang_up()
 
 
 def refuse_events(live: str) -> None:

@@ -1,6 +1,5 @@
 """The calls of an operator: transactions decided by hand, sinks and groups looked after."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -107,17 +106,6 @@ def show_group(site: Site, group: str) -> Flow[Document]:
             raise
         return {**found, "snapshot": None}
     return {**found, "snapshot": decoded(page, Document)}
-
-
-def set_offsets(
-    site: Site, group: str, offsets: Mapping[str, str | Mapping[str, str]]
-) -> Flow[Document]:
-    """Move a group in some streams; `{"from", "to"}` only from where it is expected."""
-    target = _target(site, _GROUPS, group, "offsets")
-    is_plain = all(isinstance(to, str) for to in offsets.values())
-    # What compares finds itself in the way the second time.
-    kind = Kind.REPEATABLE if is_plain else Kind.ONCE
-    return (yield from _post(site, target, {"offsets": offsets}, kind))
 
 
 # ---- all of them ---------------------------------------------------------------------------------

@@ -1,43 +1,52 @@
 """What a client knows of the positions of groups, and what it sends when it moves them.
 
 A move is safe if it names the position that the messages were read from. So what counts is not
-where a group is now but where it was when its reader asked. That is kept here, and moved on by what
-this client itself moves: by `message.commit()`, transactions, one-shot commits and `group.set`.
-
-Threads, or tasks, of one client may be workers of one group. Each has what it was told itself: one
-must not take the position that another has moved for the one it has read from. Who works is found
-out when a tail or a transaction is made, not when it is waited for: `asyncio.wait_for` waits in a
-task of its own. Pure: no sockets.
+where a group is now but where it was when its reader asked. A message knows the reader it came
+from, and so does its `next_offset`: whatever thread or task commits it, and whatever other readers
+of the client have moved since, the right position is sent. Pure: no sockets.
 """
 
-import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary, ref
 
 from msgspec import Struct
 
 from semel.client.txn_values import Move, Moves, ordinal_of
+from semel.client.values import ReadOffset
 
 Name = tuple[str, str]  # group and path
 _START: Final = 0  # where a group is that was never moved
+_NAMES_MAX: Final = 10_000
 
 
 class KnownPosition:
-    """Where a group was in a stream when a reader asked, as moved since through this object.
+    """Where a group was in a stream when somebody asked, as moved since through this object.
 
     `version` and `incarnation` are None as long as nobody has told them. `doubts` are the offsets
     it may be at after moves that got no answer.
     """
 
     def __init__(
-        self, offset: int = _START, version: int | None = None, incarnation: str | None = None
+        self, offset: int = _START, version: int | None = 0, incarnation: str | None = None
     ) -> None:
         self.offset = offset
         self.version = version
         self.incarnation = incarnation
         self.doubts: set[int] = set()
+        self._told = offset, version
+
+    def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
+        """Return the move to send: (from, to, incarnation, version).
+
+        What this object has moved the group past was committed before. It is sent with what was
+        told at first: the server refuses, or knows the commit and answers as then.
+        """
+        is_moved = (self.offset, self.version) != self._told
+        if is_moved and to <= self.offset:
+            offset, version = self._told
+            return offset, to, self.incarnation, version
+        return self.offset, to, self.incarnation, self.version
 
     def moved(self, to: int, version: int | None) -> None:
         """Take note of a move that is done."""
@@ -45,119 +54,130 @@ class KnownPosition:
         self.doubts.clear()
 
 
-class _Entry(Struct):
-    """What somebody was told: a reader, or `reader` is None."""
+class Reading:
+    """One reader of a stream: for a group whose position it was told, or for none.
 
-    known: KnownPosition
-    reader: "ref[Any] | None" = None
+    Of a group that it has not asked for it knows what its client had moved before it began; if that
+    is nothing, it counts as told that the group was never moved.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        moved: Mapping[str, tuple[int, int | None]],
+        on_incarnation: Callable[[str, str], None],
+    ) -> None:
+        self.path = path
+        self._incarnation: str | None = None
+        self._moved = moved
+        self._known: dict[str, KnownPosition] = {}
+        self._on_incarnation = on_incarnation
 
     @property
-    def is_read(self) -> bool:
-        """Whether the reader is still at work."""
-        reader = None if self.reader is None else self.reader()
-        return reader is not None and reader.is_open
+    def incarnation(self) -> str | None:
+        """Which stream of the path is read, once the server has told."""
+        return self._incarnation
 
+    @incarnation.setter
+    def incarnation(self, found: str | None) -> None:
+        if found is not None and found != self._incarnation:
+            self._incarnation = found
+            self._on_incarnation(self.path, found)
 
-class Worker:
-    """What one thread or task of a client was told, and which stream of a path it has read."""
+    def told(self, group: str, known: KnownPosition) -> None:
+        """Take note of what was told of a group."""
+        self._known[group] = known
 
-    def __init__(self, positions: "KnownPositions") -> None:
-        self._positions = positions
-        self._told: dict[Name, list[_Entry]] = {}
-        self._read: dict[str, str] = {}
-
-    def note_told(self, name: Name, known: KnownPosition, reader: Any) -> None:
-        """Take note of what a reader was told.
-
-        It has `is_open`, which is False once nobody reads from it any more.
-        """
-        with self._positions.lock:
-            others = [entry for entry in self._told.get(name, ()) if entry.is_read]
-            self._told[name] = [*others, _Entry(known, ref(reader))]
-
-    def note_read(self, path: str, incarnation: str) -> None:
-        """Take note of which stream of a path was read."""
-        with self._positions.lock:
-            self._read[path] = incarnation
-
-    def find(self, name: Name) -> KnownPosition:
-        """Return the position that was told.
-
-        Who has neither asked nor read takes what another one was told, if only one was. Who was not
-        told counts as told that the group was never moved: if it was, the server refuses. Raises
-        ValueError if several readers were told, so that it is not known which one is meant.
-        """
-        group, path = name
-        with self._positions.lock:
-            found = self.meant(name)
-            if not found and path not in self._read:
-                found = [
-                    entry for other in self._positions.workers() for entry in other.meant(name)
-                ]
-            if len(found) > 1:
-                raise ValueError(
-                    f"several readers of {path} work for {group} here: use"
-                    " txn.commit_message(message), or give (from, to)"
-                )
-            known = found[0].known if found else self._latest(name)
-            if known.incarnation is None:
-                known.incarnation = self._read.get(path)
-            return known
-
-    def find_own(self, name: Name) -> KnownPosition:
-        """Return the position that was told last, to take note of a move."""
-        with self._positions.lock:
-            return self._latest(name)
-
-    def meant(self, name: Name) -> list[_Entry]:
-        """Return what readers were told that are still at work, and what was told last anyhow."""
-        entries = self._told.get(name, [])
-        return [entry for entry in entries[:-1] if entry.is_read] + entries[-1:]
-
-    def _latest(self, name: Name) -> KnownPosition:
-        entries = self._told.setdefault(name, [])
-        if not entries:
-            entries.append(_Entry(KnownPosition()))
-        return entries[-1].known
+    def known(self, group: str) -> KnownPosition:
+        """Return the position to move a group from, after messages of this reading."""
+        found = self._known.get(group)
+        if found is None:
+            found = self._known[group] = KnownPosition(*self._moved.get(group, (_START, 0)))
+        found.incarnation = found.incarnation or self.incarnation
+        return found
 
 
 class KnownPositions:
-    """The positions a client knows of, by the thread or task that was told."""
+    """The readings of a client, and what it has moved itself."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._workers: WeakKeyDictionary[Any, Worker] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._told: dict[Name, list[KnownPosition]] = {}  # at most two: more are no better
+        self._moved: dict[str, dict[str, tuple[int, int | None]]] = {}  # by path, then by group
+        self._incarnations: dict[str, str] = {}  # the one read last, by path
 
-    def worker(self) -> Worker:
-        """Return the running task, or else the thread, as a worker."""
-        current = _current()
-        with self.lock:
-            found = self._workers.get(current)
-            if found is None:
-                found = self._workers[current] = Worker(self)
-            return found
+    def reading(self, path: str) -> Reading:
+        """Begin to read a stream."""
+        with self._lock:
+            return Reading(path, dict(self._moved.get(path, {})), self.note_read)
 
-    def workers(self) -> list[Worker]:
-        """Return all workers that are still alive; the caller has the lock."""
-        return list(self._workers.values())
+    def note_told(self, name: Name, known: KnownPosition) -> None:
+        """Take note of what a reader was told."""
+        with self._lock:
+            _make_room(self._told)
+            self._told[name] = [*self._told.get(name, ()), known][-2:]
+
+    def note_read(self, path: str, incarnation: str) -> None:
+        """Take note of which stream of a path is read."""
+        with self._lock:
+            _make_room(self._incarnations)
+            self._incarnations[path] = incarnation
+
+    def note_moved(self, name: Name, to: int, version: int | None) -> None:
+        """Take note of what this client has moved; what its readers were told stays."""
+        group, path = name
+        with self._lock:
+            _make_room(self._moved)
+            self._moved.setdefault(path, {})[group] = (to, version)
+
+    def incarnation(self, path: str) -> str | None:
+        """Return which stream of a path this client has read last."""
+        return self._incarnations.get(path)
+
+    def find(self, name: Name, offset: object) -> KnownPosition:
+        """Return the position to move a group from, to an offset.
+
+        An offset of a message knows it. Any other, a number or a copy, is of the only reader that
+        this client has had for the group in the stream; ValueError if it has had several. Without
+        one, it is after what this client has moved itself.
+        """
+        group, path = name
+        reading = reading_of(offset, path)
+        if reading is not None:
+            return reading.known(group)
+        with self._lock:
+            told = self._told.get(name, [])
+            if len(told) > 1:
+                raise ValueError(
+                    f"this client has read {path} for {group} several times, and it is not known"
+                    " which one is committed: use txn.commit_message(message), next_offset of the"
+                    " message as it is, or (from, to)"
+                )
+            if told:
+                return told[0]
+            moved = self._moved.get(path, {}).get(group, (_START, 0))
+            return KnownPosition(*moved, self._incarnations.get(path))
 
 
-def _current() -> object:
-    """Return the running task, or else the thread."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
-        task = None
-    return task or threading.current_thread()
+def reading_of(offset: object, path: str) -> Reading | None:
+    """Return the reading that an offset comes from, if it is one of that stream."""
+    source = offset.source if isinstance(offset, ReadOffset) else None
+    return source if isinstance(source, Reading) and source.path == path else None
+
+
+def _make_room(names: dict[Any, Any]) -> None:
+    """Forget what is known before it is too much: what is not known is refused, if it matters."""
+    if len(names) >= _NAMES_MAX:
+        names.clear()
 
 
 # ---- moves that are not done yet -----------------------------------------------------------------
 
 
 class _Pending(Struct, frozen=True):
-    """A move that was sent: from which version, of what was known."""
+    """A move that was sent, and from which version; `known` is None if the caller gave `from`."""
 
-    known: KnownPosition
+    known: KnownPosition | None
     to: int
     version: int | None
 
@@ -166,49 +186,57 @@ Planned = dict[str, tuple[Move, _Pending]]  # by path
 
 
 class Moving:
-    """The moves of one transaction or one-shot commit of a worker, until it is decided."""
+    """The moves of one transaction or one-shot commit, until it is decided."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, positions: KnownPositions) -> None:
+        self._positions = positions
         self._pending: dict[Name, _Pending] = {}
 
     def plan(self, group: str, moves: Moves) -> Planned:
         """Return what to send for moves of a group; nothing is noted before `accepted`."""
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
+    def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
+        """Plan those moves whose offset knows what was read; return the others as they are."""
+        read = {path: move for path, move in moves.items() if reading_of(move, path) is not None}
+        rest = {path: move for path, move in moves.items() if path not in read}
+        return self.plan(group, read), rest
+
     def plan_known(self, name: Name, known: KnownPosition, to: int) -> Planned:
         """Return what to send for a move from a position that is known."""
-        pending = self._pending.get(name)
-        offset = known.offset if pending is None else pending.to
-        version = known.version if pending is None else pending.version
-        if to < offset:
-            # It was read before this client moved the group on: whatever was told then, it was not
-            # this. The server refuses, or answers what was done before.
-            offset, version = to, None
-        move = (offset, to, known.incarnation, version)
-        return {name[1]: (move, _Pending(known, to, version))}
+        return {name[1]: self._from(name, known, to)}
 
     def _plan(self, name: Name, move: Move) -> tuple[Move, _Pending]:
         if not isinstance(move, tuple):
-            pending = self._pending.get(name)
-            known = self._worker.find(name) if pending is None else pending.known
-            return self.plan_known(name, known, ordinal_of(move))[name[1]]
-        _, to, _, version = (*move, None, None)[:4]
-        return move, _Pending(self._worker.find_own(name), ordinal_of(to), version)
+            return self._from(name, self._positions.find(name, move), ordinal_of(move))
+        start, to, incarnation, version = (*move, None, None)[:4]
+        if incarnation is None:
+            reading = reading_of(to, name[1])
+            found = None if reading is None else reading.incarnation
+            incarnation = found or self._positions.incarnation(name[1])
+        return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version)
+
+    def _from(self, name: Name, known: KnownPosition, to: int) -> tuple[Move, _Pending]:
+        start, _, incarnation, version = known.move_to(to)
+        pending = self._pending.get(name)
+        if pending is not None and pending.known in (None, known):
+            start, version = pending.to, pending.version  # the transaction moves it already
+        return (start, to, incarnation, version), _Pending(known, to, version)
 
     def accepted(self, group: str, planned: Planned) -> None:
         """Take note that the server has accepted the moves, to be done by the decision."""
         for path, (_, pending) in planned.items():
             self._pending[group, path] = pending
 
-    def done(self, *, is_sure: bool = True) -> None:
-        """Take note that the moves are done; not `is_sure`: maybe long ago."""
-        for pending in self._pending.values():
-            if is_sure:
-                version = None if pending.version is None else pending.version + 1
-                pending.known.moved(pending.to, version)
-            elif pending.to >= pending.known.offset:
-                pending.known.moved(pending.to, None)
+    def done(self, *, is_repeat: bool = False) -> None:
+        """Take note that the moves are done; of a repeat nobody knows when, and what came after."""
+        for name, pending in self._pending.items():
+            known, to = pending.known, pending.to
+            version = None if pending.version is None or is_repeat else pending.version + 1
+            if known is not None and (not is_repeat or to > known.offset):
+                known.moved(to, version)
+            if not is_repeat:
+                self._positions.note_moved(name, to, version)
         self._pending.clear()
 
     def dropped(self) -> None:
@@ -216,6 +244,6 @@ class Moving:
         self._pending.clear()
 
 
-def moves_of(planned: Planned) -> Mapping[str, Move]:
+def moves_of(planned: Planned) -> dict[str, Move]:
     """Return the moves of a plan, by path."""
     return {path: move for path, (move, _) in planned.items()}

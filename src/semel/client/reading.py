@@ -1,9 +1,9 @@
 """Reading: pages of messages, and how to go on after each. Pure: flows, no sockets."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -41,6 +41,12 @@ class Page(Struct, frozen=True):
     end: int | None = None
 
 
+class Source(Protocol):
+    """What messages know of the reader they come from: which stream of the path it reads."""
+
+    incarnation: str | None
+
+
 class Reader:
     """A place in a stream, and how to move on from it.
 
@@ -67,7 +73,7 @@ class Reader:
                 f"isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}"
             )
         self.offset = offset
-        self.on_incarnation: Callable[[str, str], None] | None = None  # called once, with the path
+        self.source: Source | None = None  # what its messages know of it
         self._isolation = isolation
         self._is_patient = is_patient
         self._on_retry = on_retry
@@ -100,7 +106,7 @@ class Reader:
         """Turn `now` into an offset: after a break it would mean another place."""
         if self.offset == NOW:
             asked = yield from self._get(live=None)
-            page = page_of(asked.expect(200), self.offset)
+            page = page_of(asked.expect(200), self.offset, self.source)
             self.check(asked.answer.headers)
             self._move(page)
 
@@ -112,7 +118,7 @@ class Reader:
         is_waiting = self._is_live and self._is_at_end and self._is_patient
         live = "long-poll" if is_waiting else None
         asked = yield from self._get(live)
-        page = page_of(asked.expect(200, 204), self.offset)
+        page = page_of(asked.expect(200, 204), self.offset, self.source)
         self.check(asked.answer.headers)
         self._move(page)
         return page.messages
@@ -128,8 +134,8 @@ class Reader:
             raise errors.StreamGone(
                 f"{self._calls.path} was deleted and made anew; this place in it is gone"
             )
-        if found is not None and self._incarnation is None and self.on_incarnation is not None:
-            self.on_incarnation(self._calls.path, found)
+        if self.source is not None and found is not None:
+            self.source.incarnation = found
         self._incarnation = found or self._incarnation
         is_frames = normalise(headers.get("content-type", "")) == FRAMES
         self._calls.is_foreign = self._incarnation is None and not is_frames
@@ -180,7 +186,7 @@ class Reader:
 # ---- pages ---------------------------------------------------------------------------------------
 
 
-def page_of(answer: Answer, start: str) -> Page:
+def page_of(answer: Answer, start: str, source: "Source | None" = None) -> Page:
     """Read what an answer to a read from `start` brought."""
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
@@ -192,9 +198,9 @@ def page_of(answer: Answer, start: str) -> Page:
     if answer.status == 204:
         pass
     elif normalise(media_type) == FRAMES:
-        messages, end = _from_frames(answer.body)
+        messages, end = _from_frames(answer.body, source)
     else:
-        messages = plain_messages(answer.body, media_type, start, next_offset)
+        messages = plain_messages(answer.body, media_type, start, next_offset, source)
     return Page(
         messages,
         next_offset,
@@ -205,7 +211,7 @@ def page_of(answer: Answer, start: str) -> Page:
     )
 
 
-def _from_frames(body: bytes) -> tuple[list[Message], int]:
+def _from_frames(body: bytes, source: "Source | None") -> tuple[list[Message], int]:
     try:
         frames = decode_frames(body)
     except BadFormat as error:
@@ -215,7 +221,7 @@ def _from_frames(body: bytes) -> tuple[list[Message], int]:
     for piece in frames.pieces:
         place, written_ms = piece.offset, piece.time_ms
         for raw in piece.messages():
-            messages.append(Message(raw, media_type, place, place + 1, written_ms))
+            messages.append(Message(raw, media_type, place, place + 1, written_ms, source))
             place += 1
         if piece.extras:
             _add_extras(messages[-piece.count :], piece)
@@ -232,13 +238,17 @@ def _add_extras(messages: list[Message], piece: Piece) -> None:
 
 
 def plain_messages(
-    body: bytes, media_type: str, start: str | None, next_offset: str
+    body: bytes,
+    media_type: str,
+    start: str | None,
+    next_offset: str,
+    source: "Source | None" = None,
 ) -> list[Message]:
     """Read a body in the stream's own media type: only its two ends have an offset."""
     if not body:
         return []
     found = split_array(body) if is_json(media_type) else [body]
-    messages = [Message(raw, media_type) for raw in found]
+    messages = [Message(raw, media_type, source=source) for raw in found]
     if messages:
         messages[0].place = None if start == NOW else start
         messages[-1].next_place = next_offset

@@ -10,6 +10,7 @@ from semel.client.calls import Site
 from semel.client.commit_calls import KnownStreams, Parts
 from semel.client.extras import Headers, Key, extras_of
 from semel.client.group import Run
+from semel.client.positions import KnownPositions
 from semel.client.sink_calls import SinkInfo, TaskCalls, Version
 from semel.client.txn_values import CommitResult, Moves
 
@@ -17,8 +18,11 @@ from semel.client.txn_values import CommitResult, Moves
 class Sink:
     """Something that writes in versions, and may run each of them again: `app` names it."""
 
-    def __init__(self, site: Site, run: Run, known: KnownStreams, app: str) -> None:
+    def __init__(
+        self, site: Site, run: Run, known: KnownStreams, app: str, positions: KnownPositions
+    ) -> None:
         self.app = app
+        self._positions = positions
         self._site = site
         self._run = run
         self._known = known
@@ -57,7 +61,8 @@ class Sink:
         """
         wanted = Version(self.app, query_id or self.app, version, input, previous)
         parts = Parts(appends or {}, offsets or {}, transactions=tokens)
-        return self._run(sink_calls.commit(self._known, wanted, parts), timeout)
+        flow = sink_calls.commit_known(self._known, wanted, parts, self._positions)
+        return self._run(flow, timeout)
 
     def abort(self, token: str, *, timeout: float | None = None) -> None:
         """Drop a task that is not decided; TransactionCommitted if it is committed."""

@@ -18,6 +18,7 @@ from semel.client.documents import decoded, post
 from semel.client.errors import Indeterminate, ProtocolError
 from semel.client.extras import Extras
 from semel.client.flows import Flow
+from semel.client.positions import KnownPositions, Moving, moves_of
 from semel.client.txn_calls import TRANSACTIONS, Begun, Prepared, action_target
 from semel.client.txn_values import STAGED, CommitResult, StreamResult, parse_token, token_of
 from semel.client.values import Receipt
@@ -167,6 +168,25 @@ def commit(
         error.advice = _AGAIN
         raise
     return decoded(asked.expect(200), CommitResult)
+
+
+def commit_known(
+    known: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
+) -> Flow[CommitResult]:
+    """Commit; groups are moved from where the reader of an offset was told they are.
+
+    Offsets that no message had are sent as they are: the sink is the one that moved them last, or
+    the server refuses. Its version is what keeps it from moving twice.
+    """
+    moving = Moving(positions)
+    offsets = {}
+    for group, moves in parts.offsets.items():
+        planned, rest = moving.plan_read(group, moves)
+        moving.accepted(group, planned)
+        offsets[group] = {**moves_of(planned), **rest}
+    result = yield from commit(known, version, replace(parts, offsets=offsets))
+    moving.done(is_repeat=result.duplicate)
+    return result
 
 
 def abort(site: Site, token: str) -> Flow[None]:

@@ -71,7 +71,7 @@ class Transacting:
                 kind,
                 timeout,
                 self._undecided,
-                self.positions.worker(),
+                self.positions,
             ),
             self._known,
             tuple(streams),
@@ -108,18 +108,18 @@ class Transacting:
 
         It is done once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; to
         repeat it, also after a crash, changes nothing and tells what was done (`duplicate`).
-        `offsets`: group -> stream -> offset, from where `tail(group=...)` of this client, or a
-        commit since, has found the group; or (from, to). PositionConflict if it is elsewhere.
+        `offsets`: group -> stream -> offset, as `commit_offsets` of a transaction takes them:
+        `next_offset` of a message, or (from, to). PositionConflict if the group was moved since.
         `if_`: stream -> the offset where it must end. `transactions`: tokens of staged ones of this
         producer.
         """
         parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
         mark = Mark(producer_id, epoch, seq)
-        flow = commit_calls.commit_known(self._known, mark, parts, self.positions.worker())
+        flow = commit_calls.commit_known(self._known, mark, parts, self.positions)
         result = self.run(flow, timeout)
         for token in transactions:
             if token in self._undecided:
-                self._undecided[token].moved()
+                self._undecided[token].listed()
         return result
 
     def group(self, name: str) -> Group:
@@ -129,12 +129,11 @@ class Transacting:
     def reading(self, group: str, timeout: float) -> GroupReading:
         """Return how messages are read for a group, within a time."""
         seconds_max = min(STABLE_SECONDS_MAX, timeout / 2)
-        worker = self.positions.worker()
-        return GroupReading(self.site, group, worker, self._undecided, seconds_max)
+        return GroupReading(self.site, group, self.positions, self._undecided, seconds_max)
 
     def sink(self, app: str) -> Sink:
         """Name a sink, which writes in versions; nothing is sent."""
-        return Sink(self.site, self.run, self._known, app)
+        return Sink(self.site, self.run, self._known, app, self.positions)
 
     def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
         """List the sinks."""

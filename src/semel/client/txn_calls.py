@@ -16,7 +16,7 @@ from semel.client.errors import Indeterminate
 from semel.client.extras import Extras
 from semel.client.flows import Asked, Flow
 from semel.client.group_calls import end_of, place_of
-from semel.client.positions import KnownPositions, Moving, Planned, Worker, moves_of
+from semel.client.positions import KnownPositions, Moving, Planned, moves_of
 from semel.client.txn_values import (
     INLINE,
     STAGED,
@@ -45,6 +45,7 @@ _FIND_OUT: Final = (
     "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
+_REFUSED: Final = "was refused a position; abort it, and read on with a new tail(group=...)"
 _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
@@ -75,7 +76,7 @@ class TransactionCalls:
         kind: str,
         timeout: float,
         undecided: Undecided | None = None,
-        worker: Worker | None = None,
+        positions: KnownPositions | None = None,
     ) -> None:
         if kind not in (INLINE, STAGED):
             raise ValueError(f"kind must be {INLINE} or {STAGED}, not {kind!r}")
@@ -91,8 +92,9 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_in_doubt = False
+        self._is_refused = False  # it may hold what was made of messages another has processed
         self._undecided: Undecided = {} if undecided is None else undecided
-        self._moving = Moving(worker or KnownPositions().worker())
+        self._moving = Moving(positions or KnownPositions())
 
     @property
     def token(self) -> str:
@@ -112,6 +114,8 @@ class TransactionCalls:
 
     def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
         """Open it; without streams it may write to any."""
+        if self.state != NEW:
+            raise self._wrong_state(f"is {self.state}, and is not begun again; make a new one")
         self._producer = producer
         document = {
             "transaction_id": self.id,
@@ -181,7 +185,11 @@ class TransactionCalls:
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
         document = {"group": group, "offsets": moves_document(moves_of(planned))}
-        yield from self._call("offsets", document)
+        try:
+            yield from self._call("offsets", document)
+        except errors.PositionConflict:
+            self._is_refused = True
+            raise
         self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
@@ -223,9 +231,11 @@ class TransactionCalls:
         yield from self._call("abort", {})
         self.aborted()
 
-    def moved(self) -> None:
+    def listed(self) -> None:
         """Take note that a one-shot commit has committed it."""
+        self.state = COMMITTED
         self._moving.done()
+        self.forget()
 
     def aborted(self) -> None:
         """Take note that it is aborted, by whatever call."""
@@ -258,20 +268,28 @@ class TransactionCalls:
         try:
             return (yield from flow)
         except errors.TransactionAborted as error:
-            self.state = ABORTED
+            self.aborted()
             if error.reason == FENCED:
                 raise _fenced(error) from None
             raise
         except errors.TransactionCommitted:
-            self.state = COMMITTED
+            self._ended(COMMITTED)
             raise
         except errors.InvalidTransactionState as error:
-            self.state = error.state if error.state in (COMMITTED, ABORTED) else self.state
+            self._ended(error.state)
             if error.reason == FENCED:
                 raise _fenced(error) from None
             raise
         except errors.ProducerFenced as error:
             raise _fenced(error) from None
+
+    def _ended(self, state: str | None) -> None:
+        """Take note of what another call tells of its end, if it tells that."""
+        if state == COMMITTED:
+            self.state = COMMITTED
+            self._moving.done()
+        elif state == ABORTED:
+            self.aborted()
 
     def _require_begun(self) -> None:
         if self.state == NEW:
@@ -285,6 +303,8 @@ class TransactionCalls:
     def _require_sure(self) -> None:
         if self._is_in_doubt:
             raise self._wrong_state(_IN_DOUBT)
+        if self._is_refused:
+            raise self._wrong_state(_REFUSED)
 
     def _wrong_state(self, told: str) -> errors.InvalidTransactionState:
         message = f"the transaction {self.id} {told}"

@@ -20,8 +20,26 @@ READY: Final = (bytes, bytearray, memoryview)
 # Moves a group behind a message; of the client for asyncio, it is awaited.
 OnCommit = Callable[["Message"], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_encode_json: Final = msgspec.json.Encoder().encode
 _decode_json: Final = msgspec.json.Decoder().decode
+
+
+class ReadOffset(str):
+    """An offset after a message, which knows what the message was read by: `source`.
+
+    In all else it is a str; copies of it are plain ones.
+    """
+
+    __slots__ = ("source",)
+    source: object
+
+    def __new__(cls, offset: str, source: object) -> "ReadOffset":
+        """Make an offset that is of a source."""
+        self = super().__new__(cls, offset)
+        self.source = source
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
 class Message(Struct, gc=False):
@@ -41,6 +59,7 @@ class Message(Struct, gc=False):
     place: int | str | None = None
     next_place: int | str | None = None
     written_ms: int | None = None
+    source: Any = None
     key: bytes | None = None
     headers: Sequence[Header] = ()
     time_ms: int | None = None
@@ -61,8 +80,11 @@ class Message(Struct, gc=False):
 
     @property
     def next_offset(self) -> str | None:
-        """Where to go on after it."""
-        return _offset(self.next_place)
+        """Where to go on after it. A str that knows the reader of the message, for commits."""
+        offset = _offset(self.next_place)
+        if offset is None or self.source is None:
+            return offset
+        return ReadOffset(offset, self.source)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -172,6 +194,16 @@ class ProducerClaim(Struct, frozen=True):
     last_seq: int | None = None
     last_offset: str | None = None
     cursor: str | None = None
+
+
+def plain(value: Any) -> str:
+    """Return an offset of a message as a plain str, for an encoder; TypeError if it is none."""
+    if isinstance(value, ReadOffset):
+        return str(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encode_json: Final = msgspec.json.Encoder(enc_hook=plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:

@@ -42,11 +42,15 @@ def move_positions(
     time_ms: int,
     mover: OwnerKey | None = None,
 ) -> None:
-    """Move groups to (group, stream, offset); `mover` is None for a plain set."""
+    """Move groups to (group, stream, offset).
+
+    `mover` is None for a plain set, which leaves the last one: if it did not, a worker that skips a
+    message would let in all others that do not say where they have read from.
+    """
     for group, number, offset in moves:
         stream = state.by_number[number]
-        version = stored_position(stream, group).version + 1
-        row = PositionRow(offset, time_ms, version, mover)
+        old = stored_position(stream, group)
+        row = PositionRow(offset, time_ms, old.version + 1, mover or old.mover)
         add_position(state, stream, group, row)
         state.dirty.positions[number, group] = row
 

@@ -67,7 +67,7 @@ class PartsRow(Row, frozen=True, gc=False, array_like=True):
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
     """Where a group is in a stream. `version` counts its moves, of every kind.
 
-    `mover`: who moved it last, by a transaction or a one-shot commit; None after a plain set.
+    `mover`: who moved it last by a transaction or a one-shot commit, if anybody did.
     """
 
     offset: int

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from semel.machine.positions import print_mover
 from semel.machine.results import unpack_result
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_decide import chunks_of, due_of
@@ -27,18 +26,13 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """Where a group is, or will be once a transaction is committed.
-
-    `version` counts the moves of a stored one, `mover` is who moved it last, if anybody did by a
-    transaction or a one-shot commit.
-    """
+    """Where a group is, or will be once a transaction is committed; `version` counts its moves."""
 
     group: str
     path: str
     offset: int
     time_ms: int | None = None
     version: int = 0
-    mover: str | None = None
 
 
 class PendingView(Struct, frozen=True):
@@ -205,8 +199,7 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
     row = stream.positions.get(group) if stream.positions else None
     if row is None:
         return None
-    mover = None if row.mover is None else print_mover(row.mover)
-    return PositionView(group, stream.row.path, row.offset, row.time_ms, row.version, mover)
+    return PositionView(group, stream.row.path, row.offset, row.time_ms, row.version)
 
 
 def _pending_view(

@@ -44,8 +44,8 @@ _WRONG_FIELDS: Final = {
     "transaction_seq": "a staged append, and no other, needs Transaction-Seq",
     "transactions": "a transaction is listed twice, or its id or epoch cannot be",
     "positions": (
-        "there are no positions, too many, one that cannot be, or one twice: by the commit itself"
-        " and by a transaction it lists, or by two of these"
+        "there are no positions or too many; or one has an offset or version that no position can"
+        " have; or one is moved twice, by the commit itself or by transactions it lists"
     ),
     "commit": "the commit is empty, or has more than 1,000 of something",
 }

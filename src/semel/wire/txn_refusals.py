@@ -42,19 +42,19 @@ _CONFLICTS: Final = {
         " from; give that offset as from"
     ),
     out.BY_OFFSET: (
-        "the group {0.group} is at another offset of {0.path} than from; read from there"
+        "the group {0.group} is not at from in {0.path} but at {0.offset}; read from there"
     ),
     out.BY_VERSION: (
-        "the group {0.group} was moved in {0.path} since, to the same offset: its version is"
-        " {0.version}; read from there"
+        "the position of the group {0.group} in {0.path} has version {0.version}, not the one"
+        " given: it was moved since; read from {0.offset}"
     ),
     out.BY_MOVER: (
         "{0.mover} moved the group {0.group} in {0.path} last; give the position you have read"
         " from as from, or use one producer id for the group"
     ),
     out.BY_MOVE: (
-        "the group {0.group} was moved in {0.path} after this transaction named it; abort it and"
-        " read from there"
+        "the group {0.group} was moved to {0.offset} in {0.path} after this transaction named it;"
+        " abort it and read from there"
     ),
     out.BY_DELETION: (
         "the stream {0.path} ended after this transaction named a position of the group {0.group}"

@@ -54,11 +54,3 @@ def test_a_group_without_a_step_is_shown_without_one() -> None:
     assert step.result["snapshot"] == {"number": 4}
     other = problem(400, "invalid_request")
     assert isinstance(Played(calls.show_group(SITE, "g"), [offsets, other]).error, errors.Refused)
-
-
-def test_a_move_that_compares_is_not_sent_twice() -> None:
-    done = answer(200, b'{"offsets":{"s":"1"}}')
-    plain = Played(calls.set_offsets(SITE, "g", {"s": "1"}), [LOST, done])
-    assert plain.result == {"offsets": {"s": "1"}}
-    compared = Played(calls.set_offsets(SITE, "g", {"s": {"from": "0", "to": "1"}}), [LOST])
-    assert isinstance(compared.error, errors.Indeterminate)

@@ -225,7 +225,7 @@ def test_every_call_says_whose_transaction_it_is() -> None:
     owner = {"producer_id": "p", "producer_epoch": 3, "transaction_epoch": 7}
     sent = [(one.sends[0].request.target, body_of(one.sends[0])) for one in played]
     start = "/v1/transactions/t%2F1/"
-    move = {"from": print_offset(0), "to": print_offset(5)}
+    move = {"from": print_offset(0), "to": print_offset(5), "version": 0}
     assert sent == [
         (start + "streams", {**owner, "streams": ["b"]}),
         (start + "offsets", {**owner, "group": "g", "offsets": {"a": move}}),
@@ -431,7 +431,8 @@ def message(next_place: int | str | None) -> Message:
 
 
 def test_a_group_is_moved_by_stream() -> None:
-    played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), [standing(x=1)])
+    replies = [standing(x=0), standing(x=1)]
+    played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), replies)
     assert played.sends[0].request.target == "/v1/groups/a%20b/offsets"
     assert played.result.offsets == {"x": print_offset(1)}
     with pytest.raises(ValueError, match="nothing to move"):
@@ -460,7 +461,7 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
 
 
 def reading() -> GroupReading:
-    return GroupReading(SITE, "g", KnownPositions().worker())
+    return GroupReading(SITE, "g", KnownPositions())
 
 
 def placed(offset: int = 0) -> Place:
@@ -476,7 +477,7 @@ def group_reader(place: Place, on_commit: Any) -> GroupReader:
 def test_a_message_moves_the_group_from_where_it_stood() -> None:
     place = placed(2)
     moved = Played(place.move(message(5)), [standing(orders=5)])
-    move = {"from": print_offset(2), "to": print_offset(5)}
+    move = {"from": print_offset(2), "to": print_offset(5), "version": 0}
     assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
     play(place.move(message(4)))  # committed with the later one
     refused = Played(place.move(message(print_offset(6))), [conflict(9)])

@@ -202,8 +202,19 @@ NAMING = (
     ),
     Story(
         "A8",
-        "there is no mover after a plain set",
-        (*THREE, *MOVED_BY_Q, sets(move(1)), start(), Expected(name(move(3)), named())),
+        "a plain set leaves the mover, and without one anybody may name",
+        (
+            *THREE,
+            sets(move(1)),
+            start("v", "q"),
+            Expected(name(move(2), txn="v"), named(txn="v")),
+            commit("v"),
+            sets(move(2, 2)),
+            sets(move(1)),
+            start(),
+            Expected(name(move(3)), conflict(1, 4, BY_MOVER, mover="q")),
+            Expected(name(move(3, 1)), named()),
+        ),
     ),
     Story(
         "A8",

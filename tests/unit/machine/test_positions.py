@@ -66,7 +66,7 @@ def test_a_move_of_any_kind_counts_and_has_its_mover() -> None:
     machine.execute(version_of(1, move(3, 2)))
     assert row_of(machine) == PositionRow(3, 0, 3, (False, "app"))
     machine.execute(sets(move(3)))
-    assert row_of(machine) == PositionRow(3, 0, 4, None)
+    assert row_of(machine) == PositionRow(3, 0, 4, (False, "app"))
     assert machine.state.dirty.positions == {(1, "g"): row_of(machine)}
 
 
@@ -166,8 +166,8 @@ def test_a_group_is_shown_with_what_is_pending() -> None:
     machine.execute(name(move(3, 2)))
     state = machine.state
     stored = (
-        views.PositionView("g", "r", 0, 0, 1, None),
-        views.PositionView("g", "s", 2, 0, 1, "q"),
+        views.PositionView("g", "r", 0, 0, 1),
+        views.PositionView("g", "s", 2, 0, 1),
     )
     pending = views.PendingView("s", "t", 1, views.OPEN, 3, 60_000)
     assert views.group_view(state, "g") == views.GroupView("g", stored, (pending,))

@@ -201,7 +201,7 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
         "version": 0,
         "reason": "offset",
     }
-    assert "another offset" in problem_of(moved).message
+    assert "not at from in s but at 5" in problem_of(moved).message
     anew = problem_of(txn.PositionConflict("g", "s", 0, "i2", reason=txn.BY_INCARNATION))
     assert anew.facts["incarnation"] == "i2"
     assert "created again" in anew.message
@@ -211,9 +211,9 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
     ("reason", "advice"),
     [
         (txn.BY_PENDING, "give that offset as from"),
-        (txn.BY_VERSION, "its version is 3; read from there"),
+        (txn.BY_VERSION, "has version 3, not the one given"),
         (txn.BY_MOVER, "w1 moved the group g in s last; give the position"),
-        (txn.BY_MOVE, "abort it and read from there"),
+        (txn.BY_MOVE, "to 5 in s after this transaction named it; abort it"),
         (txn.BY_DELETION, "abort it"),
     ],
 )
