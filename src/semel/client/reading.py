@@ -221,7 +221,7 @@ def _from_frames(body: bytes, source: "Source | None") -> tuple[list[Message], i
     for piece in frames.pieces:
         place, written_ms = piece.offset, piece.time_ms
         for raw in piece.messages():
-            messages.append(Message(raw, media_type, place, place + 1, written_ms, source))
+            messages.append(Message(raw, media_type, place, place + 1, written_ms, source=source))
             place += 1
         if piece.extras:
             _add_extras(messages[-piece.count :], piece)

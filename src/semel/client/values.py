@@ -59,12 +59,12 @@ class Message(Struct, gc=False):
     place: int | str | None = None
     next_place: int | str | None = None
     written_ms: int | None = None
-    source: Any = None
     key: bytes | None = None
     headers: Sequence[Header] = ()
     time_ms: int | None = None
     kept: Any | UnsetType = UNSET
     on_commit: OnCommit | None = None
+    source: Any = None
 
     @property
     def value(self) -> Any:

@@ -39,10 +39,12 @@ from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
 from semel.testing.txn_check import TransactionReport, check_transactions
 from semel.testing.txn_facts import Anomaly
 from semel.testing.txn_history import (
+    RecordedChange,
     RecordedTransaction,
     TransactionAppend,
     TransactionHistory,
     TransactionKind,
+    TransactionRange,
     TransactionRead,
 )
 
@@ -67,11 +69,13 @@ __all__ = [
     "Operation",
     "PowerLost",
     "Read",
+    "RecordedChange",
     "RecordedTransaction",
     "ShortWrite",
     "TransactionAppend",
     "TransactionHistory",
     "TransactionKind",
+    "TransactionRange",
     "TransactionRead",
     "TransactionReport",
     "Violation",

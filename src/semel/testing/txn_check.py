@@ -15,8 +15,9 @@ from semel.testing.txn_cycles import cycles, graph_of
 from semel.testing.txn_ends import check_ends
 from semel.testing.txn_facts import Anomaly, Facts, Log
 from semel.testing.txn_graph import Moments
-from semel.testing.txn_history import TransactionHistory
+from semel.testing.txn_history import RecordedChange, TransactionHistory
 from semel.testing.txn_order import check_order
+from semel.testing.txn_positions import check_shared
 from semel.testing.txn_reads import check_reads
 
 ANOMALIES_MAX: Final = 1_000
@@ -26,7 +27,9 @@ class TransactionReport(Struct, frozen=True):
     """What was checked, and what was found; no anomalies is good.
 
     `committed` and `aborted` are what clients were told. What nobody was told is resolved by what
-    is visible. `edges` are those of the dependency graph.
+    is visible. `edges` are those of the dependency graph. `ranges` are those that committed
+    transactions took for groups they share, `refused` the transactions that were refused because
+    of a position, `sets` and `deletes` those that were done.
     """
 
     anomalies: list[Anomaly]
@@ -36,12 +39,22 @@ class TransactionReport(Struct, frozen=True):
     resolved_aborted: int
     reads: int
     edges: int
+    ranges: int = 0
+    refused: int = 0
+    sets: int = 0
+    deletes: int = 0
 
     def __str__(self) -> str:
+        shared = ""
+        if self.ranges or self.refused or self.sets:
+            shared = (
+                f" {self.ranges:,} ranges taken by groups, {self.refused:,} refused, {self.sets:,}"
+                f" sets, {self.deletes:,} deletes;"
+            )
         return (
             f"{self.committed:,} committed, {self.aborted:,} aborted, unknown resolved as"
             f" {self.resolved_committed:,} committed and {self.resolved_aborted:,} aborted;"
-            f" {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+            f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
         )
 
 
@@ -51,13 +64,17 @@ def check_transactions(
     uncommitted: Log,
     *,
     positions: Mapping[tuple[str, str], int] | None = None,
+    incarnations: Mapping[str, str] | None = None,
 ) -> TransactionReport:
     """Compare a history with what the streams hold at its end, when nothing is open any more.
 
     `committed` and `uncommitted` have every message of every stream as a reader is given them at
-    read_committed and at read_uncommitted; `positions` where groups stand, by group and stream. At
-    most 1,000 anomalies are listed. Every client must have ended before, and no stream may be
-    trimmed or deleted.
+    read_committed and at read_uncommitted; `positions` where groups are, by group and stream.
+    `incarnations` names the streams that those positions are in, with the words that moves used for
+    them; it is needed only if a stream with such positions was deleted and made anew. At most 1,000
+    anomalies are listed. Every client must have ended before, and no stream of the logs may be
+    trimmed or deleted. ValueError if a value was appended twice, or if too many moves of one group
+    have no answer.
     """
     facts = Facts(history, committed, uncommitted, positions or {})
     moments = Moments(facts)
@@ -66,6 +83,7 @@ def check_transactions(
         check_ends(facts),
         check_order(facts),
         check_reads(facts),
+        check_shared(facts, positions, incarnations),
         cycles(moments, graph),
     )
     anomalies = _listed(checks)
@@ -81,7 +99,20 @@ def check_transactions(
         resolved_aborted=len(unknown) - sum(unknown),
         reads=sum(1 for _ in facts.reads()),
         edges=edges,
+        ranges=_count_ranges(facts),
+        refused=sum(each.refused_at is not None for each in history.transactions),
+        sets=_count_done(history.sets),
+        deletes=_count_done(history.deletes),
     )
+
+
+def _count_ranges(facts: Facts) -> int:
+    every = zip(facts.history.transactions, facts.is_committed, strict=True)
+    return sum(len(transaction.ranges) for transaction, is_committed in every if is_committed)
+
+
+def _count_done(changes: Iterable[RecordedChange]) -> int:
+    return sum(change.returned_at is not None and not change.is_refused for change in changes)
 
 
 def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:

@@ -11,6 +11,13 @@
 
 A transaction is what the application wanted once: the retries of its requests belong to it. Values
 must be unique, so that the streams tell which transaction put each message there.
+
+Workers that share a group say what each transaction took: `move(..., start=)`. The group may also
+be set by hand, and an input may be deleted and made anew:
+
+    transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it took 3, 4, 5 and 6
+    history.set_position("workers", "orders", 0, incarnation="o-1").ok()
+    history.delete("orders", incarnation="o-1").ok()
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -64,11 +71,45 @@ class TransactionRead(Struct, eq=False):
         return self.start + len(self.values)
 
 
+class TransactionRange(Struct, frozen=True):
+    """The messages of a stream that a transaction took for a group: from `start` up to `to`."""
+
+    start: int
+    to: int
+    incarnation: str = ""
+
+
+class RecordedChange(Struct, eq=False):
+    """A plain set of a group's position, or the end of a stream; done once or more, or never.
+
+    Until it is told otherwise, nobody knows whether it was done. `group` and `to` are those of a
+    set.
+    """
+
+    stream: str
+    incarnation: str
+    invoked_at: int
+    clock: Callable[[], int]
+    group: str = ""
+    to: int = 0
+    returned_at: int | None = None
+    is_refused: bool = False
+
+    def ok(self) -> None:
+        """The answer said that it is done."""
+        self.returned_at = self.clock()
+
+    def refuse(self) -> None:
+        """The answer said that it was not done, and will not be."""
+        self.is_refused, self.returned_at = True, self.clock()
+
+
 class RecordedTransaction(Struct, eq=False):
     """One transaction. Until it is told otherwise, nobody knows how it ended.
 
     `steps` are its appends, and the reads its client made before them, one after another. `moves`
-    are the positions of groups it moves, by group and stream.
+    are the positions of groups it moves, by group and stream, and `ranges` what it took for groups
+    that it shares with others. `refused_at`: its commit, or its prepare, was refused then.
     """
 
     id: str
@@ -80,6 +121,10 @@ class RecordedTransaction(Struct, eq=False):
     decide_at: int | None = None
     outcome: _Outcome = "unknown"
     returned_at: int | None = None
+    ranges: dict[tuple[str, str], TransactionRange] = {}
+    prepare_at: int | None = None
+    prepared_at: int | None = None
+    refused_at: int | None = None
 
     @property
     def is_inline(self) -> bool:
@@ -109,13 +154,46 @@ class RecordedTransaction(Struct, eq=False):
             )
         )
 
-    def move(self, group: str, stream: str, to: int) -> None:
-        """Write down that its commit moves a group; `to` is unique for group and stream."""
-        self.moves[group, stream] = to
+    def move(
+        self,
+        group: str,
+        stream: str,
+        to: int,
+        *,
+        start: int | None = None,
+        incarnation: str = "",
+    ) -> None:
+        """Write down that its commit moves a group.
+
+        Without `start` nobody else moves the group, and `to` is unique for group and stream. With
+        it others may: the transaction takes the messages from `start`, where the client was told
+        that the group is, up to `to`. If the stream may be deleted and made anew, `incarnation`
+        names the one that was read, by any word that no other stream of that path has.
+        """
+        if start is None:
+            self.moves[group, stream] = to
+        else:
+            self.ranges[group, stream] = TransactionRange(start, to, incarnation)
+
+    def prepare(self) -> None:
+        """Write down that a prepare is about to be sent."""
+        self.prepare_at = self.clock()
+
+    def prepared(self) -> None:
+        """The answer said that it is prepared: its commit can no longer be refused."""
+        self.prepared_at = self.clock()
 
     def decide(self) -> None:
-        """Write down that the commit is about to be sent."""
-        self.decide_at = self.clock()
+        """Write down that the commit is about to be sent; the first of several calls counts."""
+        if self.decide_at is None:
+            self.decide_at = self.clock()
+
+    def refused(self) -> None:
+        """The answer to the commit, or to the prepare, was a refusal because of a position.
+
+        That is no end: call `aborted()` when it is aborted, or when it was a one-shot commit.
+        """
+        self.refused_at = self.clock()
 
     def committed(self) -> None:
         """The answer said that it is committed."""
@@ -136,6 +214,8 @@ class TransactionHistory:
         self.clock: Final = clock
         self.transactions: Final[list[RecordedTransaction]] = []
         self.reads: Final[list[TransactionRead]] = []
+        self.sets: Final[list[RecordedChange]] = []
+        self.deletes: Final[list[RecordedChange]] = []
 
     def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
         """Write down that a transaction begins; `id` is a name for people."""
@@ -170,3 +250,20 @@ class TransactionHistory:
                 is_committed,
             )
         )
+
+    def set_position(
+        self, group: str, stream: str, to: int, *, incarnation: str = ""
+    ) -> RecordedChange:
+        """Write down that a group is about to be set to an offset, without a transaction.
+
+        Wherever the group is then: a set that compares, and is sent once, counts as one as well.
+        """
+        change = RecordedChange(stream, incarnation, self.clock(), self.clock, group, to)
+        self.sets.append(change)
+        return change
+
+    def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
+        """Write down that a stream that groups read is about to be deleted."""
+        change = RecordedChange(stream, incarnation, self.clock(), self.clock)
+        self.deletes.append(change)
+        return change
