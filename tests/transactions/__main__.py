@@ -1,7 +1,8 @@
 """Run it: `python -m tests.transactions [--committed N] [--kills N] [--client-kills N] [--seed N]`.
 
 Clients commit transactions of every kind over several streams while the server and some of them are
-killed and half of them have a bad network; others read. In the end the transaction checker judges.
+killed and half of them have a bad network; others read. Some are workers that share groups, which
+an operator sets back, and whose inputs it deletes. In the end the transaction checker judges.
 """
 
 import argparse
@@ -15,6 +16,9 @@ from tests.transactions.judge import Failed
 from tests.transactions.run import Size, run_in_processes
 
 COMMITTED_DEFAULT: Final = 10_000
+TAKEN_DEFAULT: Final = 500
+SETS_DEFAULT: Final = 100
+DELETES_DEFAULT: Final = 20
 KILLS_DEFAULT: Final = 10
 CLIENT_KILLS_DEFAULT: Final = 4
 
@@ -23,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, check and report."""
     parser = argparse.ArgumentParser(prog="python -m tests.transactions", description=__doc__)
     parser.add_argument("--committed", type=int, default=COMMITTED_DEFAULT)
+    parser.add_argument("--taken", type=int, default=TAKEN_DEFAULT)
+    parser.add_argument("--sets", type=int, default=SETS_DEFAULT)
+    parser.add_argument("--deletes", type=int, default=DELETES_DEFAULT)
     parser.add_argument("--kills", type=int, default=KILLS_DEFAULT)
     parser.add_argument("--client-kills", type=int, default=CLIENT_KILLS_DEFAULT)
     parser.add_argument("--crews", type=int, default=3)
@@ -45,8 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
         f" clients; {seconds:.0f} s, seed {size.seed}\n"
     )
     unknown = report.resolved_committed + report.resolved_aborted
-    is_tested = report.committed >= size.committed and report.aborted and unknown
-    return 0 if is_tested else 1
+    is_enough = (
+        report.committed >= size.committed
+        and report.ranges >= size.taken
+        and report.sets >= size.sets
+        and report.deletes >= size.deletes
+    )
+    return 0 if is_enough and report.aborted and report.refused and unknown else 1
 
 
 if __name__ == "__main__":

@@ -152,8 +152,9 @@ def place_in_two_orders(evidence: Evidence, random: Random) -> None:
 
 
 def put_a_group_back(evidence: Evidence, random: Random) -> None:
-    moved = [where for where, place in evidence.positions.items() if place > 1]
-    del evidence.positions[random.choice(moved)]
+    moved = {where for where, place in evidence.positions.items() if place > 1}
+    own = {where for each in evidence.history.transactions for where in each.moves}
+    del evidence.positions[random.choice(sorted(moved & own))]
 
 
 def go_back(evidence: Evidence, random: Random) -> None:

@@ -2,17 +2,23 @@
 
 import threading
 from collections.abc import Callable, MutableSequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+from semel import Client
 from semel.testing import Action, FaultPlan, FaultProxy
 from tests.transactions.notes import Notes
+from tests.transactions.raw_workers import RawWorker
 from tests.transactions.readers import WAYS, catch_up, follow
+from tests.transactions.workers import Worker
 from tests.transactions.writers import STREAMS, Writer
 
 _KINDS: Final = tuple(action.value for action in Action if action is not Action.PASS)
 _WRITERS: Final = 4
+_WORKERS: Final = 2
+_CALL_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.05
 
 
@@ -75,7 +81,11 @@ def run_writers(
     progress: MutableSequence[int],
     slot: int,
 ) -> None:
-    """Commit until it is over; `progress[slot]` counts them. Every second client is unlucky."""
+    """Commit until it is over; `progress[2 * slot]` counts them, the next one those of workers.
+
+    Every second client has a bad network. The workers share one client, and have the names that the
+    workers of this slot had before they were killed.
+    """
     random = Random(f"{job.seed}-{name}")
     notes = Notes(job.folder / f"{name}.notes")
     told = threading.Event()
@@ -84,14 +94,27 @@ def run_writers(
 
     def on_commit() -> None:
         with lock:
-            progress[slot] += 1
+            progress[2 * slot] += 1
 
-    with _proxy(job, random) as proxy:
+    def on_work() -> None:
+        with lock:
+            progress[2 * slot + 1] += 1
+
+    with _proxy(job, random) as proxy, ExitStack() as stack:
+        urls = (job.url, proxy.url)
         for number in range(_WRITERS):
-            where = proxy.url if number % 2 else job.url
             mine = Random(random.random())
-            writer = Writer(where, notes, f"{name}.{number}", mine, told, on_commit)
+            writer = Writer(urls[number % 2], notes, f"{name}.{number}", mine, told, on_commit)
             crew.start(writer.run)
+        client = stack.enter_context(Client(urls[slot % 2], timeout=_CALL_SECONDS))
+        for number in range(1 if slot else _WORKERS):
+            mine = Random(random.random())
+            id = f"worker-{slot}-{number}"
+            worker = Worker(client, notes, f"{name}.w{number}", mine, told, on_work, id)
+            crew.start(worker.run)
+        mine = Random(random.random())
+        raw = RawWorker(urls[1 - slot % 2], notes, f"{name}.raw", mine, told, on_work)
+        crew.start(raw.run)
         while not (over.wait(_LOOK_SECONDS) or crew.errors):
             pass
         told.set()

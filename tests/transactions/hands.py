@@ -23,6 +23,8 @@ class Hands(Protocol):
 
     def committed(self) -> int: ...
 
+    def taken(self) -> int: ...
+
     def kill_a_crew(self, random: Random) -> None: ...
 
     def require_alive(self) -> None: ...
@@ -60,7 +62,8 @@ class InProcesses:
         self.job: Final = job
         self._context = multiprocessing.get_context("spawn")  # a fork would hold the server's pipes
         self._over = _Flag(self._context.Value("b", 0, lock=False))
-        self._progress = self._context.Array("q", crews, lock=False)
+        self._count = crews
+        self._progress = self._context.Array("q", 2 * crews, lock=False)
         self._lives = 0
         self._crews: list[BaseProcess] = []
         self._readers: BaseProcess = self._context.Process(
@@ -69,7 +72,7 @@ class InProcesses:
 
     def start(self) -> None:
         self._readers.start()
-        self._crews = [self._start_crew(slot) for slot in range(len(self._progress))]
+        self._crews = [self._start_crew(slot) for slot in range(self._count)]
 
     def _start_crew(self, slot: int) -> BaseProcess:
         name = f"crew{self._lives}"
@@ -84,6 +87,9 @@ class InProcesses:
 
     def committed(self) -> int:
         return sum(self._progress)
+
+    def taken(self) -> int:
+        return sum(self._progress[1::2])
 
     def kill_a_crew(self, random: Random) -> None:
         """Kill the clients of a crew in the middle of their work; others take their place."""
@@ -117,18 +123,22 @@ class InThreads:
     def __init__(self, job: Job, crews: int) -> None:
         self.job: Final = job
         self._over = threading.Event()
-        self._progress = [0] * crews
+        self._count = crews
+        self._progress = [0] * 2 * crews
         self._writers = Crew()
         self._readers = Crew()
 
     def start(self) -> None:
         self._readers.start(run_readers, self.job, self._over)
-        for slot in range(len(self._progress)):
+        for slot in range(self._count):
             name = f"crew{slot}"
             self._writers.start(run_writers, self.job, name, self._over, self._progress, slot)
 
     def committed(self) -> int:
         return sum(self._progress)
+
+    def taken(self) -> int:
+        return sum(self._progress[1::2])
 
     def kill_a_crew(self, random: Random) -> None:
         raise NotImplementedError

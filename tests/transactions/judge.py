@@ -10,7 +10,8 @@ from semel.model.offsets import parse_offset
 from semel.testing import TransactionHistory, TransactionReport, check_transactions
 from tests.transactions.notes import load
 from tests.transactions.readers import WAYS
-from tests.transactions.writers import INPUTS, STREAMS
+from tests.transactions.shared import GROUPS, SHARED, parse_input
+from tests.transactions.writers import STREAMS
 
 _SHOWN_MAX: Final = 10
 
@@ -26,11 +27,17 @@ class Evidence(NamedTuple):
     committed: dict[str, list[Hashable]]
     uncommitted: dict[str, list[Hashable]]
     positions: dict[tuple[str, str], int]
+    incarnations: dict[str, str]
 
     def check(self) -> TransactionReport:
         """Ask the checker."""
-        history, committed, uncommitted, positions = self
-        return check_transactions(history, committed, uncommitted, positions=positions)
+        return check_transactions(
+            self.history,
+            self.committed,
+            self.uncommitted,
+            positions=self.positions,
+            incarnations=self.incarnations,
+        )
 
 
 def gather(client: Client, folder: Path) -> Evidence:
@@ -38,7 +45,8 @@ def gather(client: Client, folder: Path) -> Evidence:
     history = load(folder.glob("*.notes"))
     committed = {stream: _values(client, stream, READ_COMMITTED) for stream in STREAMS}
     uncommitted = {stream: _values(client, stream, READ_UNCOMMITTED) for stream in STREAMS}
-    return Evidence(history, committed, uncommitted, _positions(client, history))
+    positions = _positions(client, history)
+    return Evidence(history, committed, uncommitted, positions, _incarnations(client))
 
 
 def judge(evidence: Evidence) -> TransactionReport:
@@ -59,11 +67,22 @@ def _values(client: Client, stream: str, isolation: str) -> list[Hashable]:
 def _positions(client: Client, history: TransactionHistory) -> dict[tuple[str, str], int]:
     groups = {group for each in history.transactions for group, _ in each.moves}
     found = {}
-    for group in sorted(groups):
-        place = parse_offset(client.group(group).offsets().get(INPUTS, ""))
-        if place is not None:
-            found[group, INPUTS] = place
+    for group in sorted(groups | set(GROUPS)):
+        for stream, offset in client.group(group).offsets().items():
+            place = parse_offset(offset)
+            assert place is not None
+            found[group, stream] = place
     return found
+
+
+def _incarnations(client: Client) -> dict[str, str]:
+    """Return which ones of the shared inputs are there in the end, as their messages say."""
+    return {path: parse_input(_first(client, path)).incarnation for path in SHARED}
+
+
+def _first(client: Client, path: str) -> str:
+    value: str = next(client.stream(path).read(limit=1)).value
+    return value
 
 
 def _require_whole_tails(history: TransactionHistory, lengths: dict[str, int]) -> None:

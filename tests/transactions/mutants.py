@@ -1,21 +1,23 @@
 """Bugs a server might have, each of which the run must find; and what they are called then."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from semel.broker import broker, seen
 from semel.broker.reader import Reader
-from semel.machine import commits, txn_end
+from semel.machine import commits, positions, txn_decide, txn_end
 from semel.machine.draft import Draft
 from semel.machine.group_apply import move_positions
 from semel.machine.rows import TailRow
-from semel.machine.state import State, Stream, Txn, stable_of
+from semel.machine.state import OwnerKey, State, Stream, Txn, stable_of
 from semel.machine.txn_decide import decide_abort_txn
 from semel.model.commands import Batch
+from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import COMMITTED, Remembered
 from semel.model.transactions import AbortTxn
 from semel.server import event_stream
@@ -105,9 +107,9 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
     """Forget the positions of groups when a transaction is committed, nearly always."""
     number = count()
 
-    def forgetting(state: State, positions: Any, time_ms: int) -> None:
+    def forgetting(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
         if next(number) % _SELDOM == 0:
-            move_positions(state, positions, time_ms)
+            move_positions(state, moves, time_ms, mover)
 
     patch.setattr(txn_end, "move_positions", forgetting)
 
@@ -123,6 +125,41 @@ def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(txn_end, "stable_of", late)
 
 
+def commits_compare_no_guards(patch: pytest.MonkeyPatch) -> None:
+    """Commit whatever has become of the positions since the transaction named them."""
+    for module in (txn_decide, commits):
+        patch.setattr(module, "refuse_guards", lambda *_: None)
+
+
+def what_is_prepared_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let others move the positions of a prepared transaction."""
+    patch.setattr(positions, "refuse_held", lambda *_: None)
+
+
+def what_is_prepared_is_compared_again(patch: pytest.MonkeyPatch) -> None:
+    """Hold nothing, and refuse the commit of a prepared transaction whose positions were moved."""
+    refuse_closed, refuse_guards = txn_decide.refuse_closed, positions.refuse_guards
+
+    def refuse(state: State, txn: Txn) -> Outcome | None:
+        refusal = refuse_closed(state, txn)
+        return refuse_guards(state, txn) if refusal is None else refusal
+
+    patch.setattr(positions, "refuse_held", lambda *_: None)
+    patch.setattr(txn_decide, "refuse_closed", refuse)
+
+
+def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
+    """Commit a transaction without the positions of streams that were deleted meanwhile."""
+    refuse_guards = positions.refuse_guards
+
+    def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
+        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.pages)
+        return refuse_guards(state, kept, ending)
+
+    for module in (txn_decide, commits):
+        patch.setattr(module, "refuse_guards", refuse)
+
+
 # The bug, and the anomalies of which one must be found.
 MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
     (readers_do_not_wait_for_decisions, "G1a|G1b"),
@@ -133,4 +170,12 @@ MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
     (a_repeated_commit_is_done_again, "duplicate"),
     (positions_stay, "torn"),
     (messages_are_seen_stream_by_stream, "torn|stale"),
+)
+
+# The same, of positions of groups that workers share: it takes more of their transactions.
+SHARED_MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
+    (commits_compare_no_guards, "double"),
+    (what_is_prepared_holds_nothing, "double|position"),
+    (what_is_prepared_is_compared_again, "position"),
+    (a_position_is_dropped_with_its_stream, "double|position"),
 )

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from semel.testing import (
+    RecordedChange,
     RecordedTransaction,
     TransactionAppend,
     TransactionHistory,
@@ -79,8 +81,24 @@ class Noted:
     ) -> None:
         self._notes.write(self.id, "read", stream, values, start, invoked_at, is_up_to_date)
 
-    def move(self, group: str, stream: str, to: int) -> None:
-        self._notes.write(self.id, "move", group, stream, to)
+    def move(
+        self,
+        group: str,
+        stream: str,
+        to: int,
+        start: int | None = None,
+        incarnation: str = "",
+    ) -> None:
+        self._notes.write(self.id, "move", group, stream, to, start, incarnation)
+
+    def prepare(self) -> None:
+        self._notes.write(self.id, "prepare")
+
+    def prepared(self) -> None:
+        self._notes.write(self.id, "prepared")
+
+    def refused(self) -> None:
+        self._notes.write(self.id, "refused")
 
     def decide(self) -> None:
         self._notes.write(self.id, "decide")
@@ -93,18 +111,28 @@ class Noted:
 
 
 class _Loader:
-    """Tells a history what the files say, at the times they say."""
+    """Writes into a history what the files say, at the times they say."""
 
     def __init__(self) -> None:
         self._now = 0
         self.history = TransactionHistory(lambda: self._now)
         self._transactions: dict[str, RecordedTransaction] = {}
         self._last: dict[str, TransactionAppend] = {}
+        self._changes: dict[str, RecordedChange] = {}
 
-    def take(self, line: bytes) -> None:
-        self._now, id, what, details = _decode(line)
+    def take(self, at: int, id: str, what: str, details: Sequence[Any]) -> None:
+        self._now = at
         if what == "begin":
             self._transactions[id] = self.history.begin(id, kind=details[0])
+        elif what == "set_position":
+            stream, incarnation, group, to = details
+            change = self.history.set_position(group, stream, to, incarnation=incarnation)
+            self._changes[id] = change
+        elif what == "delete":
+            stream, incarnation = details
+            self._changes[id] = self.history.delete(stream, incarnation=incarnation)
+        elif id in self._changes:
+            getattr(self._changes[id], what)()
         elif not id:
             self._read(*details)
         else:
@@ -125,6 +153,9 @@ class _Loader:
                     invoked_at=invoked_at,
                     is_up_to_date=is_up_to_date,
                 )
+            case "move":
+                group, path, to, begun, incarnation = details
+                transaction.move(group, path, to, start=begun, incarnation=incarnation)
             case _:
                 getattr(transaction, what)(*details)
 
@@ -150,9 +181,9 @@ class _Loader:
 
 
 def load(files: Iterable[Path]) -> TransactionHistory:
-    """Make one history of all notes."""
+    """Make one history of all notes: of one transaction several processes may know something."""
+    lines = [_decode(line) for file in sorted(files) for line in file.read_bytes().splitlines()]
     loader = _Loader()
-    for file in sorted(files):
-        for line in file.read_bytes().splitlines():
-            loader.take(line)
+    for line in sorted(lines, key=itemgetter(0)):
+        loader.take(*line)
     return loader.history

@@ -1,36 +1,43 @@
 """The whole run: a server and clients that are killed while they work, and the judgement."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from threading import Event
 from time import monotonic, sleep
 from typing import Final, NamedTuple, Protocol
 
 from semel import Client
-from semel.client.errors import ClientError, StreamInTransaction
-from semel.client.operator_calls import list_transactions
-from semel.client.txn_values import token_of
+from semel.client.errors import StreamInTransaction
 from semel.testing import TransactionReport, local
-from tests.transactions.crews import Job
+from tests.transactions.crews import Crew, Job
 from tests.transactions.hands import Hands, InProcesses, InThreads
 from tests.transactions.judge import Evidence, Failed, gather, judge
+from tests.transactions.notes import Notes
+from tests.transactions.shared import SHARED, Operator
 from tests.transactions.writers import INPUTS, INPUTS_COUNT, STREAMS
 
 _LOOK_SECONDS: Final = 0.02
 _DOWN_SECONDS_MAX: Final = 0.1
-_SWEEP_SECONDS: Final = 1.0
+_SWEEP_SECONDS: Final = 0.5
 _GIVE_UP_SECONDS: Final = 300.0
 _JSON: Final = "application/json"
 
 
 class Size(NamedTuple):
-    """How large a run is.
+    """How large a run is: it goes on until there is so much of everything.
 
-    `client_kills`: how many processes of clients are killed. `fault_rate`: the share of requests
-    that meet each kind of fault, of the clients that have a bad network.
+    `committed`: commits, of which `taken` are of workers that share groups. `sets` and `deletes`:
+    how often an operator sets a group, and deletes an input. `client_kills`: how many processes of
+    clients are killed. `fault_rate`: the share of requests that meet each kind of fault, of the
+    clients that have a bad network.
     """
 
     committed: int
+    taken: int
+    sets: int
+    deletes: int
     kills: int
     client_kills: int
     crews: int
@@ -75,37 +82,75 @@ def _job(size: Size, server: Server, folder: Path) -> Job:
 
 
 def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | None) -> Evidence:
+    notes = Notes(hands.job.folder / "operator.notes")
+    operator = Operator(server.url, notes, Random(f"{size.seed}-operator"))
     with Client(server.url) as client:
         for stream in STREAMS:
             client.stream(stream).create(_JSON)
         client.stream(INPUTS).create(_JSON).append_many(range(INPUTS_COUNT))
+        for stream in SHARED:
+            operator.make(client, stream)
         hands.start()
         try:
-            _disturb(size, client, hands, killable)
+            with _at_work(operator) as crew:
+                _disturb(size, client, hands, operator, crew, killable)
         finally:
             try:
                 hands.end_writers()
             finally:
-                _close_all(client)
+                _close_all(client, operator)
                 hands.end_readers()
         if killable is not None:
             killable.kill()  # whatever was still on its way is gone
             killable.restart()
+        notes.close()
         return gather(client, hands.job.folder)
 
 
-def _disturb(size: Size, client: Client, hands: Hands, killable: KillableServer | None) -> None:
+@contextmanager
+def _at_work(operator: Operator) -> Iterator[Crew]:
+    """Let the operator work on a thread until the block is left."""
+    over, crew = Event(), Crew()
+    crew.start(operator.run, over)
+    try:
+        yield crew
+    finally:
+        over.set()
+        crew.join()
+
+
+def _disturb(
+    size: Size,
+    client: Client,
+    hands: Hands,
+    operator: Operator,
+    crew: Crew,
+    killable: KillableServer | None,
+) -> None:
     """Kill at moments spread over the run, until there are enough commits."""
     random = Random(size.seed)
     server_moments = _moments(random, size.committed, size.kills)
     client_moments = _moments(random, size.committed, size.client_kills)
+    delete_moments = _moments(random, size.committed, size.deletes)
     give_up_at = monotonic() + _GIVE_UP_SECONDS
     sweep_at = 0.0
-    while hands.committed() < size.committed or server_moments or client_moments:
+    while (
+        hands.committed() < size.committed
+        or hands.taken() < size.taken
+        or operator.sets < size.sets
+        or operator.deletes < size.deletes
+        or server_moments
+        or client_moments
+    ):
         hands.require_alive()
+        for error in crew.errors:
+            raise error
         now = monotonic()
         if now > give_up_at:
-            raise Failed(f"only {hands.committed()} commits in {_GIVE_UP_SECONDS:g} seconds")
+            raise Failed(
+                f"only {hands.committed()} commits, {hands.taken()} of workers, {operator.sets}"
+                f" sets and {operator.deletes} deletes in {_GIVE_UP_SECONDS:g} seconds"
+            )
         if killable is not None and server_moments and hands.committed() >= server_moments[0]:
             del server_moments[0]
             killable.kill()
@@ -114,9 +159,12 @@ def _disturb(size: Size, client: Client, hands: Hands, killable: KillableServer 
         if client_moments and hands.committed() >= client_moments[0]:
             del client_moments[0]
             hands.kill_a_crew(random)
+        if delete_moments and hands.committed() >= delete_moments[0]:
+            del delete_moments[0]
+            operator.delete_one()
         if now > sweep_at:
             sweep_at = now + _SWEEP_SECONDS
-            _abort_prepared(client)
+            operator.decide_prepared(client)
         sleep(_LOOK_SECONDS)
 
 
@@ -125,22 +173,12 @@ def _moments(random: Random, committed: int, count: int) -> list[float]:
     return [step * (number + random.random()) for number in range(count)]
 
 
-def _abort_prepared(client: Client) -> None:
-    """End what a client prepared and left, or is about to commit: it waits for ever otherwise."""
-    try:
-        for found in client.run(list_transactions(client.site, "prepared", None)):
-            token = token_of(found["transaction_id"], found["transaction_epoch"])
-            client.abort_prepared(token)
-    except ClientError:
-        pass  # it was committed in between; or at the next sweep
-
-
-def _close_all(client: Client) -> None:
+def _close_all(client: Client, operator: Operator) -> None:
     """Close the streams, which ends the tails, once the last transaction in each is decided."""
     streams: Sequence[str] = STREAMS
     give_up_at = monotonic() + _GIVE_UP_SECONDS
     while streams and monotonic() < give_up_at:
-        _abort_prepared(client)
+        operator.decide_prepared(client, is_over=True)
         streams = [stream for stream in streams if not _is_closed(client, stream)]
         sleep(_LOOK_SECONDS)
     if streams:

@@ -12,13 +12,16 @@ from semel import Client
 from semel.client.errors import (
     ClientError,
     Indeterminate,
+    PositionConflict,
     Refused,
     TransactionAborted,
     TransactionCommitted,
     Unavailable,
+    UnstableOffsets,
 )
 from semel.client.transaction import Transaction
-from semel.client.txn_values import READ_COMMITTED
+from semel.client.txn_values import READ_COMMITTED, Moves
+from semel.model.offsets import parse_offset
 from semel.testing import TransactionKind
 from tests.transactions.notes import Noted, Notes
 from tests.transactions.pages import Cursor, Line
@@ -69,6 +72,7 @@ class Writer:
         self._cursors = {stream: Cursor(stream, READ_COMMITTED) for stream in STREAMS}
         self._count = 0
         self._moves = 0
+        self._found: int | None = None
         self._identity = 0
         self._seq = 0
 
@@ -93,12 +97,14 @@ class Writer:
         streams = self._random.sample(STREAMS, self._random.randint(1, 3))
         return {stream: [f"{noted.id}.{stream}"] for stream in streams}
 
-    def _move(self, noted: Noted) -> int | None:
+    def _move(self, noted: Noted) -> dict[str, Moves]:
+        """Return moves by group: of a group nobody else has, and from where it was found, if so."""
         if self._random.random() > _MOVE_SHARE or self._moves == INPUTS_COUNT:
-            return None
+            return {}
         self._moves += 1
         noted.move(self._name, INPUTS, self._moves)
-        return self._moves
+        found, self._found = self._found, None
+        return {self._name: {INPUTS: self._moves if found is None else (found, self._moves)}}
 
     def _read(self, noted: Noted) -> None:
         if self._random.random() > _READ_SHARE:
@@ -121,23 +127,40 @@ class Writer:
         appends = self._appends(noted)
         for stream, values in appends.items():
             noted.append(stream, values[0])
-        to = self._move(noted)
+        moves = self._move(noted)
         noted.decide()
         commit = partial(
             client.commit,
             producer_id=f"{self._name}-one-shot-{self._identity}",
             seq=self._seq,
             appends=appends,
-            offsets={} if to is None else {self._name: {INPUTS: to}},
+            offsets=moves,
         )
+        is_lost = False
         for _ in range(self._random.randint(1, _TRIES_MAX)):
-            with suppress(Unavailable, Indeterminate):
+            try:
                 commit(timeout=self._seconds())
+            except (Unavailable, Indeterminate):
+                is_lost = True
+            except (PositionConflict, UnstableOffsets):
+                noted.refused()
+                self._ask_position(client)
+                if is_lost:
+                    break
+                noted.aborted()
+                return
+            else:
                 noted.committed()
                 self._on_commit()
                 self._seq += 1
                 return
         self._identity, self._seq = self._identity + 1, 0  # nobody knows; begin anew
+
+    def _ask_position(self, client: Client) -> None:
+        """Ask where the group is: a move of it that got no answer may have been done."""
+        with suppress(ClientError):
+            offsets = client.group(self._name).offsets()
+            self._found = parse_offset(offsets.get(INPUTS, "")) or 0
 
     # ---- transactions ----------------------------------------------------------------------------
 
@@ -151,6 +174,10 @@ class Writer:
             self._end(client, transaction, noted)
         except TransactionAborted:
             noted.aborted()
+        except (PositionConflict, UnstableOffsets):
+            noted.refused()
+            self._give_up(transaction, noted)
+            self._ask_position(client)
         except (Unavailable, Indeterminate, Refused):
             self._give_up(transaction, noted)
 
@@ -160,9 +187,8 @@ class Writer:
             noted.append(stream, values[0])
             transaction.append(stream, values[0], timeout=self._seconds())
             noted.ok()
-        to = self._move(noted)
-        if to is not None:
-            transaction.commit_offsets(self._name, {INPUTS: to})
+        for group, moves in self._move(noted).items():
+            transaction.commit_offsets(group, moves)
 
     def _end(self, client: Client, transaction: Transaction, noted: Noted) -> None:
         fate = self._random.random()
@@ -175,7 +201,9 @@ class Writer:
         commit: Callable[..., object] = transaction.commit
         is_prepared = self._random.random() < _PREPARE_SHARE
         if is_prepared:
+            noted.prepare()
             commit = partial(client.commit_prepared, transaction.prepare())
+            noted.prepared()
         noted.decide()
         if not self._is_committed(commit):
             return

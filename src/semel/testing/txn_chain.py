@@ -22,8 +22,8 @@ class Step(NamedTuple):
 
     A prepared transaction is not before its commit was sent, and not after it was prepared: since
     nobody else could move the group between the two, both hold, and `high` may be below `low`.
-    Not `is_sure`: it may have been made or not. Only the end of a chain has neither start nor `to`
-    of its own, and stays where the group is.
+    Not `is_sure`: it may have been made or not. `is_end`: it is no move, and says where the group
+    is in the end.
     """
 
     low: int
@@ -48,8 +48,8 @@ class Step(NamedTuple):
 class Stuck(NamedTuple):
     """No order explains `step`: the group was at `position` after the steps of `before`.
 
-    `before` begins with the last set, or is all there is. `inside`: moves that were made while only
-    `step` could be made.
+    `before` begins with the last one that went back, or is all there is. `inside`: moves that were
+    made while only `step` could be made.
     """
 
     step: Step

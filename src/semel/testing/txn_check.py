@@ -1,5 +1,7 @@
 """The transaction checker: were transactions all or nothing, and did readers see only that?
 
+And did workers that share a group take every message once, each from where the one before ended?
+
 Values are unique, so the streams tell who put each message where, and nothing has to be searched
 for: the time taken grows with the size of the history. What semel does not promise is no anomaly:
 reads of several streams are no snapshot, a read may end before the first message of an open inline

@@ -109,7 +109,7 @@ class RecordedTransaction(Struct, eq=False):
 
     `steps` are its appends, and the reads its client made before them, one after another. `moves`
     are the positions of groups it moves, by group and stream, and `ranges` what it took for groups
-    that it shares with others. `refused_at`: its commit, or its prepare, was refused then.
+    that it shares with others. `refused_at`: a call of it was refused because of a position.
     """
 
     id: str
@@ -189,9 +189,9 @@ class RecordedTransaction(Struct, eq=False):
             self.decide_at = self.clock()
 
     def refused(self) -> None:
-        """The answer to the commit, or to the prepare, was a refusal because of a position.
+        """A call of it was refused because another worker has moved a position, or may move it.
 
-        That is no end: call `aborted()` when it is aborted, or when it was a one-shot commit.
+        That is no end: call `aborted()` when it is aborted, or at once if it is a one-shot commit.
         """
         self.refused_at = self.clock()
 
