@@ -16,7 +16,7 @@ from tests.spec.process import PATIENCE_SECONDS, SEMEL, Answer, Server, Stream
 from tests.spec.txn_calls import COMMITTED, Txn, call, committed
 
 LOST: Final = (OSError, http.client.HTTPException)  # what a client meets when a server dies
-_AGES: Final = ("age_ms", "idle_ms")
+_AGES: Final = ("age_ms", "idle_ms", "remaining_ms")
 
 
 class Lives:
@@ -176,13 +176,19 @@ def view(server: Server, streams: list[str], txns: list[Txn], groups: list[str])
         "producers": [call(server, "GET", f"/v1/producers?stream={path}").json for path in streams],
         "groups": {
             group: [
-                call(server, "GET", f"/v1/groups/{group}/{what}").json
-                for what in ("offsets", "snapshot")
+                _group_view(server, group),
+                call(server, "GET", f"/v1/groups/{group}/snapshot").json,
             ]
             for group in groups
         },
         "sinks": [sinks, *(call(server, "GET", f"/v1/sinks/{app}").json for app in apps)],
     }
+
+
+def _group_view(server: Server, group: str) -> Any:
+    found = call(server, "GET", f"/v1/groups/{group}/offsets").json
+    pending = {path: _ageless(move) for path, move in found["pending"].items()}
+    return {**found, "pending": pending}
 
 
 def _ageless(document: dict[str, Any]) -> dict[str, Any]:

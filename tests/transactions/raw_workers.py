@@ -79,6 +79,7 @@ class RawWorker:
         owner = f"{noted.id}-owner"
         transaction = RawTransaction(self._line, noted.id, owner, kind, DEADLINE_SECONDS)
         try:
+            self._pause()
             self._fill(transaction, noted)
             transaction.move(group, stream, position, to, page.incarnation)
             self._pause()
@@ -104,7 +105,7 @@ class RawWorker:
             noted.prepare()
             transaction.prepare()
             noted.prepared()
-            self._pause()
+            sleep(self._random.uniform(0, PAUSE_SECONDS_MAX))
         if fate > 1 - LEFT_SHARE:
             return
         noted.decide()

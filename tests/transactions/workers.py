@@ -171,6 +171,7 @@ class Worker:
             noted.id, producer_id=producer_id, kind=kind, timeout=DEADLINE_SECONDS
         )
         try:
+            self._pause()
             transaction.begin()
             self._fill(transaction, group, taken, noted)
             self._pause()
@@ -220,7 +221,7 @@ class Worker:
             noted.prepared()
             if self._random.random() < 0.5:
                 commit = partial(self._client.commit_prepared, token)
-            self._pause()
+            sleep(self._random.uniform(0, PAUSE_SECONDS_MAX))
         if is_left:
             return False
         noted.decide()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from semel.client.addresses import query
 from semel.client.calls import Site, StreamCalls
 from semel.client.documents import decoded, get, post
-from semel.client.errors import Indeterminate, PositionConflict, Refused
+from semel.client.errors import UNKNOWN, Indeterminate, PositionConflict, Refused
 from semel.client.flows import Flow, Pause
 from semel.client.positions import KnownPosition, KnownPositions
 from semel.client.reading import Reader
@@ -137,6 +137,7 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
             found = yield from look(site, group)
             if all(_is_done(found, path, move) for path, move in wanted.items()):
                 return found
+            error.applied = UNKNOWN
             raise _in_doubt(group) if is_plain else error
         is_moved = isinstance(moves.get(error.stream or ""), tuple)
         if is_moved or not is_plain:

@@ -421,6 +421,7 @@ def test_a_lost_move_was_done_only_if_the_version_is_the_next_one() -> None:
     played = Played(flow, [LOST, refusal, standing(1, 6)])
     assert isinstance(played.error, errors.PositionConflict)
     assert (played.error.version, played.error.mover, played.error.reason) == (5, None, None)
+    assert played.error.applied == "unknown", "it may have been done before the other move"
 
 
 def test_a_set_by_hand_is_done_once_although_its_answer_is_lost() -> None:
