@@ -366,6 +366,34 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed(
     assert values(client, outputs) == list(range(10))
 
 
+def test_messages_named_out_of_order_move_the_group_after_the_last(
+    client: Any, inputs: str, outputs: str, group: str
+) -> None:
+    messages = batch(client, inputs, group, 10)
+    with client.transaction() as txn:
+        for message in [*messages[5:], *messages[:5]]:
+            txn.append(outputs, message.value)
+            txn.commit_message(message)
+    assert client.group(group).offsets() == {inputs: offset_of(10)}
+
+
+def test_who_reads_from_elsewhere_than_the_position_is_refused(
+    client: Any, inputs: str, outputs: str, group: str
+) -> None:
+    commit(client, batch(client, inputs, group, 5), outputs, group, inputs, "offsets")
+    for count in (3, 10):
+        late = list(client.stream(inputs).read(limit=count))
+        with pytest.raises(errors.PositionConflict):
+            commit(client, late, outputs, group, inputs, "offsets")
+    for _ in range(2):  # where the group is, again and again, also in a stream that is made anew
+        at = client.group(group).offsets().get(inputs, "-1")
+        right = list(client.stream(inputs).read(at, limit=3))
+        commit(client, right, outputs, group, inputs, "offsets")
+        client.stream(inputs).delete()
+        client.stream(inputs).create("application/json").append_many(range(COUNT))
+    assert values(client, outputs) == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
+
+
 def test_a_transaction_is_not_begun_twice(client: Any, inputs: str, group: str) -> None:
     txn = client.transaction(timeout=0.05)
     txn.begin()

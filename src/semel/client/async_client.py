@@ -1,5 +1,6 @@
 """The client for asyncio: `AsyncClient`, with the methods of `Client`, awaited."""
 
+import asyncio
 import ssl
 import time
 from collections import deque
@@ -285,7 +286,7 @@ class AsyncStream:
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
-        reader.source = self.client.positions.reading(self.path)
+        reader.source = self.client.positions.reading(self.path, offset)
         return self._read(reader, limit, timeout)
 
     async def _read(
@@ -337,7 +338,7 @@ class AsyncStream:
         before: Callable[[], Awaitable[object]] | None = None
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
-            reader.source = self.client.positions.reading(self.path)
+            reader.source = self.client.positions.reading(self.path, offset)
         else:
             refuse_events(live)
             if producer_id is not None:
@@ -415,6 +416,7 @@ class AsyncTail(AsyncIterator[Message]):
         self._reader = reader
         self._timeout = timeout
         self._before = before  # to be awaited once, before anything is asked
+        self._lock = asyncio.Lock()  # held while a page is fetched
         self._ready: deque[Message] = deque()
         self._is_over = False
 
@@ -452,6 +454,11 @@ class AsyncTail(AsyncIterator[Message]):
             self._before = None
 
     async def _fetch(self) -> None:
+        async with self._lock:
+            if not self._ready and not self._is_over:
+                await self._fetch_page()
+
+    async def _fetch_page(self) -> None:
         await self._prepare()
         timeout = None if self._reader.has_begun else self._timeout
         try:

@@ -288,7 +288,7 @@ class Stream:
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
         reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
-        reader.source = self.client.positions.reading(self.path)
+        reader.source = self.client.positions.reading(self.path, offset)
         while (page := self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -331,7 +331,7 @@ class Stream:
         within = self.client.timeout if timeout is None else timeout
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
-            reader.source = self.client.positions.reading(self.path)
+            reader.source = self.client.positions.reading(self.path, offset)
         else:
             refuse_events(live)
             if producer_id is not None:

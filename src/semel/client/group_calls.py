@@ -230,6 +230,9 @@ class Place:
             known.offset, known.version = found, error.version  # an earlier move was done
             if ordinal > found:
                 yield from self._set(ordinal)
+        except Refused:
+            known.doubts = earlier  # it was not done
+            raise
         known.doubts.clear()
 
     def _set(self, ordinal: int) -> Flow[None]:
@@ -289,6 +292,7 @@ class GroupReader(Reader):
             )
             place.known = found.known(path)
             self._source.told(reading.group, place.known)
+            self._source.start = place.known.offset
             reading.positions.note_told(place.name, place.known)
             self.offset = found.offsets.get(path, self.offset)
             self._is_placed = True

@@ -8,12 +8,13 @@ of the client have moved since, the right position is sent. Pure: no sockets.
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from semel.client.txn_values import Move, Moves, ordinal_of
-from semel.client.values import ReadOffset
+from semel.client.values import START, ReadOffset
+from semel.model.offsets import parse_offset
 
 Name = tuple[str, str]  # group and path
 _START: Final = 0  # where a group is that was never moved
@@ -54,20 +55,30 @@ class KnownPosition:
         self.doubts.clear()
 
 
+class _Moved(NamedTuple):
+    """Where a client has moved a group, and in which stream of the path."""
+
+    offset: int
+    version: int | None
+    incarnation: str | None
+
+
 class Reading:
     """One reader of a stream: for a group whose position it was told, or for none.
 
-    Of a group that it has not asked for it knows what its client had moved before it began; if that
-    is nothing, it counts as told that the group was never moved.
+    Of a group that it was not told of it is taken to have begun at the position: that is sent as
+    `from`, with the version if its client has moved the group there, or nowhere.
     """
 
     def __init__(
         self,
         path: str,
-        moved: Mapping[str, tuple[int, int | None]],
+        start: int,
+        moved: Mapping[str, _Moved],
         on_incarnation: Callable[[str, str], None],
     ) -> None:
         self.path = path
+        self.start = start  # the offset it began at
         self._incarnation: str | None = None
         self._moved = moved
         self._known: dict[str, KnownPosition] = {}
@@ -92,9 +103,16 @@ class Reading:
         """Return the position to move a group from, after messages of this reading."""
         found = self._known.get(group)
         if found is None:
-            found = self._known[group] = KnownPosition(*self._moved.get(group, (_START, 0)))
+            found = self._known[group] = KnownPosition(self.start, self._version(group))
         found.incarnation = found.incarnation or self.incarnation
         return found
+
+    def _version(self, group: str) -> int | None:
+        """Return the version of the position it began at, as far as its client knows it."""
+        moved = self._moved.get(group)
+        if moved is None or moved.incarnation not in (None, self.incarnation):
+            return 0 if self.start == _START else None
+        return moved.version if moved.offset == self.start else None
 
 
 class KnownPositions:
@@ -103,13 +121,14 @@ class KnownPositions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told: dict[Name, list[KnownPosition]] = {}  # at most two: more are no better
-        self._moved: dict[str, dict[str, tuple[int, int | None]]] = {}  # by path, then by group
+        self._moved: dict[str, dict[str, _Moved]] = {}  # by path, then by group
         self._incarnations: dict[str, str] = {}  # the one read last, by path
 
-    def reading(self, path: str) -> Reading:
-        """Begin to read a stream."""
+    def reading(self, path: str, offset: str = START) -> Reading:
+        """Begin to read a stream at an offset."""
+        start = parse_offset(offset) or _START
         with self._lock:
-            return Reading(path, dict(self._moved.get(path, {})), self.note_read)
+            return Reading(path, start, dict(self._moved.get(path, {})), self.note_read)
 
     def note_told(self, name: Name, known: KnownPosition) -> None:
         """Take note of what a reader was told."""
@@ -128,7 +147,9 @@ class KnownPositions:
         group, path = name
         with self._lock:
             _make_room(self._moved)
-            self._moved.setdefault(path, {})[group] = (to, version)
+            groups = self._moved.setdefault(path, {})
+            _make_room(groups)
+            groups[group] = _Moved(to, version, self._incarnations.get(path))
 
     def incarnation(self, path: str) -> str | None:
         """Return which stream of a path this client has read last."""
@@ -155,8 +176,11 @@ class KnownPositions:
                 )
             if told:
                 return told[0]
-            moved = self._moved.get(path, {}).get(group, (_START, 0))
-            return KnownPosition(*moved, self._incarnations.get(path))
+            incarnation = self._incarnations.get(path)
+            moved = self._moved.get(path, {}).get(group)
+            if moved is None or moved.incarnation not in (None, incarnation):
+                return KnownPosition(incarnation=incarnation)
+            return KnownPosition(moved.offset, moved.version, incarnation)
 
 
 def reading_of(offset: object, path: str) -> Reading | None:
@@ -197,8 +221,12 @@ class Moving:
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
     def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
-        """Plan those moves whose offset knows what was read; return the others as they are."""
-        read = {path: move for path, move in moves.items() if reading_of(move, path) is not None}
+        """Plan moves that say what was read, or whose offset does; return the others too."""
+        read = {
+            path: move
+            for path, move in moves.items()
+            if isinstance(move, tuple) or reading_of(move, path) is not None
+        }
         rest = {path: move for path, move in moves.items() if path not in read}
         return self.plan(group, read), rest
 
@@ -207,8 +235,12 @@ class Moving:
         return {name[1]: self._from(name, known, to)}
 
     def _plan(self, name: Name, move: Move) -> tuple[Move, _Pending]:
+        pending = self._pending.get(name)
         if not isinstance(move, tuple):
-            return self._from(name, self._positions.find(name, move), ordinal_of(move))
+            to = ordinal_of(move)
+            if pending is None or reading_of(move, name[1]) is not None:
+                return self._from(name, self._positions.find(name, move), to)
+            return self._on(name, pending, pending.known, to)
         start, to, incarnation, version = (*move, None, None)[:4]
         if incarnation is None:
             reading = reading_of(to, name[1])
@@ -217,11 +249,20 @@ class Moving:
         return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version)
 
     def _from(self, name: Name, known: KnownPosition, to: int) -> tuple[Move, _Pending]:
-        start, _, incarnation, version = known.move_to(to)
         pending = self._pending.get(name)
-        if pending is not None and pending.known in (None, known):
-            start, version = pending.to, pending.version  # the transaction moves it already
-        return (start, to, incarnation, version), _Pending(known, to, version)
+        if pending is not None and pending.known is known:
+            return self._on(name, pending, known, to)
+        move = known.move_to(to)
+        return move, _Pending(known, to, move[3])
+
+    def _on(
+        self, name: Name, pending: _Pending, known: KnownPosition | None, to: int
+    ) -> tuple[Move, _Pending]:
+        """Move on what the transaction moves already; never back: all up to there is in it."""
+        to = max(to, pending.to)
+        incarnation = self._positions.incarnation(name[1]) if known is None else known.incarnation
+        move = (pending.to, to, incarnation, pending.version)
+        return move, _Pending(known, to, pending.version)
 
     def accepted(self, group: str, planned: Planned) -> None:
         """Take note that the server has accepted the moves, to be done by the decision."""
@@ -235,7 +276,7 @@ class Moving:
             version = None if pending.version is None or is_repeat else pending.version + 1
             if known is not None and (not is_repeat or to > known.offset):
                 known.moved(to, version)
-            if not is_repeat:
+            if not is_repeat or known is None or known.offset == to:
                 self._positions.note_moved(name, to, version)
         self._pending.clear()
 

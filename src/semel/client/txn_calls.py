@@ -45,7 +45,9 @@ _FIND_OUT: Final = (
     "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
-_REFUSED: Final = "was refused a position; abort it, and read on with a new tail(group=...)"
+_REFUSED: Final = (
+    "was refused a position, or got no answer; name it again, or abort and begin with a new tail"
+)
 _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
@@ -92,7 +94,7 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_in_doubt = False
-        self._is_refused = False  # it may hold what was made of messages another has processed
+        self._refused: set[tuple[str, str]] = set()  # positions that are not known to be named
         self._undecided: Undecided = {} if undecided is None else undecided
         self._moving = Moving(positions or KnownPositions())
 
@@ -185,11 +187,12 @@ class TransactionCalls:
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
         document = {"group": group, "offsets": moves_document(moves_of(planned))}
-        try:
-            yield from self._call("offsets", document)
-        except errors.PositionConflict:
-            self._is_refused = True
-            raise
+        # Until they are named nobody knows whether what was made of the messages may be committed;
+        # also if this call is never gone on with.
+        names = {(group, path) for path in planned}
+        self._refused |= names
+        yield from self._call("offsets", document)
+        self._refused -= names
         self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
@@ -303,7 +306,7 @@ class TransactionCalls:
     def _require_sure(self) -> None:
         if self._is_in_doubt:
             raise self._wrong_state(_IN_DOUBT)
-        if self._is_refused:
+        if self._refused:
             raise self._wrong_state(_REFUSED)
 
     def _wrong_state(self, told: str) -> errors.InvalidTransactionState:

@@ -42,7 +42,7 @@ class ReadOffset(str):
         return str, (str(self),)
 
 
-class Message(Struct, gc=False):
+class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has no hash
     """One message of a stream.
 
     `raw` is its bytes, `value` what they mean: JSON decoded, text as str, else the bytes.
@@ -100,6 +100,26 @@ class Message(Struct, gc=False):
         if self.on_commit is None:
             raise ValueError("only a message of tail(group=...) can be committed")
         return self.on_commit(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same message, whoever has read it."""
+        return isinstance(other, Message) and self._content() == other._content()
+
+    def __reduce__(self) -> tuple[type["Message"], tuple[Any, ...]]:
+        """A copy in another process knows nothing of its reader."""
+        return Message, self._content()
+
+    def _content(self) -> tuple[Any, ...]:
+        return (
+            self.raw,
+            self.content_type,
+            self.place,
+            self.next_place,
+            self.written_ms,
+            self.key,
+            self.headers,
+            self.time_ms,
+        )
 
     def __repr__(self) -> str:
         return f"Message(offset={self.offset!r}, raw={self.raw[:80]!r})"

@@ -77,8 +77,16 @@ def test_who_read_without_asking_counts_as_told_that_the_group_was_never_moved()
     commit(positions, after(one, 10))
     assert sent(positions, after(one, 12)) == (10, 12, "i1", 1)
     assert sent(positions, after(two, 15)) == (0, 15, "i1", 0)
-    later = positions.reading("orders")
-    assert sent(positions, after(later, 15)) == (10, 15, None, 1), "this client has moved it"
+    later = positions.reading("orders", print_offset(10))
+    later.incarnation = "i1"
+    assert sent(positions, after(later, 15)) == (10, 15, "i1", 1), "this client has moved it there"
+    again = positions.reading("orders")
+    again.incarnation = "i1"
+    assert sent(positions, after(again, 15)) == (0, 15, "i1", None), "it has read all of it"
+    other = positions.reading("orders", print_offset(10))
+    other.incarnation = "i2"
+    assert sent(positions, after(other, 15)) == (10, 15, "i2", None), "that was another stream"
+    assert sent(positions, 15) == (0, 15, "i2", 0)
 
 
 def test_what_was_committed_before_is_sent_with_what_was_told_at_first() -> None:
@@ -128,7 +136,9 @@ def test_a_move_on_conditions_moves_no_reader() -> None:
         assert sent(positions, move) == wanted
         commit(positions, move)
     assert sent(positions, after(reading, 15)) == (0, 15, "i1", 0)
-    assert positions.reading("orders").known("g").version == 7, "but a later one knows of it"
+    later = positions.reading("orders", print_offset(15))
+    later.incarnation = "i1"
+    assert later.known("g").version == 7, "but a later one knows of it"
 
 
 def test_what_is_known_is_bounded() -> None:
@@ -164,6 +174,8 @@ def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 5)}))
     assert moves_of(moving.plan("g", {"orders": after(reading, 6)})) == {"orders": (5, 6, "i1", 7)}
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 6)}))
+    assert moves_of(moving.plan("g", {"orders": after(reading, 4)})) == {"orders": (6, 6, "i1", 7)}
+    assert moves_of(moving.plan("g", {"orders": 6})) == {"orders": (6, 6, "i1", 7)}, "never back"
     assert sent(positions, after(reading, 6)) == (3, 6, "i1", 7), "nothing is decided yet"
     moving.done()
     assert sent(positions, after(reading, 7)) == (6, 7, "i1", 8), "one commit is one move"
@@ -180,6 +192,10 @@ def test_two_readers_in_one_transaction_each_say_what_they_have_read() -> None:
     moving.accepted("g", moving.plan("g", {"orders": after(one, 10)}))
     planned = moves_of(moving.plan("g", {"orders": after(two, 15)}))
     assert planned == {"orders": (0, 15, "i1", 0)}, "so the server refuses"
+    given = Moving(positions)
+    given.accepted("g", given.plan("g", {"orders": (5, 6)}))
+    assert moves_of(given.plan("g", {"orders": after(two, 15)})) == {"orders": (0, 15, "i1", 0)}
+    assert moves_of(given.plan("g", {"orders": 8})) == {"orders": (6, 8, "i1", None)}
 
 
 def test_a_commit_that_was_done_before_tells_no_version() -> None:
@@ -204,7 +220,7 @@ def test_a_commit_that_was_done_before_tells_no_version() -> None:
 def test_a_sink_sends_what_an_offset_knows_and_any_other_as_it_is() -> None:
     positions = KnownPositions()
     reading = told(positions, 3, 7)
-    parts = Parts(offsets={"g": {"orders": after(reading, 5), "bills": 2}})
+    parts = Parts(offsets={"g": {"orders": after(reading, 5), "bills": 2, "x": (0, 1, "i")}})
     version = sink_calls.Version("app", "app", 0)
     flow = sink_calls.commit_known(KnownStreams(SITE), version, parts, positions)
     played = Played(flow, [document(DONE)])
@@ -217,6 +233,7 @@ def test_a_sink_sends_what_an_offset_knows_and_any_other_as_it_is() -> None:
                 "version": 7,
             },
             "bills": print_offset(2),
+            "x": {"from": print_offset(0), "to": print_offset(1), "incarnation": "i"},
         }
     }
     assert sent(positions, after(reading, 6)) == (5, 6, "i1", 8)
@@ -306,14 +323,31 @@ def test_what_a_refusal_tells_of_the_end_is_known(
 
 def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
     txn = opened(KnownPositions())
-    refusal = problem(409, "position_conflict", reason="offset")
-    assert isinstance(
-        Played(txn.add_offsets("g", {"orders": 5}), [refusal]).error, errors.PositionConflict
-    )
+    refusal = problem(409, "unstable_offsets")
+    refused = Played(txn.add_offsets("g", {"orders": 5}), [refusal])
+    assert isinstance(refused.error, errors.UnstableOffsets)
+    play(txn.add_offsets("h", {"orders": 5}), document({}))
     for flow in (txn.commit(), txn.prepare()):
         with pytest.raises(errors.InvalidTransactionState, match="was refused a position"):
             play(flow)
+    play(txn.add_offsets("g", {"orders": 5}), document({}))
+    next(txn.add_offsets("g", {"orders": 6}))  # and never gone on with
+    with pytest.raises(errors.InvalidTransactionState, match="got no answer"):
+        play(txn.commit())
     play(txn.abort(), document(DONE))
+
+
+def test_messages_are_compared_and_copied_without_their_reader() -> None:
+    one, two = (
+        Message(b"1", "application/json", 0, 1, source=KnownPositions().reading("orders"))
+        for _ in range(2)
+    )
+    assert one == two
+    assert one != Message(b"2", "application/json", 0, 1)
+    assert one != 1
+    for same in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+        assert same == one
+        assert same.source is None
 
 
 # ---- asking --------------------------------------------------------------------------------------
@@ -404,6 +438,8 @@ def test_a_tail_of_a_group_tells_its_messages() -> None:
     reader.check({"stream-incarnation": "i1"})
     assert isinstance(reader.source, Reading)
     assert sent(positions, after(reader.source, 5)) == (3, 5, "i1", 7)
+    other = moves_of(Moving(positions).plan("h", {"orders": after(reader.source, 5)}))
+    assert other == {"orders": (3, 5, "i1", None)}, "another group is taken to be there too"
     assert positions.incarnation("orders") == "i1"
 
 
