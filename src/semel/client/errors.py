@@ -25,8 +25,9 @@
     │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
     │   │   ├── PartitionNotInTransaction · TooManyTransactions
     │   │   └── BranchIncomplete · BranchMissing
-    │   ├── PositionConflict     the group was moved since it was read; now it is at `offset`
-    │   ├── UnstableOffsets      a prepared transaction holds the position until it is decided
+    │   ├── PositionRefused      a `group` cannot be moved in `stream`
+    │   │   ├── PositionConflict it was moved since it was read; now it is at `offset`
+    │   │   └── UnstableOffsets  a prepared transaction holds the position until it is decided
     │   ├── StreamInTransaction · OffsetUnstable    a transaction is undecided there
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used with another payload
@@ -395,7 +396,24 @@ class BranchMissing(TransactionRefused):
     advice = "stage it again"
 
 
-class PositionConflict(Refused):
+class PositionRefused(Refused):
+    """A group cannot be moved in `stream`."""
+
+    code = "position_refused"
+    advice = "nothing was applied: abort, and read on with a new tail(group=...)"
+
+    @property
+    def group(self) -> str | None:
+        """Whose position it is."""
+        return self.text("group")
+
+    @property
+    def stream(self) -> str | None:
+        """Where it is."""
+        return self.text("stream")
+
+
+class PositionConflict(PositionRefused):
     """The group was moved in `stream` since its position was read, or the stream is another one.
 
     `reason`: "offset", "version" or "moved": somebody has moved it; "mover": `mover` has, and this
@@ -408,16 +426,6 @@ class PositionConflict(Refused):
         "nothing was applied: another worker has processed these messages, or the group was set by"
         " hand; abort, and read on with a new tail(group=...)"
     )
-
-    @property
-    def group(self) -> str | None:
-        """Whose position it is."""
-        return self.text("group")
-
-    @property
-    def stream(self) -> str | None:
-        """Where it is."""
-        return self.text("stream")
 
     @property
     def offset(self) -> str | None:
@@ -445,21 +453,11 @@ class PositionConflict(Refused):
         return self.text("incarnation")
 
 
-class UnstableOffsets(Refused):
+class UnstableOffsets(PositionRefused):
     """A transaction that is not decided may still move the group in `stream`."""
 
     code = "unstable_offsets"
     advice = "commit or abort the transaction first: `semel txn` does it by hand"
-
-    @property
-    def group(self) -> str | None:
-        """Whose position it is."""
-        return self.text("group")
-
-    @property
-    def stream(self) -> str | None:
-        """Where it is."""
-        return self.text("stream")
 
     @property
     def transaction_id(self) -> str | None:

@@ -139,9 +139,8 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
                 return found
             error.applied = UNKNOWN
             raise _in_doubt(group) if is_plain else error
-        is_moved = isinstance(moves.get(error.stream or ""), tuple)
-        if is_moved or not is_plain:
-            raise error
+        if isinstance(moves.get(error.stream or ""), tuple):
+            break  # the caller's own condition does not hold
     raise error
 
 
@@ -227,18 +226,18 @@ class Place:
                 known.doubts = earlier
                 raise
             assert found is not None
-            known.offset, known.version = found, error.version  # an earlier move was done
+            known.moved(found, error.version)  # an earlier move was done
             if ordinal > found:
+                known.doubts.add(ordinal)
                 yield from self._set(ordinal)
         except Refused:
             known.doubts = earlier  # it was not done
             raise
-        known.doubts.clear()
 
     def _set(self, ordinal: int) -> Flow[None]:
         (group, path), known = self.name, self.known
         found = yield from set_positions(self.site, group, {path: known.move_to(ordinal)})
-        known.offset, known.version = ordinal, found.versions.get(path)
+        known.moved(ordinal, found.versions.get(path))
         self._positions.note_moved(self.name, ordinal, known.version)
 
 
