@@ -24,8 +24,9 @@ _NAMES_MAX: Final = 10_000
 class KnownPosition:
     """Where a group was in a stream when somebody asked, as moved since through this object.
 
-    `version` and `incarnation` are None as long as nobody has told them. `doubts` are the offsets
-    it may be at after moves that got no answer.
+    `version` is None if it is not known, as after a commit that was answered as a repeat, and
+    `incarnation` before anything was read. `doubts` are the offsets it may be at after moves that
+    got no answer.
     """
 
     def __init__(
@@ -158,9 +159,9 @@ class KnownPositions:
     def find(self, name: Name, offset: object) -> KnownPosition:
         """Return the position to move a group from, to an offset.
 
-        An offset of a message knows it. Any other, a number or a copy, is of the only reader that
+        An offset of a message knows it. Any other, a number or a copy, is of the only tail that
         this client has had for the group in the stream; ValueError if it has had several. Without
-        one, it is after what this client has moved itself.
+        one, it is after what this client has moved itself; readers without a group do not count.
         """
         group, path = name
         reading = reading_of(offset, path)
@@ -190,7 +191,7 @@ def reading_of(offset: object, path: str) -> Reading | None:
 
 
 def _make_room(names: dict[Any, Any]) -> None:
-    """Forget what is known before it is too much: what is not known is refused, if it matters."""
+    """Forget what is known before it is too much; of offsets that know their reader nothing is."""
     if len(names) >= _NAMES_MAX:
         names.clear()
 
