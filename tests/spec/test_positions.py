@@ -361,3 +361,41 @@ def test_a_group_shows_versions_and_what_is_pending(one: Worker, two: Worker) ->
         "versions": {path: 1},
         "pending": {},
     }
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("move", "code"),
+    [
+        ({"to": 1.5}, "bad_body"),
+        ({"to": True}, "bad_body"),
+        ({"to": -1}, "invalid_offset"),
+        ({"to": 2**63}, "invalid_offset"),
+        ({"to": 1, "from": "x"}, "invalid_offset"),
+        ({"to": 1, "version": 1.5}, "bad_body"),
+        ({"to": 1, "version": 2**63}, "invalid_request"),
+        ({"to": 1, "incarnation": 7}, "bad_body"),
+        ({"to": 1, "incarnation": "i" * 100}, "invalid_request"),
+        ({"to": 1, "more": 1}, "bad_body"),
+        ({}, "bad_body"),
+        ([1], "bad_body"),
+        ("\x00", "invalid_offset"),
+    ],
+)
+def test_a_move_that_means_nothing_is_refused_and_changes_nothing(
+    one: Worker, move: Any, code: str
+) -> None:
+    one.work()
+    shot = {"producer_id": fresh("p"), "producer_epoch": 0, "producer_seq": 0}
+    moves = {one.inputs.path: move}
+    for answer in (
+        one.name(move),
+        put(one, move),
+        commit(one.server, **shot, offsets={one.group: moves}),
+    ):
+        assert refusal(answer) == (400, code)
+    assert look(one).json["pending"] == {}
+    assert one.name().status == 200
+    assert one.commit().status == 200
