@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -17,29 +16,12 @@ import pytest
 
 import semel
 from semel import Client, errors
-from tests.integration.both import KINDS, client_of
+from tests.integration.both import client_of
 from tests.integration.listener import Listener, answering, closing, deaf, silent
-from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of, sound_server
+from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of
 
 SHORT_SECONDS = 0.3  # for calls that must run out of time
 MESSAGE_COUNT = 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("client") / "data") as it:
-        yield it
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(kind: str, server: Server) -> Iterator[Any]:
-    with client_of(kind, server.url) as it:
-        yield it
 
 
 @pytest.fixture

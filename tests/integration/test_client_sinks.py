@@ -1,27 +1,12 @@
 """Sinks of both clients, against a real server."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from semel import errors
 from semel.wire.bodies import encode_batch
-from tests.integration.both import KINDS, client_of
-from tests.spec.process import Server, sound_server
 from tests.spec.txn_calls import fresh
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("sinks") / "data") as it:
-        yield it
-
-
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
-    with client_of(str(request.param), server.url) as it:
-        yield it
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,13 @@ from semel import AsyncClient, Client, errors
 from semel.model.limits import BODY_BYTES_MAX
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
-from tests.integration.both import KINDS, client_of
-from tests.spec.process import PATIENCE_SECONDS, Server, offset_of, sound_server
+from tests.integration.both import client_of
+from tests.spec.process import PATIENCE_SECONDS, Server, offset_of
 from tests.spec.txn_calls import fresh
 
 UNCOMMITTED = "read_uncommitted"
 INPUT_COUNT = 60
 KILL_COUNT = 8
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("transactions") / "data") as it:
-        yield it
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(kind: str, server: Server) -> Iterator[Any]:
-    with client_of(kind, server.url) as it:
-        yield it
 
 
 @pytest.fixture

@@ -13,28 +13,11 @@ import pytest
 
 from semel import AsyncClient, Client, errors
 from semel.client.group_calls import look
-from tests.integration.both import KINDS, client_of
-from tests.spec.process import Server, offset_of, sound_server
+from tests.integration.both import client_of
+from tests.spec.process import Server, offset_of
 from tests.spec.txn_calls import fresh
 
 COUNT = 15
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("workers") / "data") as it:
-        yield it
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(kind: str, server: Server) -> Iterator[Any]:
-    with client_of(kind, server.url) as it:
-        yield it
 
 
 @pytest.fixture

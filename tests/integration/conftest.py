@@ -1,0 +1,26 @@
+"""A server for the tests of a file, and a client of either kind: a test with it runs twice."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.both import KINDS, client_of
+from tests.spec.process import Server, sound_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with sound_server(tmp_path_factory.mktemp("server") / "data") as it:
+        yield it
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(kind: str, server: Server) -> Iterator[Any]:
+    with client_of(kind, server.url) as it:
+        yield it
