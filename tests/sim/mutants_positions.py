@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from semel.journal import checkpoint
 from semel.machine import commits, group_apply, positions, txn_decide, txn_find
 from semel.machine.positions import print_mover, stored_position
-from semel.machine.state import OwnerKey, State, Stream, Txn
-from semel.machine.txn_rows import NamedPosition, PositionRow
+from semel.machine.state import State, Stream, Txn
+from semel.machine.txn_rows import NamedPosition, OwnerKey, PositionRow
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import COMMITTED, Remembered
 from semel.model.transactions import CommitTxn, Position

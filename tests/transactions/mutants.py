@@ -14,8 +14,9 @@ from semel.machine import commits, positions, txn_decide, txn_end
 from semel.machine.draft import Draft
 from semel.machine.group_apply import move_positions
 from semel.machine.rows import TailRow
-from semel.machine.state import OwnerKey, State, Stream, Txn, stable_of
+from semel.machine.state import State, Stream, Txn, stable_of
 from semel.machine.txn_decide import decide_abort_txn
+from semel.machine.txn_rows import OwnerKey
 from semel.model.commands import Batch
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import COMMITTED, Remembered

@@ -122,9 +122,7 @@ class AsyncTransacting:
         mark = Mark(producer_id, epoch, seq)
         flow = commit_calls.commit_known(self._known, mark, parts, self.positions)
         result = await self.run(flow, timeout)
-        for token in transactions:
-            if token in self._undecided:
-                self._undecided[token].listed()
+        txn_calls.note_listed(self._undecided, transactions)
         return result
 
     def group(self, name: str) -> AsyncGroup:

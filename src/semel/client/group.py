@@ -8,7 +8,7 @@ from semel.client.calls import Site
 from semel.client.flows import Flow
 from semel.client.group_calls import Place
 from semel.client.positions import KnownPositions
-from semel.client.txn_values import Moves, PinnedStep, ordinal_of
+from semel.client.txn_values import Moves, PinnedStep
 from semel.client.values import Message
 
 T = TypeVar("T")
@@ -47,13 +47,8 @@ class Group:
         committed, by this client neither. Or only if it is where the caller believes: (from, to),
         (from, to, incarnation) or (from, to, incarnation, version).
         """
-        flow = group_calls.set_positions(self._site, self.name, moves)
-        found = self._run(flow, timeout)
-        offsets = {path: found.offsets[path] for path in moves}
-        for path, offset in offsets.items():
-            version = found.versions.get(path)
-            self._positions.note_moved((self.name, path), ordinal_of(offset), version)
-        return offsets
+        flow = group_calls.set_known(self._site, self.name, moves, self._positions)
+        return self._run(flow, timeout)
 
     def pin(self, step: PinnedStep, *, timeout: float | None = None) -> PinnedStep:
         """Pin the next step; the first one of its number wins, and is what is returned."""

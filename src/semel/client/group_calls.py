@@ -144,6 +144,17 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
     raise error
 
 
+def set_known(
+    site: Site, group: str, moves: Moves, positions: KnownPositions
+) -> Flow[dict[str, str]]:
+    """Move a group, and note for its client where it is then; that is returned, by stream."""
+    found = yield from set_positions(site, group, moves)
+    offsets = {path: found.offsets[path] for path in moves}
+    for path, offset in offsets.items():
+        positions.note_moved((group, path), ordinal_of(offset), found.versions.get(path))
+    return offsets
+
+
 def _in_doubt(group: str) -> Indeterminate:
     error = Indeterminate(f"{group} may have been set, and was moved by somebody else after that")
     error.advice = "look where the group is, and set it again if that is not right"

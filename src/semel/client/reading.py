@@ -186,7 +186,7 @@ class Reader:
 # ---- pages ---------------------------------------------------------------------------------------
 
 
-def page_of(answer: Answer, start: str, source: "Source | None" = None) -> Page:
+def page_of(answer: Answer, start: str, source: Source | None = None) -> Page:
     """Read what an answer to a read from `start` brought."""
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
@@ -211,7 +211,7 @@ def page_of(answer: Answer, start: str, source: "Source | None" = None) -> Page:
     )
 
 
-def _from_frames(body: bytes, source: "Source | None") -> tuple[list[Message], int]:
+def _from_frames(body: bytes, source: Source | None) -> tuple[list[Message], int]:
     try:
         frames = decode_frames(body)
     except BadFormat as error:
@@ -242,7 +242,7 @@ def plain_messages(
     media_type: str,
     start: str | None,
     next_offset: str,
-    source: "Source | None" = None,
+    source: Source | None = None,
 ) -> list[Message]:
     """Read a body in the stream's own media type: only its two ends have an offset."""
     if not body:

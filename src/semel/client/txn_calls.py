@@ -219,13 +219,14 @@ class TransactionCalls:
         except errors.Refused:
             self.state = self.state if self.is_decided else before
             raise
-        return self.committed(decoded(asked.answer, CommitResult))
+        self.result = decoded(asked.answer, CommitResult)
+        self.committed()
+        return self.result
 
-    def committed(self, result: CommitResult) -> CommitResult:
+    def committed(self) -> None:
         """Take note that it is committed, by whatever call."""
-        self.state, self.result = COMMITTED, result
+        self.state = COMMITTED
         self._moving.done()
-        return result
 
     def abort(self) -> Flow[None]:
         """Drop all of it; again if it is dropped already."""
@@ -233,12 +234,6 @@ class TransactionCalls:
             return
         yield from self._call("abort", {})
         self.aborted()
-
-    def listed(self) -> None:
-        """Take note that a one-shot commit has committed it."""
-        self.state = COMMITTED
-        self._moving.done()
-        self.forget()
 
     def aborted(self) -> None:
         """Take note that it is aborted, by whatever call."""
@@ -276,7 +271,7 @@ class TransactionCalls:
                 raise _fenced(error) from None
             raise
         except errors.TransactionCommitted:
-            self._ended(COMMITTED)
+            self.committed()
             raise
         except errors.InvalidTransactionState as error:
             self._ended(error.state)
@@ -289,8 +284,7 @@ class TransactionCalls:
     def _ended(self, state: str | None) -> None:
         """Take note of what another call tells of its end, if it tells that."""
         if state == COMMITTED:
-            self.state = COMMITTED
-            self._moving.done()
+            self.committed()
         elif state == ABORTED:
             self.aborted()
 
@@ -343,13 +337,21 @@ def decide(
         error.advice = "it is decided once: ask again, or client.transaction_status(token)"
         raise
     result = decoded(asked.answer, CommitResult)
-    if own is not None and action == "commit":
-        own.committed(result)
-    elif own is not None:
-        own.aborted()
     if own is not None:
+        if action == "commit":
+            own.result = result
+            own.committed()
+        else:
+            own.aborted()
         own.forget()
     return result
+
+
+def note_listed(undecided: Undecided, tokens: Iterable[str]) -> None:
+    """Take note that a one-shot commit has committed transactions, where they are this client's."""
+    for own in [undecided[token] for token in tokens if token in undecided]:
+        own.committed()
+        own.forget()
 
 
 def action_target(site: Site, transaction_id: str, action: str) -> str:

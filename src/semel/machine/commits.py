@@ -12,12 +12,13 @@ from semel.machine.positions import refuse_commit_moves, refuse_guards
 from semel.machine.results import unpack_result
 from semel.machine.rows import RegistryRow
 from semel.machine.sinks import judge_sink, superseded
-from semel.machine.state import OwnerKey, State, Stream, Txn
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn_begin import refuse_producer, refuse_registry_room
 from semel.machine.txn_decide import aborted_before, chunks_of, incomplete, refuse_closed
 from semel.machine.txn_events import CommitMark, Decided, SinkMark
 from semel.machine.txn_find import find, over, refuse_owner
 from semel.machine.txn_result import result_of_commit
+from semel.machine.txn_rows import OwnerKey
 from semel.model.media import same_media_type
 from semel.model.outcomes import (
     BatchTooLarge,

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from semel.machine.events import Section
 from semel.machine.positions import stored_position
-from semel.machine.state import OwnerKey, State, add_position
+from semel.machine.state import State, add_position
 from semel.machine.txn_events import PositionsMoved, SinkForgotten, SinkRebound, SnapshotPinned
-from semel.machine.txn_rows import PositionRow, SinkRow
+from semel.machine.txn_rows import OwnerKey, PositionRow, SinkRow
 
 Sections = tuple[Section, ...]
 

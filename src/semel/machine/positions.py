@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from semel.machine.named import find_named
-from semel.machine.state import OwnerKey, State, Stream, Txn, owner_key
-from semel.machine.txn_rows import NamedPosition, PositionRow
+from semel.machine.state import State, Stream, Txn, owner_key
+from semel.machine.txn_rows import NamedPosition, OwnerKey, PositionRow
 from semel.model.limits import GROUPS_PER_STREAM_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
 from semel.model.transactions import Position

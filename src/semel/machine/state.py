@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.machine.txn_rows import (
-    Mover,
     NamedPosition,
     News,
+    OwnerKey,
     PartsRow,
     PositionRow,
     SinkRow,
@@ -21,9 +21,6 @@ from semel.model import limits as default
 from semel.model.transactions import INLINE, Owner, ProducerOwner
 
 EVERYTHING: Final = 1 << 63
-
-# A producer (True) whatever its epoch, or a sink's app whatever its task.
-OwnerKey = Mover
 
 
 class MachineLimits(Struct, frozen=True):

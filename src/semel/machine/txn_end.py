@@ -11,7 +11,6 @@ from semel.machine.parts import extents_of, parts_of
 from semel.machine.results import pack_result, push_result
 from semel.machine.rows import RegistryRow, TailRow
 from semel.machine.state import (
-    OwnerKey,
     State,
     Stream,
     Txn,
@@ -22,7 +21,7 @@ from semel.machine.state import (
 )
 from semel.machine.txn_events import CommitMark, Decided, Ended, SinkMark
 from semel.machine.txn_result import result_of, result_of_commit
-from semel.machine.txn_rows import AbortedRow, OutcomeRow, PlacedRow, SinkRow, VersionRow
+from semel.machine.txn_rows import AbortedRow, OutcomeRow, OwnerKey, PlacedRow, SinkRow, VersionRow
 from semel.model.errors import InvariantBroken, invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
 from semel.model.remembered import ABORTED, COMMITTED, Remembered, Result

@@ -6,8 +6,8 @@ from semel.machine.rows import Row
 from semel.model.remembered import Remembered
 from semel.model.transactions import Owner, SnapshotRange
 
-# Who moved a position: a producer (True) whatever its epoch, or a sink's app.
-Mover = tuple[bool, str]
+# A producer (True) whatever its epoch, or a sink's app (False) whatever its task.
+OwnerKey = tuple[bool, str]
 
 
 class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
@@ -73,7 +73,7 @@ class PositionRow(Row, frozen=True, gc=False, array_like=True):
     offset: int
     time_ms: int
     version: int = 0
-    mover: Mover | None = None
+    mover: OwnerKey | None = None
 
 
 class SnapshotRow(Row, frozen=True, gc=False, array_like=True):

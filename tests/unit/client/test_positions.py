@@ -12,7 +12,7 @@ from semel.client.commit_calls import KnownStreams, Mark, Parts, commit_known
 from semel.client.flows import Lost, Pause
 from semel.client.group_calls import GroupReader, GroupReading, Place, stable_positions
 from semel.client.positions import KnownPosition, KnownPositions, Moving, Reading, moves_of
-from semel.client.txn_calls import TransactionCalls, decide
+from semel.client.txn_calls import TransactionCalls, decide, note_listed
 from semel.client.values import Message, ReadOffset, Registration, encode_json
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
@@ -292,7 +292,7 @@ def test_a_one_shot_commit_moves_what_its_staged_transactions_name() -> None:
     undecided: dict[str, TransactionCalls] = {}
     txn = opened(positions, undecided)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
-    txn.listed()
+    note_listed(undecided, [txn.token, "of another client:1"])
     assert (known.offset, known.version) == (5, 8)
     assert (txn.state, undecided) == ("committed", {})
 
