@@ -7,11 +7,13 @@ and the client only when it is first named.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from semel.version import __version__
+
 if TYPE_CHECKING:
     from semel.client import errors
     from semel.client.async_client import AsyncClient
     from semel.client.client import Client
-    from semel.client.local_server import local
+    from semel.client.local import local
     from semel.client.values import Message
     from semel.model.errors import SemelError
 
@@ -25,14 +27,13 @@ __all__ = [
     "local",
 ]
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "AsyncClient": "semel.client.async_client",
     "Client": "semel.client.client",
     "Message": "semel.client.values",
     "SemelError": "semel.model.errors",
-    "local": "semel.client.local_server",
+    "local": "semel.client.local",
 }
 
 

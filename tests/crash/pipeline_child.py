@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from semel.pipeline import Delivery, Graph, Runner
-from semel.pipeline.local_engine import LocalEngine
+from semel.pipeline.local.engine import LocalEngine
 
 BAD_EVERY: Final = 17
 

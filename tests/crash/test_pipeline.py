@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from semel import local
-from semel.client.local_server import LocalServer
-from semel.pipeline.step import BEGUN, BOUNDARIES
+from semel.client.local import LocalServer
+from semel.pipeline.local.step import BEGUN, BOUNDARIES
 from tests.crash.pipeline_child import is_bad
 from tests.crash.process import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 
 from semel.journal.frame import seed_of
 from semel.journal.scan import Tear, frames_of
-from semel.machine.txn_events import Decided
+from semel.machine.events import Decided
 from tests.crash.directory import IDENTITY, contents, flip, segments
 from tests.crash.txn_lives import (
     LOST,

@@ -14,8 +14,8 @@ import pytest
 
 from semel import Client, local
 from semel.client.errors import ClientError
-from semel.client.local_server import LocalServer
-from semel.client.operator_calls import end_transaction, list_transactions
+from semel.client.local import LocalServer
+from semel.client.server_calls import end_transaction, list_transactions
 from semel.model.offsets import parse_offset
 from semel.testing import InProcessServer
 from tests.crash.workers import (

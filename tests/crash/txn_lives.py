@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.wire.bodies import decode_frames
-from semel.wire.media import FRAMES
+from semel.wire.headers import FRAMES
 from tests.spec.process import PATIENCE_SECONDS, SEMEL, Answer, Server, Stream
 from tests.spec.txn_calls import COMMITTED, Txn, call, committed
 

@@ -23,10 +23,10 @@ import pytest
 from msgspec.structs import asdict
 
 from semel.broker import broker
-from semel.cli import exits
+from semel.cli import exit_codes
 from semel.journal import checkpoint, frame
 from semel.journal.frame import KINDS, SegmentStarted
-from semel.machine import rows, txn_events, txn_rows
+from semel.machine import events, rows
 from semel.machine.events import Mark, Section, StreamAppended, StreamCreated
 from semel.machine.rows import StreamRow
 from semel.model import errors, limits, outcomes, remembered
@@ -388,7 +388,7 @@ def test_every_error_is_listed_with_its_code_and_exit_code() -> None:
     assert {name: listed.get(name) for name in found} == found
 
 
-def exit_codes(text: str) -> set[int]:
+def exit_codes_in(text: str) -> set[int]:
     _, _, section = text.partition("## Exit codes")
     section = section.partition("\n## ")[0]
     return {int(row[0]) for row in table_rows(section) if row[0].isdigit()}
@@ -399,8 +399,8 @@ def test_the_exit_codes_are_those_of_the_source(page: Path) -> None:
     kinds: list[type[errors.EngineError]] = [errors.EngineError]
     kinds.extend(errors.EngineError.__subclasses__())
     engine = {kind.exit_code for kind in kinds}
-    commands_ = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
-    assert exit_codes(page.read_text(encoding="utf-8")) == {0, 130} | engine | commands_
+    commands_ = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    assert exit_codes_in(page.read_text(encoding="utf-8")) == {0, 130} | engine | commands_
 
 
 UNITS = {
@@ -482,8 +482,8 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
         if len(row) == 2 and code_of(row[1]).startswith("[")
     }
     kinds: list[type] = [*rows.Row.__subclasses__(), Mark, checkpoint.Position]
-    kinds += [txn_events.Ended, txn_events.CommitMark, txn_events.SinkMark, SnapshotRange]
-    kinds += [remembered.Remembered, remembered.Result, txn_rows.NamedPosition]
+    kinds += [events.Ended, events.CommitMark, events.SinkMark, SnapshotRange]
+    kinds += [remembered.Remembered, remembered.Result, rows.NamedPosition]
     kinds += [remembered.StreamResult, remembered.PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real
@@ -632,7 +632,7 @@ def test_limits_are_read_with_their_units() -> None:
 
 def test_kinds_and_exit_codes_are_read_from_tables() -> None:
     assert printed_kinds("| 7 | `New` | `[a, b]` |\n") == {"New": (7, ["a", "b"])}
-    assert exit_codes("| 1 | a |\n## Exit codes\n| 2 | b |\n## Next\n| 3 | c |\n") == {2}
+    assert exit_codes_in("| 1 | a |\n## Exit codes\n| 2 | b |\n## Next\n| 3 | c |\n") == {2}
 
 
 def test_every_code_the_server_makes_itself_is_listed() -> None:

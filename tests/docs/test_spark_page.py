@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from semel.model import limits
-from semel.spark import columns, options
+from semel.spark import options
+from semel.spark.source import columns
 from tests.docs.test_docs import code_of, table_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Iterator
 from random import Random
 from typing import Any, Final
 
-from semel.client.async_producer import AsyncProducer
 from semel.client.errors import NO, ClientError, Indeterminate, ProducerFenced, Unavailable
-from semel.client.producer import Producer
-from semel.client.producer_batches import BatchAck, FailedBatch
+from semel.client.producer.aio import AsyncProducer
+from semel.client.producer.batches import BatchAck, FailedBatch
+from semel.client.producer.threads import Producer
 from semel.testing import Operation
 from tests.faults.notes import Notes, last_offset
 

@@ -10,10 +10,9 @@ import pytest
 from semel.client import calls
 from semel.client.errors import ClientError
 from semel.client.flows import Kind, ask
-from semel.client.producer_batches import Batch
-from semel.client.producer_core import ProducerCore
-from semel.client.producer_identity import Identity
-from semel.client.producer_ledger import Ledger
+from semel.client.producer.batches import Batch, Ledger
+from semel.client.producer.core import ProducerCore
+from semel.client.producer.opening import Identity
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -16,10 +16,10 @@ import pytest
 import uvloop
 
 from semel.broker.clock import Clock
+from semel.server.admission import Unread
 from semel.server.http import Handler, Request, Responder, Response, Stream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.server.unread import Unread
 from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
 
 ANSWER_SECONDS: Final = 20.0

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.chunked import ChunkedBody
-from semel.server.heads import Heads
 from semel.server.http import Refused, Request
 from semel.server.limits_http import HttpLimits
+from semel.server.request_body import ChunkedBody
+from semel.server.request_head import Heads
 from tests.http.harness import Server, get, post, serving
 from tests.http.test_smuggling import BAD, CHUNKED, GOOD
 

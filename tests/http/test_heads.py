@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.heads import Heads
 from semel.server.http import Refused
 from semel.server.limits_http import HttpLimits
+from semel.server.request_head import Heads
 
 LIMITS = HttpLimits()
 HEAD = b"POST /v1/stream/a HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain"

@@ -11,10 +11,10 @@ import pytest
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.limits import KIB, MIB
+from semel.server.admission import Unread
 from semel.server.app import App
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
-from semel.server.unread import Unread
 from tests.http.harness import Client, Server, eventually, get, post, serving
 
 APPEND_BYTES: Final = 64 * KIB

@@ -464,7 +464,7 @@ def test_ls_goes_through_all_pages(tmp_path: Path) -> None:
         for name in names:
             assert served.semel("create", name).exit_code == 0
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("semel.client.site_calls._LISTING_COUNT", 7)
+            patched.setattr("semel.client.server_calls._LISTING_COUNT", 7)
             assert served.semel("ls").stdout.splitlines() == names
             assert [line["path"] for line in served.json("ls", "--limit", "15")] == names[:15]
         found = served.semel("ls", "--prefix", "many/000").stdout.splitlines()

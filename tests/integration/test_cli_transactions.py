@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.cli import sinks, txn
+from semel.cli import transactions
 from semel.model.offsets import print_offset
 from tests.integration.test_cli_streams import Served, serving
 
@@ -152,7 +152,7 @@ def test_a_terminal_gets_tables() -> None:
         "streams": {"s": {"first_offset": "5"}, "r": {"first_offset": None}},
     }
     sunk = {**open_one, "sink": {"app": "A", "version": 1, "partition": 0}, "stuck": False}
-    table = txn._table([open_one, sunk])
+    table = transactions._table([open_one, sunk])
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     assert cells[0] == ["t\\x1b[2J"] * 2, "nothing that could harm a terminal"
     assert cells[3] == ["prepared, stuck", "prepared"]
@@ -162,4 +162,4 @@ def test_a_terminal_gets_tables() -> None:
         ["s from 5"] * 2,
     ]
     sink = {"app": "A", "query_id": "Q", "last_version": 1, "open_transactions": 0}
-    assert sinks._table([sink]).row_count == 1
+    assert transactions._sink_table([sink]).row_count == 1

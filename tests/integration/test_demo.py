@@ -11,8 +11,8 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.cli import demo_run
-from semel.cli.demo_directory import DATA
+from semel.cli.demo import run
+from semel.cli.demo.plan import DATA
 from semel.cli.main import cli
 
 PATIENCE_SECONDS = 60
@@ -58,8 +58,8 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
 
 @pytest.mark.crash
 def test_a_loss_ends_with_exit_code_70(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = demo_run.DemoRun._stored
-    monkeypatch.setattr(demo_run.DemoRun, "_stored", lambda self, path: whole(self, path)[1:])
+    whole = run.DemoRun._stored
+    monkeypatch.setattr(run.DemoRun, "_stored", lambda self, path: whole(self, path)[1:])
     result = demo("--data", tmp_path / "demo", "--orders", "40")
     assert result.exit_code == 70
     assert "NOT exactly once: orders: 1 lost" in result.stdout

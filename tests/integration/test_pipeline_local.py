@@ -15,20 +15,20 @@ import pytest
 
 import semel
 from semel.client.client import Client
-from semel.client.local_server import LocalServer
+from semel.client.local import LocalServer
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import STAGED, PinnedRange, PinnedStep
 from semel.model.offsets import print_offset
-from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run, sources
+from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run
 from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
-from semel.pipeline.committing import Commits, Committer
 from semel.pipeline.evaluate import evaluate
-from semel.pipeline.executor import Loop, Made, Running, Work
-from semel.pipeline.gauges import State
-from semel.pipeline.local_engine import LocalEngine, calls_of
-from semel.pipeline.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
-from semel.pipeline.tracing import trace_of
+from semel.pipeline.executor import Loop, Made, Running, State, Work
+from semel.pipeline.local import sources
+from semel.pipeline.local.committing import Commits, Committer
+from semel.pipeline.local.engine import LocalEngine, calls_of
+from semel.pipeline.local.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
+from semel.pipeline.trace import trace_of
 from tests.spec.process import PATIENCE_SECONDS
 
 SEED = 5

@@ -9,14 +9,14 @@ import pytest
 import semel
 from semel.client.client import Client
 from semel.client.errors import AppBound, PositionConflict
-from semel.client.local_server import LocalServer
+from semel.client.local import LocalServer
 from semel.client.sync_driver import Stop
 from semel.pipeline import Graph, Runner
 from semel.pipeline.delivery import step_of
 from semel.pipeline.executor import Made, Work
-from semel.pipeline.local_engine import LocalEngine
-from semel.pipeline.sink_committing import SinkCommitter
-from semel.pipeline.step import BOUNDARIES, COMMITTED, RAN
+from semel.pipeline.local.engine import LocalEngine
+from semel.pipeline.local.step import BOUNDARIES, COMMITTED, RAN
+from semel.pipeline.spark.query import SinkCommitter
 from tests.spec.process import PATIENCE_SECONDS
 
 STEP = step_of("g", "p", 1, [])

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker import reader
 from semel.broker.broker import Broker
-from semel.broker.expiry import Expiry
+from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, Part
 from semel.journal.index import Index
 from semel.journal.writer import Writer
-from semel.machine import keys, receipts
+from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.rows import ProducerRow
 from semel.machine.state import EVERYTHING, State, Stream
-from semel.model import extras
+from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS
 
@@ -185,7 +185,7 @@ def forget_the_pruned_floor() -> Any:
 
 def keys_never_age() -> Any:
     """An idempotency key is remembered for ever."""
-    return patch.object(keys, "is_over", lambda state, row, time_ms: False)
+    return patch.object(checks, "is_over", lambda state, row, time_ms: False)
 
 
 def index_forgets_a_cut() -> Any:
@@ -211,7 +211,7 @@ def promise_one_spare_twice() -> Any:
 
 def mix_up_extras() -> Any:
     """A read that begins inside an append gets the keys and headers of its first messages."""
-    real = extras.cut_extras
+    real = messages.cut_extras
 
     def cut(block: bytes, count: int, start: int, end: int) -> bytes:
         return real(block, count, 0, end - start)

@@ -8,10 +8,11 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.journal import checkpoint
-from semel.machine import commits, group_apply, positions, txn_decide, txn_find
+from semel.machine import commits, positions
 from semel.machine.positions import print_mover, stored_position
+from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn_rows import NamedPosition, OwnerKey, PositionRow
+from semel.machine.txn import decide_end, lookup
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import COMMITTED, Remembered
 from semel.model.transactions import CommitTxn, Position
@@ -46,7 +47,7 @@ def compare_only_when_naming() -> Any:
 
 def compare_a_repeated_commit() -> Any:
     """A commit that was answered before is refused if its positions have been moved on since."""
-    real = txn_find.find_called
+    real = lookup.find_called
 
     def find(state: State, call: Any) -> Any:
         found = real(state, call)
@@ -54,7 +55,7 @@ def compare_a_repeated_commit() -> Any:
             return _moved_on(state, found) or found
         return found
 
-    return patch.object(txn_decide, "find_called", find)
+    return patch.object(decide_end, "find_called", find)
 
 
 def _moved_on(state: State, found: Remembered) -> Outcome | None:
@@ -84,7 +85,7 @@ def drop_a_position_with_its_stream() -> Any:
 
 def leave_guards_alone_in_a_rewind() -> Any:
     """A plain set is no move: the version stays."""
-    real = group_apply.move_positions
+    real = positions.move_positions
 
     def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
         moves = list(moves)
@@ -96,7 +97,7 @@ def leave_guards_alone_in_a_rewind() -> Any:
             row = replace(stream.positions[group], version=version)
             stream.positions[group] = state.dirty.positions[number, group] = row
 
-    return patch.object(group_apply, "move_positions", move)
+    return patch.object(positions, "move_positions", move)
 
 
 def forget_the_mover() -> Any:
@@ -106,7 +107,7 @@ def forget_the_mover() -> Any:
 
 def clear_the_mover_by_a_plain_set() -> Any:
     """After a plain set anybody may go on without saying where it has read from."""
-    real = group_apply.move_positions
+    real = positions.move_positions
 
     def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
         moves = list(moves)
@@ -117,7 +118,7 @@ def clear_the_mover_by_a_plain_set() -> Any:
             row = replace(stream.positions[group], mover=mover)
             stream.positions[group] = state.dirty.positions[number, group] = row
 
-    return patch.object(group_apply, "move_positions", move)
+    return patch.object(positions, "move_positions", move)
 
 
 def take_a_sink_for_a_producer() -> Any:
@@ -184,7 +185,7 @@ def lose_versions_at_a_checkpoint() -> Any:
 def _patched_guards(refuse: Refuse) -> Any:
     return _all(
         patch.object(commits, "refuse_guards", refuse),
-        patch.object(txn_decide, "refuse_guards", refuse),
+        patch.object(decide_end, "refuse_guards", refuse),
     )
 
 

@@ -7,16 +7,16 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.broker import facts, reader
+from semel.broker import lookups, reader
 from semel.journal import checkpoint, frame
-from semel.journal.memory import MemoryCut
-from semel.journal.memory_rows import put_memory
-from semel.machine import commits, positions, txn_apply, txn_end, txn_find, txn_publish
-from semel.machine.draft import Draft
-from semel.machine.group_apply import move_positions
-from semel.machine.parts import EXTENT_BYTES
+from semel.journal.txn_history import MemoryCut, put_memory
+from semel.machine import commits, positions
+from semel.machine.events import Decided, Ended
+from semel.machine.positions import move_positions
 from semel.machine.state import State, Stream, Txn, open_in
-from semel.machine.txn_events import Decided, Ended
+from semel.machine.txn import apply_end, apply_open, lookup, publish
+from semel.machine.txn.chunk_list import EXTENT_BYTES
+from semel.machine.txn.draft import Draft
 from semel.model.commands import Append
 from tests.sim.mutants_positions import POSITION_MUTANTS
 
@@ -53,7 +53,7 @@ def write_half_a_decision() -> Any:
 
 def decide_one_stream_at_a_time() -> Any:
     """Readers see a decision stream by stream."""
-    real = txn_end.set_tail
+    real = apply_end.set_tail
 
     def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         held = stream.tail.stable
@@ -61,12 +61,12 @@ def decide_one_stream_at_a_time() -> Any:
         if stream.row.number % 2 and stream.open is not None and held < stream.tail.stable:
             stream.tail = replace(stream.tail, stable=held)
 
-    return patch.object(txn_end, "set_tail", set_tail)
+    return patch.object(apply_end, "set_tail", set_tail)
 
 
 def overlook_an_open_transaction() -> Any:
     """What is stable does not care for what is open."""
-    return patch.object(txn_end, "stable_of", lambda stream, tail: tail)
+    return patch.object(apply_end, "stable_of", lambda stream, tail: tail)
 
 
 def let_the_second_hold_nothing_up() -> Any:
@@ -76,7 +76,7 @@ def let_the_second_hold_nothing_up() -> Any:
         if not stream.open:
             open_in(stream, txn_number, first)
 
-    return patch.object(txn_apply, "open_in", open_first)
+    return patch.object(apply_open, "open_in", open_first)
 
 
 def lose_aborted_offsets_at_a_checkpoint() -> Any:
@@ -91,18 +91,18 @@ def lose_outcomes_at_a_checkpoint() -> Any:
 
 def let_a_late_call_end_the_next_transaction() -> Any:
     """The epoch of a transaction is not looked at."""
-    real = txn_find.find
+    real = lookup.find
 
     def find(state: State, txn_id: str, epoch: int, **known: Any) -> Any:
         txn = state.transactions.get(txn_id)
         return real(state, txn_id, epoch, **known) if txn is None else txn
 
-    return patch.object(txn_find, "find", find)
+    return patch.object(lookup, "find", find)
 
 
 def take_the_receipts_of_another_transaction() -> Any:
     """A sequence of the transaction before is confirmed in the next one."""
-    real = txn_publish._decide_inline
+    real = publish._decide_inline
 
     def decide(state: State, txn: Txn, stream: Stream, command: Append) -> Any:
         tag = command.producer
@@ -112,7 +112,7 @@ def take_the_receipts_of_another_transaction() -> Any:
         with patch.dict(stream.producers, {tag.id: replace(row, txn=txn.row.number)}):
             return real(state, txn, stream, command)
 
-    return patch.object(txn_publish, "_decide_inline", decide)
+    return patch.object(publish, "_decide_inline", decide)
 
 
 def unlink_the_segment_of_a_chunk() -> Any:
@@ -122,7 +122,7 @@ def unlink_the_segment_of_a_chunk() -> Any:
 
 def move_positions_without_the_commit() -> Any:
     """An abort moves the positions too."""
-    real = txn_end._end
+    real = apply_end._end
 
     def end(state: State, ended: Ended, extents: Any, time_ms: int) -> None:
         txn = state.by_txn[ended.txn]
@@ -131,7 +131,7 @@ def move_positions_without_the_commit() -> Any:
             moves = [(named.group, named.stream, named.to) for named in txn.row.positions]
             move_positions(state, moves, time_ms)
 
-    return patch.object(txn_end, "_end", end)
+    return patch.object(apply_end, "_end", end)
 
 
 def move_in_a_stream_made_anew() -> Any:
@@ -166,7 +166,7 @@ def let_zombies_live() -> Any:
 
 def forget_how_it_ended() -> Any:
     """Outcomes are not looked up."""
-    return patch.object(facts.Facts, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
+    return patch.object(lookups.Facts, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
 
 
 def place_a_chunk_twice() -> Any:

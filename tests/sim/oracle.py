@@ -6,7 +6,7 @@ from semel.machine import State, receipts
 from semel.machine.rows import ForkRow, ProducerRow
 from semel.machine.state import Stream
 from semel.model.commands import DENSE
-from semel.model.extras import headers_of, keys_of, timestamps_of
+from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
 from semel.model.transactions import READ_COMMITTED
 from tests.sim.demands import demand, demand_equal

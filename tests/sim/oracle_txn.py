@@ -2,9 +2,9 @@
 
 from semel.broker.broker import Broker
 from semel.machine import State
-from semel.machine.parts import chunk_at, parts_of
-from semel.machine.results import unpack_result
 from semel.machine.state import Txn
+from semel.machine.txn.chunk_list import chunk_at, parts_of
+from semel.machine.txn.result import unpack_result
 from semel.model.outcomes import Outcome
 from semel.model.remembered import COMMITTED, Remembered
 from tests.sim.demands import demand, demand_equal

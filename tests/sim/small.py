@@ -30,13 +30,13 @@ _NAMES = {
 }
 
 _USERS = (
-    "semel.journal.memory_rows",
-    "semel.machine.outcomes_kept",
+    "semel.journal.txn_history",
+    "semel.machine.txn.lookup",
     "semel.machine.positions",
-    "semel.machine.results",
-    "semel.machine.txn_begin",
-    "semel.machine.txn_end",
-    "semel.machine.txn_publish",
+    "semel.machine.txn.result",
+    "semel.machine.txn.begin",
+    "semel.machine.txn.apply_end",
+    "semel.machine.txn.publish",
 )
 
 

@@ -13,7 +13,7 @@ from random import Random
 from msgspec.structs import replace
 
 from semel.broker.broker import ReadDone
-from semel.broker.expiry import is_mortal
+from semel.broker.timers import is_mortal
 from semel.journal.appender import Group, chunks_max, streams_max
 from semel.journal.checkpoint import Cut, commit_cut
 from semel.journal.recovery import Recovered, recover

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semel import Client
-from semel.spark.java import JavaMissing, ensure_java
-from semel.spark.sessions import session
+from semel.spark.runtime.environment import JavaMissing, ensure_java
+from semel.spark.runtime.session import session
 from tests.spark.postgres import binaries, postgres
 from tests.spec.process import Server, Stream, sound_server
 

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from semel.pipeline import Delivery, Graph, Runner, delta, postgres
-from semel.pipeline.spark_engine import SparkEngine
-from semel.spark.sessions import session
+from semel.pipeline.spark.engine import SparkEngine
+from semel.spark.runtime.session import session
 from tests.spark.programs import QUICK
 
 BAD_EVERY: Final = 17

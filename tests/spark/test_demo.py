@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli.demo_directory import DATA
+from semel.cli.demo.plan import DATA
 
 
 def rows(output: str, name: str) -> list[list[int]]:

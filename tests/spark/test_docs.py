@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.client.local_server import LocalServer
+from semel.client.local import LocalServer
 from tests.docs.test_docs import ALL, Example, name_of, uses_spark
 
 EXAMPLES: Final = [one for one in ALL if uses_spark(one)]

@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from semel import Client
-from semel.cli.run import command as run_command
+from semel.cli.run import run_command
 from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres
 from semel.pipeline.executor import Executor
-from semel.pipeline.local_engine import LocalEngine
-from semel.pipeline.spark_engine import SparkEngine
-from semel.pipeline.step import RAN
+from semel.pipeline.local.engine import LocalEngine
+from semel.pipeline.local.step import RAN
+from semel.pipeline.spark.engine import SparkEngine
 from tests.spark.queries import values
 from tests.spec.process import PATIENCE_SECONDS, Server
 

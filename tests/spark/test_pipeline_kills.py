@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from semel import local
-from semel.client.local_server import LocalServer
-from semel.pipeline.step import COMMITTED, PINNED, RAN
+from semel.client.local import LocalServer
+from semel.pipeline.local.step import COMMITTED, PINNED, RAN
 from tests.spark.pipeline_child import is_bad
 
 MESSAGES_PER_LIFE: Final = 30

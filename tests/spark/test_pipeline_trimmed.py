@@ -5,9 +5,8 @@ import pytest
 import semel
 from semel.model.offsets import print_offset
 from semel.pipeline.delivery import Range
-from semel.pipeline.spark_parts import cut
-from semel.pipeline.spark_reading import pages
-from semel.spark.troubles import DataLossError
+from semel.pipeline.spark.reading import cut, pages
+from semel.spark.errors import DataLossError
 
 
 def test_every_task_of_a_step_from_the_beginning_takes_what_is_left() -> None:

@@ -24,11 +24,12 @@ from pyspark.sql.types import StructType
 
 from semel import Client
 from semel.client.txn_values import CommitResult
-from semel.spark import session, staging, stream_writer
-from semel.spark.chunks import Chunker
+from semel.spark import session
 from semel.spark.data_source import SemelDataSource
-from semel.spark.decisions import commit
 from semel.spark.options import parse_sink
+from semel.spark.sink import staging, writers
+from semel.spark.sink.commit import commit
+from semel.spark.sink.staging import Chunker
 
 TARGETS: Final = 3
 CHUNK_BYTES: Final = 2_048  # so that a task has several
@@ -67,10 +68,10 @@ class TorturedSource(SemelDataSource):
         return TorturedWriter(parse_sink(self.options), schema, overwrite)
 
 
-class TorturedWriter(stream_writer.StreamWriter):
+class TorturedWriter(writers.StreamWriter):
     """The sink as it is, but for small chunks, and its replays counted."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> stream_writer.Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writers.Staged:
         """Stage in many chunks."""
         vars(staging)["Chunker"] = partial(Chunker, CHUNK_BYTES)
         return super().write(iterator)
@@ -78,7 +79,7 @@ class TorturedWriter(stream_writer.StreamWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Count the answers that say it was done before."""
         home = str(Path(str(self.options.checkpoint).removeprefix("file:")).parent)
-        vars(stream_writer)["commit"] = partial(_commit, home)
+        vars(writers)["commit"] = partial(_commit, home)
         super().commit(messages, batchId)
 
 

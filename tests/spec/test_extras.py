@@ -8,7 +8,7 @@ import pytest
 
 from semel.model.limits import HEADER_VALUE_BYTES_MAX, MESSAGE_KEY_BYTES_MAX
 from semel.wire.bodies import Piece, Producer, decode_frames, encode_batch
-from semel.wire.media import BATCH, FRAMES
+from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Answer, Server, Stream, offset_of
 
 JSON: Final = "application/json"

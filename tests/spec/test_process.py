@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from semel.wire.bodies import Producer, decode_frames, encode_batch
-from semel.wire.media import BATCH, FRAMES
+from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Later, Server, Stream, offset_of
 
 PRODUCER: Final[dict[str, Any]] = {"producer_id": "p", "producer_epoch": 0}

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from semel.wire.bodies import decode_frames, encode_batch, messages_of
-from semel.wire.media import BATCH, FRAMES
+from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Event, Later, Server, Stream, offset_of
 
 JSON: Final = "application/json"

@@ -8,15 +8,15 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from semel.broker import broker, seen
+from semel.broker import broker, durable_view
 from semel.broker.reader import Reader
-from semel.machine import commits, positions, txn_decide, txn_end
-from semel.machine.draft import Draft
-from semel.machine.group_apply import move_positions
-from semel.machine.rows import TailRow
+from semel.machine import commits, positions
+from semel.machine.positions import move_positions
+from semel.machine.rows import OwnerKey, TailRow
 from semel.machine.state import State, Stream, Txn, stable_of
-from semel.machine.txn_decide import decide_abort_txn
-from semel.machine.txn_rows import OwnerKey
+from semel.machine.txn import apply_end, decide_end
+from semel.machine.txn.decide_end import decide_abort_txn
+from semel.machine.txn.draft import Draft
 from semel.model.commands import Batch
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import COMMITTED, Remembered
@@ -33,7 +33,7 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
     def end_of(tail: TailRow, is_committed: bool) -> int:
         return tail.tail
 
-    for module in (broker, seen, event_stream):
+    for module in (broker, durable_view, event_stream):
         patch.setattr(module, "end_of", end_of)
 
 
@@ -112,7 +112,7 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
         if next(number) % _SELDOM == 0:
             move_positions(state, moves, time_ms, mover)
 
-    patch.setattr(txn_end, "move_positions", forgetting)
+    patch.setattr(apply_end, "move_positions", forgetting)
 
 
 def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
@@ -123,12 +123,12 @@ def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
             return min(stable_of(stream, tail), max(stream.tail.stable, stream.tail.tail))
         return stable_of(stream, tail)
 
-    patch.setattr(txn_end, "stable_of", late)
+    patch.setattr(apply_end, "stable_of", late)
 
 
 def commits_compare_no_guards(patch: pytest.MonkeyPatch) -> None:
     """Commit whatever has become of the positions since the transaction named them."""
-    for module in (txn_decide, commits):
+    for module in (decide_end, commits):
         patch.setattr(module, "refuse_guards", lambda *_: None)
 
 
@@ -139,14 +139,14 @@ def what_is_prepared_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_prepared_is_compared_again(patch: pytest.MonkeyPatch) -> None:
     """Hold nothing, and refuse the commit of a prepared transaction whose positions were moved."""
-    refuse_closed, refuse_guards = txn_decide.refuse_closed, positions.refuse_guards
+    refuse_closed, refuse_guards = decide_end.refuse_closed, positions.refuse_guards
 
     def refuse(state: State, txn: Txn) -> Outcome | None:
         refusal = refuse_closed(state, txn)
         return refuse_guards(state, txn) if refusal is None else refusal
 
     patch.setattr(positions, "refuse_held", lambda *_: None)
-    patch.setattr(txn_decide, "refuse_closed", refuse)
+    patch.setattr(decide_end, "refuse_closed", refuse)
 
 
 def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
         kept = Txn(replace(txn.row, lost=()), txn.streams, txn.pages)
         return refuse_guards(state, kept, ending)
 
-    for module in (txn_decide, commits):
+    for module in (decide_end, commits):
         patch.setattr(module, "refuse_guards", refuse)
 
 

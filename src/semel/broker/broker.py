@@ -14,24 +14,26 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from semel.broker.deadlines import Deadlines, is_due
-from semel.broker.expiry import Expiry, is_mortal
-from semel.broker.facts import Facts, expire, met_by, paths_of
-from semel.broker.idle import IdleProducers
+from semel.broker.durable_view import Seen, View, Waiter, add_waiter, drop_waiter, end_of
+from semel.broker.lookups import Facts, TxnTally, expire, met_by, paths_of
 from semel.broker.reader import Reader, Slice
-from semel.broker.seen import Seen, View, Waiter, add_waiter, drop_waiter, end_of
-from semel.broker.txn_tally import TxnTally
+from semel.broker.timers import Deadlines, Expiry, IdleProducers, is_due, is_mortal
 from semel.journal.appender import Appender, Group, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
-from semel.journal.memory import note_places
 from semel.journal.recovery import Recovered
+from semel.journal.txn_history import note_places
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
-from semel.machine.events import ProducerClaimed, ProducerRaised, StreamAppended, TxnPublished
+from semel.machine.events import (
+    ProducerClaimed,
+    ProducerRaised,
+    StreamAppended,
+    TxnBegun,
+    TxnPublished,
+)
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Txn, kept_range
-from semel.machine.txn_events import TxnBegun
 from semel.model.commands import (
     Append,
     Create,

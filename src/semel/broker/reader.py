@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.broker.seen import Seen, View
+from semel.broker.durable_view import Seen, View
 from semel.journal.frame import Record
 from semel.journal.index import Index
-from semel.journal.memory import Memory
 from semel.journal.segments import Segments
+from semel.journal.txn_history import Memory
 from semel.machine.events import (
     CONTROL,
     STAGED,
@@ -21,9 +21,8 @@ from semel.machine.events import (
     TxnPublished,
 )
 from semel.model.errors import CorruptRead
-from semel.model.extras import cut_extras
 from semel.model.limits import READ_FRAMES_MAX
-from semel.model.messages import split_messages
+from semel.model.messages import cut_extras, split_messages
 
 
 class Slice(Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from semel.cli.benchmarks.options import (
     Options,
     file_system,
 )
-from semel.cli.exits import EXIT_UNAVAILABLE, Refused
+from semel.cli.exit_codes import EXIT_UNAVAILABLE, Refused
 
 NAMES: Final = (
     *("append", "one", "batch", "catchup", "sse", "idle", "memory"),

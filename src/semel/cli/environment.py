@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import platform
+import re
 import resource
 import shutil
 import sys
@@ -10,8 +12,18 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from semel.cli.text import size_text
+from semel.cli.output import size_text
 from semel.model.limits import RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
+from semel.spark.runtime.environment import (
+    JavaMissing,
+    Probed,
+    complaint,
+    cure,
+    find_java,
+    is_fit,
+    probe,
+    worker_python,
+)
 
 DEPENDENCIES: Final = ("click", "crc32c", "lmdb", "msgspec", "rich", "uvloop")
 _PYTHON_MIN: Final = (3, 11)
@@ -66,3 +78,77 @@ def check_space(path: str) -> Check:
         return Check("free space", "ok", size_text(free))
     wanted = f"with default settings a server wants {size_text(_FREE_BYTES_MIN)}"
     return Check("free space", "warn", f"only {size_text(free)}; {wanted}")
+
+
+# ---- spark checks --------------------------------------------------------------------------------
+# What this machine has of what Spark needs. Nothing here is needed without Spark.
+
+
+Version = tuple[int, ...]
+
+# name, lowest and first version too new, as in the extra `spark`
+WANTED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)))
+
+
+def check_spark() -> list[Check]:
+    """Ask everything about Spark; one line if it is not installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        advice = "to read and write streams with Spark, run: pip install 'semel[spark]'"
+        return [Check("spark", "info", f"pyspark is not installed; {advice}")]
+    packages = [_check_package(*wanted) for wanted in WANTED]
+    python = worker_python()
+    found = probe(python)
+    checks = [*packages, _check_java(), _check_worker_python(python, found)]
+    if found is not None and is_fit(found):
+        checks.append(_check_format(found))
+    return checks
+
+
+def requirement(name: str, lowest: Version, too_new: Version | None) -> str:
+    """Write down what is wanted as pip reads it."""
+    return f"{name}>={_dotted(lowest)}" + (f",<{_dotted(too_new)}" if too_new else "")
+
+
+def _check_package(name: str, lowest: Version, too_new: Version | None) -> Check:
+    advice = f"run: pip install '{requirement(name, lowest, too_new)}'"
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "warn", f"is missing; {advice}")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if numbers < lowest or (too_new is not None and numbers >= too_new):
+        return Check(name, "warn", f"{version} does not fit; {advice}")
+    return Check(name, "ok", version)
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _check_java() -> Check:
+    try:
+        java = find_java()
+    except JavaMissing as error:
+        return Check("java", "warn", str(error))
+    return Check("java", "ok", f"{java.version} at {java.home}, found by {java.origin}")
+
+
+def _check_worker_python(python: str, found: Probed | None) -> Check:
+    if found is not None and is_fit(found):
+        return Check("python of tasks", "ok", f"{python}, {found.version}")
+    return Check(
+        "python of tasks",
+        "warn",
+        f"{python} {complaint(found)}; {cure()} (semel.spark.session() does)",
+    )
+
+
+def _check_format(found: Probed) -> Check:
+    """Spark imports every `pyspark_...` package at once: one that fails hides all of them."""
+    broken = {name: why for name, why in found.packages.items() if why}
+    if not broken:
+        return Check('format "semel"', "ok", "Spark finds it through pyspark_semel")
+    names = " ".join(broken)
+    reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
+    advice = f"mend or remove {names}, or call semel.spark.register(spark)"
+    return Check('format "semel"', "warn", f"Spark finds no such format ({reasons}); {advice}")

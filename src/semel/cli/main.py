@@ -9,37 +9,37 @@ from typing import Any, Final, NoReturn
 import click
 
 import semel
-from semel.cli.exits import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
-from semel.cli.text import printable
+from semel.cli.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
+from semel.cli.output import printable
 from semel.model.errors import EngineError
 
-# In the order a newcomer meets them.
-_COMMANDS: Final = (
-    "serve",
-    "create",
-    "append",
-    "read",
-    "tail",
-    "head",
-    "ls",
-    "close",
-    "trim",
-    "delete",
-    "producers",
-    "txn",
-    "groups",
-    "sinks",
-    "run",
-    "graph",
-    "trace",
-    "doctor",
-    "demo",
-    "bench",
-)
+# Where each command is, in the order a new user needs them.
+_COMMANDS: Final = {
+    "serve": "serve:command",
+    "create": "streams:create_command",
+    "append": "append:command",
+    "read": "read:read_command",
+    "tail": "read:tail_command",
+    "head": "streams:head_command",
+    "ls": "streams:ls_command",
+    "close": "streams:close_command",
+    "trim": "streams:trim_command",
+    "delete": "streams:delete_command",
+    "producers": "producers:command",
+    "txn": "transactions:txn_command",
+    "groups": "transactions:groups_command",
+    "sinks": "transactions:sinks_command",
+    "run": "run:run_command",
+    "graph": "graph:graph_command",
+    "trace": "graph:trace_command",
+    "doctor": "doctor:command",
+    "demo": "demo.command:command",
+    "bench": "bench:command",
+}
 
 
 class _Commands(click.Group):
-    """Finds a command in the module of its name, and turns errors into exit codes."""
+    """Imports a command when it is used, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name what there is."""
@@ -49,9 +49,11 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command, so that the others cost nothing."""
         del ctx
-        if cmd_name not in _COMMANDS:
+        home = _COMMANDS.get(cmd_name)
+        if home is None:
             return None
-        command: click.Command = importlib.import_module(f"semel.cli.{cmd_name}").command
+        module, _, name = home.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"semel.cli.{module}"), name)
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exits import EXIT_REFUSED, Refused
+from semel.cli.exit_codes import EXIT_REFUSED, Refused
 from semel.cli.options import path_argument, remote
-from semel.cli.shown import json_line, print_facts, tell, write
-from semel.cli.text import printable
+from semel.cli.output import json_line, print_facts, printable, tell, write
 from semel.client.client import Client
 from semel.client.values import ProducerState
 

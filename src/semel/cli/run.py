@@ -1,21 +1,25 @@
 """`semel run`: a graph at work."""
 
 import signal
+import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final, Self
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from semel.cli.exits import EXIT_STOPPED, Refused
-from semel.cli.graph_file import load_graph, refuse
-from semel.cli.options import URL_DEFAULT
-from semel.cli.remote import complaint
-from semel.cli.run_view import RunView
-from semel.cli.text import printable
+from semel.cli.exit_codes import EXIT_STOPPED, Refused
+from semel.cli.graph import load_graph, refuse
+from semel.cli.options import URL_DEFAULT, complaint
+from semel.cli.output import json_line, printable, write
 from semel.client.errors import ClientError
-from semel.pipeline.engines import ENGINES
+from semel.pipeline.executor import ENGINES, Gauge
 from semel.pipeline.problems import GraphError
 from semel.pipeline.runner import Runner
 
@@ -40,7 +44,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--checkpoints", help="Where stateful processors keep theirs: a directory, or a URI.")
 @click.option("--available-now", "is_draining", is_flag=True, help="Process what is there and end.")
 @click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
-def command(
+def run_command(
     *,
     file: Path,
     name: str | None,
@@ -96,3 +100,143 @@ class _stopped_by_terminate:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._runner.stop()
+
+
+# ---- run view ------------------------------------------------------------------------------------
+# How a run is shown: a table that lives on a terminal, lines anywhere else, JSON for programs.
+
+
+_LIVE_SECONDS: Final = 0.25
+_LINE_SECONDS: Final = 2.0
+_HEADS: Final = (
+    "processor",
+    "state",
+    "step",
+    "read",
+    "written",
+    "errors",
+    "rows/s",
+    "lag",
+    "step ms",
+)
+
+
+class RunView:
+    """Shows the figures of a runner; the table and the lines on stderr, JSON on stdout."""
+
+    def __init__(self, runner: Runner, *, is_json: bool) -> None:
+        self._runner = runner
+        self._is_json = is_json
+        self._is_live = not is_json and sys.stderr.isatty()
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._rates = _Rates()
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_live:
+            self._live.stop()
+        self._rates.whole(self._runner.gauges, time.monotonic() - self._begun)
+        if self._is_json:
+            write(json_line(self._document()))
+        else:
+            self._console.print(self._table())
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before it is shown again."""
+        return _LIVE_SECONDS if self._is_live else _LINE_SECONDS
+
+    def show(self) -> None:
+        """Show how far it is."""
+        self._rates.measure(self._runner.gauges, time.monotonic())
+        if self._is_live:
+            self._live.update(self._table(), refresh=True)
+        elif self._is_json:
+            write(json_line(self._document()))
+        else:
+            for gauge in self._runner.gauges.values():
+                click.echo(_line(gauge, self._rates.of(gauge)), err=True)
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "graph": self._runner.graph.id,
+            "engine": self._runner.engine,
+            "is_over": self._runner.is_over,
+            "processors": [
+                _facts(gauge, self._rates.of(gauge)) for gauge in self._runner.gauges.values()
+            ],
+        }
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for head in _HEADS:
+            table.add_column(head, justify="left" if head in _HEADS[:2] else "right")
+        for gauge in self._runner.gauges.values():
+            facts = _facts(gauge, self._rates.of(gauge))
+            cells = [facts["processor"], facts["state"]]
+            cells += [f"{facts[key]:,}" for key in _NUMBERS]
+            table.add_row(*[Text(printable(cell)) for cell in cells])
+        return table
+
+
+_NUMBERS: Final = (
+    *("step", "read", "written", "errors"),
+    *("rows_per_second", "lag", "step_milliseconds"),
+)
+
+
+def _facts(gauge: Gauge, rate: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "processor": gauge.processor,
+        "role": str(gauge.role),
+        "state": str(gauge.state),
+        "step": gauge.step,
+        "read": gauge.read,
+        "written": gauge.written,
+        "errors": gauge.errors,
+        "rows_per_second": round(rate),
+        "lag": gauge.lag,
+        "step_milliseconds": round(gauge.step_seconds * 1000, 1),
+    }
+    return {**facts, "reason": gauge.reason} if gauge.reason else facts
+
+
+def _line(gauge: Gauge, rate: float) -> str:
+    return (
+        f"{printable(gauge.processor)}: {gauge.state}, step {gauge.step}, {_rows(gauge):,} rows,"
+        f" {rate:,.0f} rows/s, lag {gauge.lag:,}, {gauge.errors:,} errors"
+    )
+
+
+def _rows(gauge: Gauge) -> int:
+    """Count what a processor has dealt with: what it read, or of a source what it wrote."""
+    return gauge.read or gauge.written
+
+
+class _Rates:
+    """Rows per second: since the last look, or in the end over all."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+        self._found: dict[str, float] = {}
+
+    def of(self, gauge: Gauge) -> float:
+        return self._found.get(gauge.processor, 0.0)
+
+    def measure(self, gauges: dict[str, Gauge], now: float) -> None:
+        for name, gauge in gauges.items():
+            rows = _rows(gauge)
+            at, before = self._last.get(name, (now, rows))
+            if now > at:
+                self._found[name] = (rows - before) / (now - at)
+            self._last[name] = (now, rows)
+
+    def whole(self, gauges: dict[str, Gauge], seconds: float) -> None:
+        for name, gauge in gauges.items():
+            self._found[name] = _rows(gauge) / max(seconds, 1e-9)

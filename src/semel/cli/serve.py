@@ -5,10 +5,13 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable
+import ssl
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from math import ceil
 from ssl import SSLContext
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import uvloop
@@ -16,21 +19,95 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.config_file import config_option
-from semel.cli.exits import Refused
+from semel.cli.exit_codes import Refused
 from semel.cli.options import Seconds
-from semel.cli.progress import Steps
-from semel.cli.tls import server_context
+from semel.cli.output import Steps
 from semel.model.limits import (
     BODY_BYTES_MAX,
     GAP_HOLD_MS_MAX,
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
 )
+from semel.server.admission import Unread
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
-from semel.server.unread import Unread
+
+# ---- config file ---------------------------------------------------------------------------------
+# Settings in a TOML file. What the command line or the environment says goes before them.
+
+
+CONFIG: Final = "config"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def config_option(function: _F) -> _F:
+    """Take `--config FILE`, read before every other option."""
+    return click.option(
+        f"--{CONFIG}",
+        metavar="FILE",
+        envvar="SEMEL_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_load,
+        help="Settings in TOML, named as the options are: long_poll_timeout = 20.",
+    )(function)
+
+
+def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
+    if path is not None and not ctx.resilient_parsing:
+        ctx.default_map = read_settings(path, ctx.command)
+
+
+def read_settings(path: str, command: click.Command) -> dict[str, Any]:
+    """Read the file; refuse what is no setting of the command."""
+    known = {
+        param.name: param
+        for param in command.params
+        if isinstance(param, click.Option) and param.name and param.name != CONFIG
+    }
+    settings = _parse(path)
+    for key, value in settings.items():
+        if key not in known:
+            raise Refused(f"{path}: there is no setting {key!r}; {_nearest(key, known)}")
+        wanted = _mistake(known[key], value)
+        if wanted is not None:
+            raise Refused(f"{path}: {key} must be {wanted}, and {value!r} is not")
+    return settings
+
+
+def _parse(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}; correct --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} is not TOML: {error}") from error
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    near = get_close_matches(key.replace("-", "_").lower(), known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+
+
+def _mistake(option: click.Option, value: object) -> str | None:
+    """Tell what the value should be; None if it is that."""
+    if option.is_flag:
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(option.type, Seconds):
+        is_right, wanted = isinstance(value, int | float), "a number of seconds"
+    elif isinstance(option.type, click.types.IntParamType):
+        is_right, wanted = isinstance(value, int), "an integer"
+    else:
+        is_right, wanted = isinstance(value, str), "a string"
+    return None if is_right and not isinstance(value, bool) else wanted
+
+
+# ---- serve ---------------------------------------------------------------------------------------
+
 
 PORT_DEFAULT: Final = 4437
 LONG_POLL_SECONDS_DEFAULT: Final = 30.0
@@ -38,9 +115,6 @@ LONG_POLL_SECONDS_MAX: Final = 3600.0
 PRODUCER_IDLE_SECONDS_MAX: Final = 10 * 365 * 86_400.0
 SSE_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 10.0
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -211,3 +285,33 @@ def _cannot_listen(serving: Serving, error: OSError) -> Refused:
     else:
         reason, advice = os.strerror(error.errno), "choose another --port or --host"
     return Refused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
+
+
+# ---- tls -----------------------------------------------------------------------------------------
+# The certificate a server shows.
+
+
+def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Load a certificate and its key from PEM files; None if there is none."""
+    if cert is None:
+        if key is not None:
+            raise Refused("--tls-key needs --tls-cert, the certificate it belongs to")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except ssl.SSLError as error:
+        files = cert if key is None else f"{cert} and {key}"
+        reason = error.reason or "no PEM"
+        raise Refused(
+            f"{files} are no certificate and its key ({reason}); give PEM files"
+            " with --tls-cert and --tls-key"
+        ) from error
+    except OSError as error:
+        files = cert if key is None else f"{cert} or {key}"
+        raise Refused(f"{files} cannot be read: {error.strerror}") from error
+    return context
+
+
+def _no_password() -> NoReturn:
+    raise Refused("the key is locked with a password; give one that is not")

@@ -12,31 +12,33 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from semel.client import site_calls
+from semel.client import server_calls
 from semel.client.async_driver import AsyncDriver
 from semel.client.async_group import AsyncCommitter
-from semel.client.async_producer import AsyncProducer
 from semel.client.async_transacting import AsyncTransacting
 from semel.client.calls import Site, StreamCalls
 from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
-from semel.client.conditions import Conditions, Configuration
 from semel.client.errors import ClientError
-from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
-from semel.client.following import live_reader
 from semel.client.group_calls import GroupReader, Place, refuse_events
-from semel.client.producer_opening import ProducerOptions, open_producer
+from semel.client.producer.aio import AsyncProducer
+from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.reading import Reader
+from semel.client.requests import Conditions, Configuration
+from semel.client.sse import live_reader
 from semel.client.transport import transport_to
 from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
     START,
+    Headers,
+    Key,
     Message,
     ProducerState,
     Receipt,
     Registration,
     StreamEntry,
     StreamInfo,
+    extras_of,
     joined,
 )
 from semel.model.media import DEFAULT_MEDIA_TYPE
@@ -122,7 +124,7 @@ class AsyncClient(AsyncTransacting):
     ) -> AsyncIterator[StreamEntry]:
         """List the streams whose paths begin so, in order of their paths."""
         while True:
-            page = await self.run(site_calls.list_streams(self.site, prefix, after), timeout)
+            page = await self.run(server_calls.list_streams(self.site, prefix, after), timeout)
             for entry in page.streams:
                 yield entry
             if page.next is None:
@@ -131,13 +133,13 @@ class AsyncClient(AsyncTransacting):
 
     async def health(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Ask how the server is."""
-        return await self.run(site_calls.health(self.site), timeout)
+        return await self.run(server_calls.health(self.site), timeout)
 
     async def register_producer(
         self, id: str | None = None, *, timeout: float | None = None
     ) -> Registration:
         """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
-        return await self.run(site_calls.register_producer(self.site, id), timeout)
+        return await self.run(server_calls.register_producer(self.site, id), timeout)
 
 
 class AsyncStream:
@@ -373,7 +375,7 @@ class AsyncStream:
         self, producer_id: str | None = None, *, timeout: float | None = None
     ) -> list[ProducerState]:
         """Ask what the server knows of the stream's producers, or of one."""
-        return await self._run(site_calls.producers(self.calls, producer_id), timeout)
+        return await self._run(server_calls.producers(self.calls, producer_id), timeout)
 
     async def explain(
         self,
@@ -389,14 +391,14 @@ class AsyncStream:
 
         `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
         """
-        flow = site_calls.explain(
+        flow = server_calls.explain(
             self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
         )
         return await self._run(flow, timeout)
 
     async def forget_producer(self, producer_id: str, *, timeout: float | None = None) -> None:
         """Let the stream forget a producer: its numbers begin anew."""
-        await self._run(site_calls.forget_producer(self.calls, producer_id), timeout)
+        await self._run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
     async def _run(self, flow: Flow[T], timeout: float | None) -> T:
         return await self.client.run(flow, timeout)

@@ -5,14 +5,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from semel.client import sink_calls
+from semel.client import commit_calls
 from semel.client.async_group import AsyncRun
 from semel.client.calls import Site
-from semel.client.commit_calls import KnownStreams, Parts
-from semel.client.extras import Headers, Key, extras_of
+from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, TaskCalls, Version
 from semel.client.positions import KnownPositions
-from semel.client.sink_calls import SinkInfo, TaskCalls, Version
 from semel.client.txn_values import CommitResult, Moves
+from semel.client.values import Headers, Key, extras_of
 
 
 class AsyncSink:
@@ -63,28 +62,28 @@ class AsyncSink:
         """
         wanted = Version(self.app, query_id or self.app, version, input, previous)
         parts = Parts(appends or {}, offsets or {}, transactions=tokens)
-        flow = sink_calls.commit_known(self._known, wanted, parts, self._positions)
+        flow = commit_calls.commit_version_known(self._known, wanted, parts, self._positions)
         return await self._run(flow, timeout)
 
     async def abort(self, token: str, *, timeout: float | None = None) -> None:
         """Drop a task that is not decided; TransactionCommitted if it is committed."""
-        await self._run(sink_calls.abort(self._site, token), timeout)
+        await self._run(commit_calls.abort(self._site, token), timeout)
 
     async def info(self, *, timeout: float | None = None) -> SinkInfo:
         """Ask what the server knows of it; Refused, `unknown_sink`, before its first commit."""
-        return await self._run(sink_calls.show(self._site, self.app), timeout)
+        return await self._run(commit_calls.show(self._site, self.app), timeout)
 
     async def rebind(
         self, query_id: str, last_version: int, *, timeout: float | None = None
     ) -> SinkInfo:
         """Give it to another query, which goes on behind `last_version`; -1: begins at 0."""
         return await self._run(
-            sink_calls.rebind(self._site, self.app, query_id, last_version), timeout
+            commit_calls.rebind(self._site, self.app, query_id, last_version), timeout
         )
 
     async def forget(self, *, timeout: float | None = None) -> None:
         """Let the server forget it: the next commit begins a new one."""
-        await self._run(sink_calls.forget(self._site, self.app), timeout)
+        await self._run(commit_calls.forget(self._site, self.app), timeout)
 
 
 class AsyncSinkTask:

@@ -10,11 +10,10 @@ from typing import Any, Self, TypeVar
 from semel.client.async_driver import AsyncDriver
 from semel.client.commit_calls import KnownStreams
 from semel.client.errors import ClientError, Refused
-from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.txn_values import CommitResult, Moves
-from semel.client.values import Message, Receipt, Registration
+from semel.client.values import Headers, Key, Message, Receipt, Registration, extras_of
 
 T = TypeVar("T")
 

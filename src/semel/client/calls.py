@@ -8,18 +8,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.addresses import Address, query
 from semel.client.answers import Answer
-from semel.client.conditions import CLOSING, Conditions, Configuration
 from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
-from semel.client.extras import Extras
 from semel.client.flows import Asked, Flow, Kind, ask
-from semel.client.outgoing import Request
-from semel.client.values import Receipt, StreamInfo, encode
+from semel.client.requests import CLOSING, Address, Conditions, Configuration, Request, query
+from semel.client.values import Extras, Receipt, StreamInfo, encode
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import read_flag, read_instant, to_number
-from semel.wire.media import BATCH
+from semel.wire.headers import BATCH, read_flag, read_instant, to_number
 from semel.wire.problems import BadRequest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,30 +11,32 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from semel.client import site_calls
+from semel.client import server_calls
 from semel.client.calls import Site, StreamCalls
-from semel.client.conditions import Conditions, Configuration
 from semel.client.errors import ClientError
-from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
-from semel.client.following import live_reader
 from semel.client.group import Committer
 from semel.client.group_calls import GroupReader, Place, refuse_events
-from semel.client.producer import Producer
-from semel.client.producer_opening import ProducerOptions, open_producer
+from semel.client.producer.opening import ProducerOptions, open_producer
+from semel.client.producer.threads import Producer
 from semel.client.reading import Reader
+from semel.client.requests import Conditions, Configuration
+from semel.client.sse import live_reader
 from semel.client.sync_driver import Stop, SyncDriver
 from semel.client.transacting import Transacting
 from semel.client.transport import transport_to
 from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
     START,
+    Headers,
+    Key,
     Message,
     ProducerState,
     Receipt,
     Registration,
     StreamEntry,
     StreamInfo,
+    extras_of,
     joined,
 )
 from semel.model.media import DEFAULT_MEDIA_TYPE
@@ -125,7 +127,7 @@ class Client(Transacting):
     ) -> Iterator[StreamEntry]:
         """List the streams whose paths begin so, in order of their paths."""
         while True:
-            page = self.run(site_calls.list_streams(self.site, prefix, after), timeout)
+            page = self.run(server_calls.list_streams(self.site, prefix, after), timeout)
             yield from page.streams
             if page.next is None:
                 return
@@ -133,13 +135,13 @@ class Client(Transacting):
 
     def health(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Ask how the server is."""
-        return self.run(site_calls.health(self.site), timeout)
+        return self.run(server_calls.health(self.site), timeout)
 
     def register_producer(
         self, id: str | None = None, *, timeout: float | None = None
     ) -> Registration:
         """Get an id of a producer, or the next epoch of one, which fences off the older ones."""
-        return self.run(site_calls.register_producer(self.site, id), timeout)
+        return self.run(server_calls.register_producer(self.site, id), timeout)
 
 
 class Stream:
@@ -365,7 +367,7 @@ class Stream:
         self, producer_id: str | None = None, *, timeout: float | None = None
     ) -> list[ProducerState]:
         """Ask what the server knows of the stream's producers, or of one."""
-        return self._run(site_calls.producers(self.calls, producer_id), timeout)
+        return self._run(server_calls.producers(self.calls, producer_id), timeout)
 
     def explain(
         self,
@@ -381,14 +383,14 @@ class Stream:
 
         `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
         """
-        flow = site_calls.explain(
+        flow = server_calls.explain(
             self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
         )
         return self._run(flow, timeout)
 
     def forget_producer(self, producer_id: str, *, timeout: float | None = None) -> None:
         """Let the stream forget a producer: its numbers begin anew."""
-        self._run(site_calls.forget_producer(self.calls, producer_id), timeout)
+        self._run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
     def _run(self, flow: Flow[T], timeout: float | None) -> T:
         return self.client.run(flow, timeout)

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from semel.client import errors
 from semel.client.answers import Answer
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
-from semel.client.outgoing import Request
 from semel.client.refusals import error_of
+from semel.client.requests import Request
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]

@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from semel.client.addresses import query
 from semel.client.calls import Site, StreamCalls
-from semel.client.documents import decoded, get, post
 from semel.client.errors import UNKNOWN, Indeterminate, PositionConflict, Refused
 from semel.client.flows import Flow, Pause
 from semel.client.positions import KnownPosition, KnownPositions
 from semel.client.reading import Reader
+from semel.client.requests import query
+from semel.client.server_calls import decoded, get, post
 from semel.client.txn_values import (
     Move,
     Moves,

@@ -23,9 +23,9 @@ from semel.client.flows import Flow, Pause
 from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
 from semel.client.positions import KnownPosition
 from semel.client.reading import Reader
-from semel.client.site_calls import register_producer
+from semel.client.server_calls import register_producer
 from semel.client.txn_values import ordinal_of
-from semel.client.values import START, Message
+from semel.client.values import START, Message, Registration
 
 Outputs = Mapping[str, Iterable[Any]]
 
@@ -190,3 +190,49 @@ def _end(batch: Batch) -> int:
     if place is None:
         raise errors.NotSupported("this server does not tell the offset of each message")
     return ordinal_of(place)
+
+
+# ---- identities ----------------------------------------------------------------------------------
+# Under which producer a client's transactions are begun.
+
+
+class Identities:
+    """The producers a client has registered, each once.
+
+    To register a producer fences its older instances, and aborts what they have open. So a client
+    does that once for each id, and keeps the epoch it was given. It never takes an id back after it
+    was fenced: the newer instance has done so rightfully, and two that fence one another in turn
+    would get nothing done.
+
+    Ids the server has given out are lent to one transaction at a time.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[str, Registration] = {}
+        self._idle: list[Registration] = []
+
+    def take(self, producer_id: str | None) -> Registration | None:
+        """Give what is registered already; None if it must be registered first."""
+        if producer_id is not None:
+            return self._named.get(producer_id)
+        return self._idle.pop() if self._idle else None
+
+    def add(self, producer_id: str | None, found: Registration) -> Registration:
+        """Take note of a registration."""
+        if producer_id is not None:
+            self._named[producer_id] = found
+        return found
+
+    def give_back(self, producer_id: str | None, used: Registration) -> None:
+        """Take back an id that was lent, once its transaction is decided."""
+        if producer_id is None:
+            self._idle.append(used)
+
+
+def checked_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
+    """Read an identity that is the caller's own business; None if it is ours."""
+    if epoch is None:
+        return None
+    if producer_id is None:
+        raise ValueError("producer_epoch needs a producer_id")
+    return Registration(producer_id, epoch)

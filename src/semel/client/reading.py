@@ -9,19 +9,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from semel.client import errors
-from semel.client.addresses import query
 from semel.client.answers import Answer
 from semel.client.calls import StreamCalls
-from semel.client.errors import ProtocolError
+from semel.client.errors import NotSupported, ProtocolError
 from semel.client.flows import Asked, Flow, Kind, OnRetry, ask
-from semel.client.outgoing import Fields, Request
+from semel.client.requests import Fields, Request, query
 from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
 from semel.client.values import NOW, Message
-from semel.model.extras import timestamps_of
 from semel.model.media import is_json, normalise
+from semel.model.messages import timestamps_of
+from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, Piece, decode_frames
-from semel.wire.headers import read_flag
-from semel.wire.media import FRAMES
+from semel.wire.headers import FRAMES, read_flag
 
 # How long a server may keep a live reader waiting before it counts as lost. Servers end a long-poll
 # after half a minute or so, and an event stream after a minute.
@@ -269,3 +268,31 @@ def split_array(body: bytes) -> list[bytes]:
     if not isinstance(found, list):
         raise ProtocolError("the answer is no JSON array")
     return [json.dumps(value).encode("ascii") for value in found]
+
+
+# ---- frames reading ------------------------------------------------------------------------------
+# Reading frames as they come, for those who take them apart by themselves. Pure: flows.
+
+
+class FramesPage(Struct, frozen=True):
+    """One answer in the frames format, of the stream of this incarnation."""
+
+    body: bytes
+    incarnation: str
+    next_offset: int
+
+
+def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
+    """Read what is committed from an offset on, about 1 MiB of it."""
+    target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
+    request = Request("GET", target, (("Accept", FRAMES),))
+    asked = yield from ask(request, Kind.READ, retries=calls.site.retries)
+    answer = asked.expect(200)
+    headers = answer.headers
+    incarnation = headers.get("stream-incarnation")
+    if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:
+        raise NotSupported("this server does not know frames; only semel has them")
+    next_offset = parse_offset(headers.get("stream-next-offset", ""))
+    if next_offset is None:
+        raise ProtocolError("the answer has no Stream-Next-Offset")
+    return FramesPage(answer.body, incarnation, next_offset)

@@ -11,16 +11,16 @@ from collections import deque
 from typing import Any, Final, TypeVar
 
 from semel.client.answers import Answer, AnswerCut, AnswerParser, BodyEnd, BodyPart, Event
-from semel.client.chance import jitter
 from semel.client.errors import ClientClosed
 from semel.client.flows import Flow, Kind, Lost, NotSent, Opened, Pause, Receive, Reply, Send
-from semel.client.outgoing import render
+from semel.client.requests import render
 from semel.client.transport import (
     FOREVER,
     IDLE_COUNT_MAX,
     IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
     Transport,
+    jitter,
     not_reached,
 )
 

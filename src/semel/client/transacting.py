@@ -4,21 +4,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from semel.client import commit_calls, sink_calls, txn_calls
+from semel.client import commit_calls, txn_calls
 from semel.client.calls import Site
-from semel.client.chance import fresh_id
-from semel.client.commit_calls import KnownStreams, Mark, Parts
+from semel.client.commit_calls import KnownStreams, Mark, Parts, SinkInfo
 from semel.client.flows import Flow
 from semel.client.group import Group
 from semel.client.group_calls import STABLE_SECONDS_MAX, GroupReading
-from semel.client.identities import Identities, checked_owner
 from semel.client.positions import KnownPositions
-from semel.client.processing import Batch, Outputs, Processor
+from semel.client.processing import Batch, Identities, Outputs, Processor, checked_owner
+from semel.client.server_calls import register_producer
 from semel.client.sink import Sink
-from semel.client.sink_calls import SinkInfo
-from semel.client.site_calls import register_producer
 from semel.client.sync_driver import SyncDriver
 from semel.client.transaction import Transaction
+from semel.client.transport import fresh_id
 from semel.client.txn_calls import TransactionCalls, Undecided
 from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
 from semel.client.values import Registration
@@ -135,7 +133,7 @@ class Transacting:
 
     def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
         """List the sinks."""
-        return self.run(sink_calls.list_sinks(self.site), timeout)
+        return self.run(commit_calls.list_sinks(self.site), timeout)
 
     def process(
         self,

@@ -9,12 +9,11 @@ from typing import Any, Self, TypeVar
 
 from semel.client.commit_calls import KnownStreams
 from semel.client.errors import ClientError, Refused
-from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow
 from semel.client.sync_driver import SyncDriver
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.txn_values import CommitResult, Moves
-from semel.client.values import Message, Receipt, Registration
+from semel.client.values import Headers, Key, Message, Receipt, Registration, extras_of
 
 T = TypeVar("T")
 

@@ -1,5 +1,6 @@
 """What both drivers know of a server and of connections."""
 
+import os
 import ssl
 from collections.abc import Mapping
 from math import inf
@@ -7,11 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel import __version__
-from semel.client.addresses import Address, parse_address
 from semel.client.flows import Kind, NotSent
-from semel.client.outgoing import fixed_lines, own_headers
+from semel.client.requests import Address, fixed_lines, own_headers, parse_address
 from semel.model.limits import KIB
+from semel.version import __version__
 
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
@@ -71,3 +71,22 @@ def tls_context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
     if isinstance(tls, ssl.SSLContext):
         return tls
     return ssl.create_default_context(cafile=tls)
+
+
+# ---- chance --------------------------------------------------------------------------------------
+# The client's door for chance.
+
+
+def share() -> float:
+    """Draw a number from 0 to 1."""
+    return int.from_bytes(os.urandom(2), "big") / 65_536
+
+
+def jitter(seconds: float) -> float:
+    """Shorten a pause by up to half, so that many clients do not all come back at once."""
+    return seconds * (0.5 + share() / 2)
+
+
+def fresh_id() -> str:
+    """Draw a name nobody has used."""
+    return os.urandom(16).hex()

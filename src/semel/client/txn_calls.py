@@ -8,15 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.addresses import query
 from semel.client.calls import Site, StreamCalls
-from semel.client.conditions import Branch, Conditions, Tag
-from semel.client.documents import decoded, get, post
 from semel.client.errors import Indeterminate
-from semel.client.extras import Extras
 from semel.client.flows import Asked, Flow
 from semel.client.group_calls import end_of, place_of
 from semel.client.positions import KnownPositions, Moving, Planned, moves_of
+from semel.client.requests import Branch, Conditions, Tag, query
+from semel.client.server_calls import decoded, get, post
 from semel.client.txn_values import (
     INLINE,
     STAGED,
@@ -27,7 +25,7 @@ from semel.client.txn_values import (
     parse_token,
     token_of,
 )
-from semel.client.values import Message, Receipt, Registration
+from semel.client.values import Extras, Message, Receipt, Registration
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 
 T = TypeVar("T")

@@ -14,23 +14,28 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from semel.journal.identity import BadSeal, seal, seal_of, unseal
 from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk, split_key
-from semel.journal.memory import MemoryCut
-from semel.journal.memory_rows import prune_aborted, put_memory
-from semel.journal.seal import BadSeal, seal, seal_of, unseal
 from semel.journal.store import Reader, Store, StoreFull, Writer
 from semel.journal.tables import DIGEST_MODULUS, DIGESTED, Tables, read_digest
-from semel.machine.parts import places_of
-from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, Row, StreamRow, TailRow
-from semel.machine.state import EVERYTHING, Dirty, MachineLimits, State
-from semel.machine.txn_rows import (
+from semel.journal.txn_history import MemoryCut, prune_aborted, put_memory
+from semel.machine.rows import (
+    KeyRow,
+    MetaRow,
     PartsRow,
     PositionRow,
+    ProducerRow,
+    RegistryRow,
+    Row,
     SinkRow,
     SnapshotRow,
+    StreamRow,
+    TailRow,
     TxnRow,
     TxnStreamRow,
 )
+from semel.machine.state import EVERYTHING, Dirty, MachineLimits, State
+from semel.machine.txn.chunk_list import places_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"

@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine import events, txn_events
+from semel.machine import events
 from semel.machine.events import CONTROL, STAGED, Section
 from semel.model.checksum import crc32c
 from semel.model.limits import KIB
@@ -82,18 +82,18 @@ KINDS: Final[dict[type, int]] = {
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,
     events.ProducerClaimed: 35,
-    txn_events.TxnBegun: 48,
-    txn_events.TxnExtended: 49,
-    txn_events.ChunkStaged: 50,
-    txn_events.TxnPrepared: 51,
-    txn_events.Decided: 52,
+    events.TxnBegun: 48,
+    events.TxnExtended: 49,
+    events.ChunkStaged: 50,
+    events.TxnPrepared: 51,
+    events.Decided: 52,
     events.TxnPublished: 53,
     events.ProducerRaised: 54,
-    txn_events.PositionsNamed: 55,
-    txn_events.PositionsMoved: 64,
-    txn_events.SnapshotPinned: 65,
-    txn_events.SinkRebound: 66,
-    txn_events.SinkForgotten: 67,
+    events.PositionsNamed: 55,
+    events.PositionsMoved: 64,
+    events.SnapshotPinned: 65,
+    events.SinkRebound: 66,
+    events.SinkForgotten: 67,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.journal.seal import BadSeal, seal, unseal
+from semel.journal.identity import BadSeal, seal, unseal
 from semel.journal.store import Store
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX

@@ -12,16 +12,15 @@ from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import Position, load
-from semel.journal.chunks import check_chunks
 from semel.journal.disk import NO_ROOM, Disk, File
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
-from semel.journal.memory import Memory, note_places
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
     Tear,
     check_capacity,
+    check_chunks,
     check_first,
     check_torn,
     frames_of,
@@ -35,9 +34,10 @@ from semel.journal.segments import (
     unlink_segments,
 )
 from semel.journal.store import Store
+from semel.journal.txn_history import Memory, note_places
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
-from semel.machine.txn_events import Decided
+from semel.machine.events import Decided
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
 

@@ -3,7 +3,7 @@
 import struct
 from typing import Final
 
-from semel.journal.seal import seal, seal_of, unseal
+from semel.journal.identity import seal, seal_of, unseal
 from semel.journal.store import Reader, Writer
 
 _DIGEST_PREFIX: Final = b"digest/"

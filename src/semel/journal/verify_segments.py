@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
-from semel.journal.chunks import holds_chunk
 from semel.journal.disk import File
 from semel.journal.findings import Known, Progress, Report
 from semel.journal.frame import (
@@ -20,16 +19,15 @@ from semel.journal.frame import (
     decode,
     peek_length,
 )
+from semel.journal.identity import BadSeal
 from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
-from semel.journal.scan import Tear, check_torn, frames_of
-from semel.journal.seal import BadSeal
+from semel.journal.scan import Tear, check_torn, frames_of, holds_chunk
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import Reader
-from semel.machine.events import CONTROL, DATA, STAGED, StreamCreated
-from semel.machine.parts import extents_of
-from semel.machine.txn_events import Decided
+from semel.machine.events import CONTROL, DATA, STAGED, Decided, StreamCreated
+from semel.machine.txn.chunk_list import extents_of
 from semel.model.errors import CorruptData
-from semel.model.extras import fault_in_extras
+from semel.model.messages import fault_in_extras
 
 # The base of a staged chunk: the decision has it.
 _NOWHERE: Final = 2**64 - 1

@@ -8,17 +8,17 @@ from typing import Final
 from semel.machine.checks import (
     digest_of_append,
     is_close_only,
+    judge_key,
     refuse_content,
     refuse_room,
     refuse_stream,
+    section_of,
 )
-from semel.machine.draft import Draft
 from semel.machine.events import Decision, Mark, ProducerRaised, Section, StreamAppended
-from semel.machine.keys import judge_key
 from semel.machine.producers import judge
-from semel.machine.sections import section_of
 from semel.machine.state import State, Stream
-from semel.machine.txn_publish import decide_publish
+from semel.machine.txn.draft import Draft
+from semel.machine.txn.publish import decide_publish
 from semel.model.commands import Append
 from semel.model.outcomes import Appended, Gone, NotFound
 

@@ -10,37 +10,48 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from semel.machine import receipts
+from semel.machine.checks import remember_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
     CONTROL,
+    ChunkStaged,
+    Decided,
     DedupSwitched,
     Event,
     Mark,
+    PositionsMoved,
+    PositionsNamed,
     ProducerClaimed,
     ProducerExpired,
     ProducerForgotten,
     ProducerRaised,
     ProducerRegistered,
     Section,
+    SinkForgotten,
+    SinkRebound,
+    SnapshotPinned,
     StreamAppended,
     StreamCreated,
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
+    TxnBegun,
+    TxnExtended,
+    TxnPrepared,
     TxnPublished,
     UnguardedCreated,
 )
-from semel.machine.group_apply import (
+from semel.machine.positions import (
     apply_moved,
     apply_pinned,
     apply_rebound,
     apply_sink_forgotten,
 )
-from semel.machine.keys import remember_key
+from semel.machine.receipts import older_sessions
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
-from semel.machine.sessions import older_sessions
 from semel.machine.state import State, Stream, add_fork, live_producers
-from semel.machine.txn_apply import (
+from semel.machine.txn.apply_end import apply_decided, end_transactions, register
+from semel.machine.txn.apply_open import (
     apply_begun,
     apply_extended,
     apply_named,
@@ -48,19 +59,6 @@ from semel.machine.txn_apply import (
     apply_published,
     apply_staged,
     leave_everything,
-)
-from semel.machine.txn_end import apply_decided, end_transactions, register
-from semel.machine.txn_events import (
-    ChunkStaged,
-    Decided,
-    PositionsMoved,
-    PositionsNamed,
-    SinkForgotten,
-    SinkRebound,
-    SnapshotPinned,
-    TxnBegun,
-    TxnExtended,
-    TxnPrepared,
 )
 from semel.model.commands import DENSE
 from semel.model.errors import InvariantBroken, invariant

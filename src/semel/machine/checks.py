@@ -6,17 +6,20 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 from collections.abc import Iterable
 from typing import Final
 
+from semel.machine.events import DATA, Section
+from semel.machine.rows import KeyRow
 from semel.machine.state import State, Stream
-from semel.model.checksum import digest_of
+from semel.model.checksum import crc32c, digest_of
 from semel.model.commands import Append, Batch, ProducerTag
-from semel.model.extras import fault_in_extras
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.media import is_json, same_media_type
-from semel.model.names import adds_up
+from semel.model.messages import fault_in_extras
 from semel.model.outcomes import (
     BadBody,
     ContentTypeConflict,
+    Duplicate,
     InvalidRequest,
+    KeyReused,
     LimitReached,
     Outcome,
     PreconditionFailed,
@@ -24,6 +27,7 @@ from semel.model.outcomes import (
     StreamSeqConflict,
 )
 from semel.model.txn_outcomes import StreamInTransaction
+from semel.model.validation import adds_up
 
 _NO_BODY: Final = digest_of(b"")
 _BAD_BODY: Final = -1  # equals no digest
@@ -98,3 +102,62 @@ def refuse_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | Non
     if known is None or tag.id in known or len(known) < maximum:
         return None
     return LimitReached("producers_per_stream", maximum)  # 15
+
+
+# ---- sections ------------------------------------------------------------------------------------
+# Placing messages.
+
+
+def section_of(
+    number: int, base: int, batch: Batch, content_type: str, kind: int = DATA
+) -> Section:
+    """Place a batch at an offset of a stream, or nowhere yet."""
+    is_joined = batch.count > 1 and is_json(content_type)
+    return Section(
+        number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
+    )
+
+
+def digest_of_chunk(section: Section) -> int:
+    """Tell chunks apart with the 32 bits there is room for: the first half of a digest."""
+    has_bounds = section.count > 1 and not section.is_joined
+    rest = section.extras + section.lengths if has_bounds else section.extras
+    return crc32c(rest, crc32c(section.payload))
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+# Idempotency keys: once per key, for a stated window.
+
+
+def judge_key(
+    state: State, stream: Stream, key: str, *, digest: int, now_ms: int
+) -> Outcome | None:
+    """Answer a key seen within the window; None if it is new."""
+    row = stream.keys.get(key) if stream.keys else None
+    if row is None or is_over(state, row, state.frame_time(now_ms)):
+        return None
+    if row.digest != digest:
+        return KeyReused()
+    return Duplicate(row.first_offset, row.next_offset, stream.tail.is_closed)
+
+
+def is_over(state: State, row: KeyRow, time_ms: int) -> bool:
+    """Tell whether a key's window has passed."""
+    return time_ms >= row.time_ms + state.limits.key_window_ms
+
+
+def remember_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
+    """Store a key's answer and let go of those beyond the window. Called by `apply` only."""
+    if stream.keys is None:
+        stream.keys = {}
+    keys, number = stream.keys, stream.row.number
+    keys.pop(key, None)
+    keys[key] = row
+    stream.next_key = row.number + 1
+    state.dirty.keys[number, key] = row
+    while True:
+        oldest = next(iter(keys))
+        if len(keys) <= state.limits.keys and not is_over(state, keys[oldest], row.time_ms):
+            return
+        del keys[oldest]
+        state.dirty.keys[number, oldest] = None

@@ -4,21 +4,18 @@ The numbers in the comments are the rows of the table in `docs/reference/transac
 """
 
 from semel.machine.checks import refuse_body
-from semel.machine.draft import Draft, is_raised
-from semel.machine.events import Decision
-from semel.machine.named import find_named, refused
-from semel.machine.parts import EXTENT_BYTES
+from semel.machine.events import CommitMark, Decided, Decision, SinkMark
 from semel.machine.positions import refuse_commit_moves, refuse_guards
-from semel.machine.results import unpack_result
-from semel.machine.rows import RegistryRow
+from semel.machine.rows import OwnerKey, RegistryRow
 from semel.machine.sinks import judge_sink, superseded
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn_begin import refuse_producer, refuse_registry_room
-from semel.machine.txn_decide import aborted_before, chunks_of, incomplete, refuse_closed
-from semel.machine.txn_events import CommitMark, Decided, SinkMark
-from semel.machine.txn_find import find, over, refuse_owner
-from semel.machine.txn_result import result_of_commit
-from semel.machine.txn_rows import OwnerKey
+from semel.machine.streams import find_named, refused
+from semel.machine.txn.begin import refuse_producer, refuse_registry_room
+from semel.machine.txn.chunk_list import EXTENT_BYTES
+from semel.machine.txn.decide_end import aborted_before, chunks_of, incomplete, refuse_closed
+from semel.machine.txn.draft import Draft, is_raised
+from semel.machine.txn.lookup import find, over, refuse_owner
+from semel.machine.txn.result import result_of_commit, unpack_result
 from semel.model.media import same_media_type
 from semel.model.outcomes import (
     BatchTooLarge,

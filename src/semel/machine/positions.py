@@ -7,12 +7,20 @@ Every refusal of a move is here. The names in the comments are the rows of the t
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from semel.machine.named import find_named
-from semel.machine.state import State, Stream, Txn, owner_key
-from semel.machine.txn_rows import NamedPosition, OwnerKey, PositionRow
-from semel.model.limits import GROUPS_PER_STREAM_MAX, TXN_POSITIONS_MAX
+from semel.machine.events import (
+    Decision,
+    PositionsMoved,
+    Section,
+    SinkForgotten,
+    SinkRebound,
+    SnapshotPinned,
+)
+from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
+from semel.machine.state import State, Stream, Txn, add_position, owner_key
+from semel.machine.streams import find_named
+from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
-from semel.model.transactions import Position
+from semel.model.transactions import PinSnapshot, Position, SetPositions
 from semel.model.txn_outcomes import (
     BY_DELETION,
     BY_INCARNATION,
@@ -21,7 +29,11 @@ from semel.model.txn_outcomes import (
     BY_OFFSET,
     BY_PENDING,
     BY_VERSION,
+    IncarnationConflict,
+    Pinned,
     PositionConflict,
+    PositionsSet,
+    SnapshotConflict,
     StreamRefused,
     UnstableOffsets,
 )
@@ -253,3 +265,106 @@ class _Room:
         if len(known) + len(fresh) > GROUPS_PER_STREAM_MAX:
             return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
         return None
+
+
+# ---- groups --------------------------------------------------------------------------------------
+# Decisions on groups: where they stand, and what their next step reads.
+
+
+def decide_set_positions(state: State, command: SetPositions) -> Decision:
+    """Move positions, all or none."""
+    streams = find_named(state, (position.path for position in command.positions))
+    if not isinstance(streams, dict):
+        return Decision(streams)
+    refusal = refuse_plain_moves(state, streams, command.positions)
+    if refusal is not None:
+        return Decision(refusal)
+    moves, versions = [], []
+    for position in command.positions:
+        stream = streams[position.path]
+        moves.append((position.group, stream.row.number, position.to))
+        versions.append(stored_position(stream, position.group).version + 1)
+    return Decision(PositionsSet(tuple(versions)), PositionsMoved(tuple(moves)), grows=True)
+
+
+def decide_pin(state: State, command: PinSnapshot) -> Decision:
+    """Pin a step; the first one wins."""
+    pinned = state.snapshots.get(command.group)
+    if pinned is not None and pinned.number == command.number:
+        return Decision(Pinned(pinned.number, pinned.ranges, pinned.hash, is_new=False))
+    if pinned is not None and pinned.number != command.number - 1:
+        return Decision(SnapshotConflict(pinned.number))
+    streams = find_named(state, (part.path for part in command.ranges))
+    if not isinstance(streams, dict):
+        return Decision(streams)
+    for part in command.ranges:
+        incarnation = streams[part.path].row.incarnation
+        if part.incarnation != incarnation:
+            return Decision(IncarnationConflict(part.path, incarnation))
+    if pinned is None and len(state.snapshots) >= SNAPSHOTS_MAX:
+        return Decision(LimitReached("snapshots", SNAPSHOTS_MAX))
+    row = SnapshotRow(command.number, command.ranges, command.hash)
+    outcome = Pinned(command.number, command.ranges, command.hash, is_new=True)
+    return Decision(outcome, SnapshotPinned(command.group, row), grows=True)
+
+
+# ---- group apply ---------------------------------------------------------------------------------
+# `apply` for groups and sinks.
+
+
+Sections = tuple[Section, ...]
+
+
+def set_sink(state: State, app: str, row: SinkRow) -> None:
+    """Know a sink."""
+    state.sinks[app] = row
+    state.dirty.sinks[app] = row
+
+
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
+    """Give a sink to another query, which shares no history with the one before."""
+    old = state.sinks[event.app]
+    kept = tuple(row for row in old.versions if row.version <= event.last_version)
+    if event.query_id != old.query_id:
+        kept = ()
+    row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
+    set_sink(state, event.app, row)
+
+
+def apply_sink_forgotten(
+    state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
+) -> None:
+    """Drop a sink; the outcomes its commits have let go stay gone."""
+    floor = state.sinks.pop(event.app).outcomes_from
+    state.floors[event.app] = state.dirty.floors[event.app] = floor
+    state.dirty.sinks[event.app] = None
+
+
+def move_positions(
+    state: State,
+    moves: Iterable[tuple[str, int, int]],
+    time_ms: int,
+    mover: OwnerKey | None = None,
+) -> None:
+    """Move groups to (group, stream, offset).
+
+    `mover` is None for a plain set, which leaves the last one: if it did not, a worker that skips a
+    message would let in all others that do not say where they have read from.
+    """
+    for group, number, offset in moves:
+        stream = state.by_number[number]
+        old = stored_position(stream, group)
+        row = PositionRow(offset, time_ms, old.version + 1, mover or old.mover)
+        add_position(state, stream, group, row)
+        state.dirty.positions[number, group] = row
+
+
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
+    """Move groups, without a transaction."""
+    move_positions(state, event.positions, time_ms)
+
+
+def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
+    """Pin a group's step."""
+    state.snapshots[event.group] = event.row
+    state.dirty.snapshots[event.group] = event.row

@@ -9,6 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.machine.rows import ProducerRow
+from semel.model.limits import SESSIONS_REMEMBERED
+
 # last sequence, next offset, digest, message count, sequence span
 _LAYOUT: Final = Layout("<QQQII")
 RECEIPT_BYTES: Final = _LAYOUT.size
@@ -86,3 +89,15 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
     if held(ring) < max(limit, 2):
         return False
     return unpack(ring, 0).last_seq < seq < unpack(ring, 1).first_seq
+
+
+# ---- sessions ------------------------------------------------------------------------------------
+# The sessions a producer had before its present one.
+
+
+def older_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
+    """Put the present session to the older ones; `session` takes its place."""
+    older = tuple(known for known in old.older if known != session)
+    if old.session is not None:
+        older = (*older, old.session)
+    return older[-SESSIONS_REMEMBERED:]

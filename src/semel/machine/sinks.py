@@ -3,11 +3,10 @@
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
 
-from semel.machine.events import Decision
-from semel.machine.results import unpack_result
+from semel.machine.events import Decision, SinkForgotten, SinkRebound
+from semel.machine.rows import SinkRow, VersionRow
 from semel.machine.state import State, Txn
-from semel.machine.txn_events import SinkForgotten, SinkRebound
-from semel.machine.txn_rows import SinkRow, VersionRow
+from semel.machine.txn.result import unpack_result
 from semel.model.limits import SINKS_MAX
 from semel.model.outcomes import LimitReached, Outcome
 from semel.model.transactions import ForgetSink, RebindSink, SinkOwner, SinkTag

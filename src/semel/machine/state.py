@@ -5,15 +5,20 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine.rows import KeyRow, MetaRow, ProducerRow, RegistryRow, StreamRow, TailRow
-from semel.machine.txn_rows import (
+from semel.machine.rows import (
+    KeyRow,
+    MetaRow,
     NamedPosition,
     News,
     OwnerKey,
     PartsRow,
     PositionRow,
+    ProducerRow,
+    RegistryRow,
     SinkRow,
     SnapshotRow,
+    StreamRow,
+    TailRow,
     TxnRow,
     TxnStreamRow,
 )

@@ -3,7 +3,9 @@
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.checks import held_by, refuse_body
+from collections.abc import Iterable
+
+from semel.machine.checks import held_by, refuse_body, section_of
 from semel.machine.events import (
     Decision,
     DedupSwitched,
@@ -15,7 +17,6 @@ from semel.machine.events import (
     UnguardedCreated,
 )
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.sections import section_of
 from semel.machine.state import State, Stream, is_over
 from semel.model.commands import (
     Batch,
@@ -42,12 +43,13 @@ from semel.model.outcomes import (
     OffsetBeyondTail,
     OffsetTrimmed,
     Outcome,
+    Refusal,
     StillAlive,
     SubOffsetInvalid,
     Switched,
     Trimmed,
 )
-from semel.model.txn_outcomes import OffsetUnstable
+from semel.model.txn_outcomes import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
@@ -285,3 +287,24 @@ def decide_expire(state: State, command: Expire) -> Decision:
     if not is_over(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())
     return Decision(Expired(), StreamExpired(stream.row.number))
+
+
+# ---- named ---------------------------------------------------------------------------------------
+# The streams a command names: all of them have to be there.
+
+
+def find_named(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
+    """Find every stream, or the first that is not there."""
+    found: dict[str, Stream] = {}
+    for path in paths:
+        stream = find_stream(state, path)
+        if not isinstance(stream, Stream):
+            return refused(path, stream)
+        found[path] = stream
+    return found
+
+
+def refused(path: str, cause: Outcome) -> StreamRefused:
+    """Name the stream of several that refuses."""
+    assert isinstance(cause, Refusal)
+    return StreamRefused(path, cause)

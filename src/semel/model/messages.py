@@ -1,7 +1,32 @@
-"""Taking a payload apart again."""
+"""What a message may carry beside its bytes: a key, a timestamp, headers.
+
+The extras of an append are one block, column by column, little-endian. It is stored and sent on as
+it came; only whoever wants a column takes it apart.
+
+    columns u32: 1 keys, 2 timestamps, 4 headers; then those that are there, in this order:
+    timestamps: one i64 per message, ms since 1970; -2^63 for none
+    keys: one u32 per message, its key's length, 0xffffffff for none; then the keys, end to end
+    headers: u32, the bytes that follow; a msgpack array with an element per message: nil, or an
+    array of [name, value] pairs
+"""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from semel.model.limits import (
+    HEADER_NAME_CHARACTERS_MAX,
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_PER_MESSAGE_MAX,
+    MESSAGE_KEY_BYTES_MAX,
+    NUMBER_MAX,
+)
+
+# ---- payloads ------------------------------------------------------------------------------------
+# Taking a payload apart again.
 
 
 def split_messages(
@@ -15,3 +40,167 @@ def split_messages(
     for length in struct.unpack(f"<{count}I", lengths):
         yield payload[at : at + length]
         at += length + is_joined
+
+
+# ---- extras --------------------------------------------------------------------------------------
+
+
+Header = tuple[str, bytes]
+
+_KEYS: Final = 1
+_TIMESTAMPS: Final = 2
+_HEADERS: Final = 4
+_ALL: Final = _KEYS | _TIMESTAMPS | _HEADERS
+NO_KEY: Final = 0xFFFF_FFFF
+NO_TIMESTAMP: Final = -(2**63)
+_U32: Final = struct.Struct("<I")
+
+_Name = Annotated[str, Meta(min_length=1, max_length=HEADER_NAME_CHARACTERS_MAX)]
+_Value = Annotated[bytes, Meta(max_length=HEADER_VALUE_BYTES_MAX)]
+_Headers = Annotated[list[tuple[_Name, _Value]], Meta(max_length=HEADERS_PER_MESSAGE_MAX)]
+_decode_headers: Final = msgspec.msgpack.Decoder(list[_Headers | None]).decode
+_encode_headers: Final = msgspec.msgpack.Encoder().encode
+
+
+class _Columns(NamedTuple):
+    """Where the columns are; empty if one is not there."""
+
+    timestamps: memoryview
+    key_lengths: memoryview
+    keys: memoryview
+    headers: memoryview
+
+
+def encode_extras(
+    count: int,
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Sequence[Header]] | None = None,
+    timestamps: Sequence[int | None] | None = None,
+) -> bytes:
+    """Pack what `count` messages carry, one element per message; empty if they carry nothing."""
+    for column in (keys, headers, timestamps):
+        if column is not None and len(column) != count:
+            raise ValueError(f"{count} messages need {count} keys, headers or timestamps, or none")
+    times = lengths = names = packed = b""
+    if timestamps is not None and any(time is not None for time in timestamps):
+        known = [NO_TIMESTAMP if time is None else time for time in timestamps]
+        times = struct.pack(f"<{count}q", *known)
+    if keys is not None and any(key is not None for key in keys):
+        sizes = [NO_KEY if key is None else len(key) for key in keys]
+        lengths = struct.pack(f"<{count}I", *sizes)
+        names = b"".join([key for key in keys if key])
+    if headers is not None and any(headers):
+        packed = pack_headers(headers)
+    return pack_columns(timestamps=times, key_lengths=lengths, keys=names, headers=packed)
+
+
+def pack_headers(headers: Sequence[Sequence[Header] | None]) -> bytes:
+    """Pack the column of headers."""
+    return _encode_headers([list(pairs) if pairs else None for pairs in headers])
+
+
+def pack_columns(
+    *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
+) -> bytes:
+    """Put columns that are packed already into one block; an empty one is not there."""
+    columns = _TIMESTAMPS * bool(timestamps) | _KEYS * bool(key_lengths) | _HEADERS * bool(headers)
+    if not columns:
+        return b""
+    sized = _U32.pack(len(headers)) + headers if headers else b""
+    return b"".join((_U32.pack(columns), timestamps, key_lengths, keys, sized))
+
+
+def fault_in_extras(extras: bytes, count: int) -> str | None:
+    """Say what is wrong with the extras of `count` messages; None if they can be stored."""
+    try:
+        columns = _columns(extras, count)
+        if columns.headers and len(_decode_headers(columns.headers)) != count:
+            return "the headers are not one element per message"
+    except (ValueError, struct.error) as error:
+        # msgspec's errors and those of UTF-8 are ValueErrors as well.
+        return f"the keys, timestamps or headers are malformed: {error}"
+    if columns.keys and max(_lengths(columns)) > MESSAGE_KEY_BYTES_MAX:
+        return f"a key may have {MESSAGE_KEY_BYTES_MAX} bytes"
+    if not all(time is None or abs(time) <= NUMBER_MAX for time in _times(columns)):
+        return f"a timestamp may be {NUMBER_MAX} ms away from 1970"
+    return None
+
+
+def keys_of(extras: bytes, count: int) -> list[bytes | None]:
+    """Take the key of each message out of sound extras; None where there is none."""
+    columns = _columns(extras, count)
+    if not columns.key_lengths:
+        return [None] * count
+    data = bytes(columns.keys)
+    keys: list[bytes | None] = []
+    at = 0
+    for length in columns.key_lengths.cast("I"):
+        if length == NO_KEY:
+            keys.append(None)
+        else:
+            keys.append(data[at : at + length])
+            at += length
+    return keys
+
+
+def timestamps_of(extras: bytes, count: int) -> list[int | None]:
+    """Take the timestamp of each message out of sound extras; None where there is none."""
+    return _times(_columns(extras, count)) or [None] * count
+
+
+def headers_of(extras: bytes, count: int) -> list[list[Header]]:
+    """Take the headers of each message out of sound extras."""
+    columns = _columns(extras, count)
+    if not columns.headers:
+        return [[] for _ in range(count)]
+    return [pairs or [] for pairs in _decode_headers(columns.headers)]
+
+
+def cut_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
+    """Keep the extras of the messages from `start` up to `end`, of `count`."""
+    return encode_extras(
+        end - start,
+        keys=keys_of(extras, count)[start:end],
+        headers=headers_of(extras, count)[start:end],
+        timestamps=timestamps_of(extras, count)[start:end],
+    )
+
+
+def _columns(extras: bytes, count: int) -> _Columns:
+    """Find the columns; raises ValueError unless they fill the block exactly."""
+    view = memoryview(extras)
+    columns: int = _U32.unpack_from(view)[0]
+    if not columns or columns & ~_ALL:
+        raise ValueError("unknown columns")
+    timestamps, view = _take(view[4:], 8 * count if columns & _TIMESTAMPS else 0)
+    key_lengths, view = _take(view, 4 * count if columns & _KEYS else 0)
+    keys, view = _take(view, sum(_known(key_lengths)))
+    headers = view[:0]
+    if columns & _HEADERS:
+        packed_bytes: int = _U32.unpack_from(view)[0]
+        headers, view = _take(view[4:], packed_bytes)
+        if not headers:
+            raise ValueError("no headers")
+    if view:
+        raise ValueError("something follows the last column")
+    return _Columns(timestamps, key_lengths, keys, headers)
+
+
+def _take(view: memoryview, size: int) -> tuple[memoryview, memoryview]:
+    if size > len(view):
+        raise ValueError("cut short")
+    return view[:size], view[size:]
+
+
+def _known(key_lengths: memoryview) -> list[int]:
+    return [length for length in key_lengths.cast("I") if length != NO_KEY]
+
+
+def _lengths(columns: _Columns) -> list[int]:
+    return _known(columns.key_lengths)
+
+
+def _times(columns: _Columns) -> list[int | None]:
+    times = columns.timestamps.cast("q")
+    return [None if time == NO_TIMESTAMP else time for time in times]

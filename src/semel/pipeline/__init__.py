@@ -4,7 +4,7 @@ Importing this loads neither Spark nor Arrow: an engine imports what it needs.
 """
 
 from semel.pipeline.delivery import Delivery, Range
-from semel.pipeline.graph import Graph
+from semel.pipeline.graph.graph import Graph
 from semel.pipeline.problems import GraphError, ProcessorStopped
 from semel.pipeline.runner import Runner, run
 

@@ -5,18 +5,23 @@ that fails now and then puts each message on one leg or the other, never on both
 """
 
 import json
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from semel.client.values import READY, decode, encode_json
+from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
-from semel.pipeline import signatures
-from semel.pipeline.errors_stream import MESSAGE_BYTES_MAX, error_message
-from semel.pipeline.processors import Kind, Processor
+from semel.pipeline.graph import signatures
+from semel.pipeline.graph.processors import Kind, Processor
 from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Seen(NamedTuple):
@@ -250,19 +255,117 @@ def _evaluate_batch(evaluation: Evaluation, wanted: Wanted) -> Iterator[Row]:
 
 
 def _batch_rows(evaluation: Evaluation, wanted: Wanted) -> list[Row]:
-    from semel.pipeline import arrow_batches  # noqa: PLC0415 - Arrow is an extra
-
     if evaluation.is_join:
         values = {
-            binding: arrow_batches.batch_of([found[binding] for _, found in wanted])
+            binding: batch_of([found[binding] for _, found in wanted])
             for binding in evaluation.inputs
         }
         result = evaluation.function(**values)
     else:
         messages = [value for _, found in wanted for value in found.values()]
-        result = evaluation.function(arrow_batches.batch_of(messages))
+        result = evaluation.function(batch_of(messages))
     return [
         _row(path, value)
         for path, batch in _legs(evaluation, result)
-        for value in arrow_batches.messages_of(batch)
+        for value in messages_of(batch)
     ]
+
+
+# ---- errors stream -------------------------------------------------------------------------------
+# What stands in an error stream: the inputs of a call that failed, and why it did. Pure.
+
+
+ERROR_TYPE: Final = "q.type.err/processor"
+_MESSAGE_CHARS_MAX: Final = 2_000
+_TRACE_CHARS_MAX: Final = 8_000
+# An append takes 4 MiB, what is around the message included.
+MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
+
+
+def error_message(
+    evaluation: "Evaluation", inputs: "Sequence[Seen]", error: BaseException
+) -> bytes:
+    """Word the failure of one call; inputs that leave no room, or are nested too deep, are named.
+
+    An error message must always fit its stream, or one message could stop a processor for good.
+    Nor may it hold what its readers could not decode.
+    """
+    kind = type(error)
+    message: dict[str, Any] = {
+        "type": ERROR_TYPE,
+        "graph": evaluation.graph,
+        "processor": evaluation.processor,
+        "strategy": evaluation.strategy,
+        "inputs": [_input(one, is_whole=_is_readable(one)) for one in inputs],
+        "cause": {
+            "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+            "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
+        },
+        "trace": _printable(_trace(error))[-_TRACE_CHARS_MAX:],
+        "hash": evaluation.hash,
+    }
+    encoded = msgspec.json.encode(message)
+    if len(encoded) <= MESSAGE_BYTES_MAX and not is_too_deep(encoded):
+        return encoded
+    message["inputs"] = [_input(one, is_whole=False) for one in inputs]
+    return msgspec.json.encode(message)
+
+
+def _input(one: "Seen", *, is_whole: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {"stream": one.stream, "offset": print_offset(one.offset)}
+    if not is_whole:
+        return {**shown, "value": None, "left_away_bytes": len(one.raw)}
+    return {**shown, "value": Raw(one.raw)}
+
+
+def _is_readable(one: "Seen") -> bool:
+    try:
+        decode(one.raw, JSON_MEDIA_TYPE)
+    except ValueError:
+        return False
+    return True
+
+
+def text_of(error: BaseException) -> str:
+    """Print an error, also one that fails to."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - a user's class may have a bug of its own
+        return f"it cannot be printed: {type(another).__name__}"
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _printable(text: str) -> str:
+    """Replace halves of surrogate pairs, which cannot be encoded."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# ---- arrow batches -------------------------------------------------------------------------------
+# Messages as a batch of Arrow, and back. pyarrow is an extra, so it is imported where it is used.
+
+
+def batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
+    """Make a batch with a column for every name in any of the messages; TypeError if one has none.
+
+    Arrow finds the types of the columns; what does not fit one type is refused by it.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    for message in messages:
+        if not isinstance(message, dict):
+            raise TypeError(f"a batch takes JSON objects, not {type(message).__name__}")
+    names = list(dict.fromkeys(name for message in messages for name in message))
+    columns = [pa.array([message.get(name) for message in messages]) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def messages_of(batch: Any) -> list[Any]:
+    """Make a message of every row."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not isinstance(batch, pa.RecordBatch):
+        raise TypeError(f"an Arrow function returns a RecordBatch, not {type(batch).__name__}")
+    return list(batch.to_pylist())

@@ -1,19 +1,59 @@
 """What an engine is: it carries out one pinned step, and says what is to be committed for it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
-from semel.pipeline.committing import Commits
 from semel.pipeline.delivery import Delivery, Step
 from semel.pipeline.evaluate import Evaluation, evaluation_of
-from semel.pipeline.gauges import Gauge
-from semel.pipeline.graph import Graph
-from semel.pipeline.processors import Processor
+from semel.pipeline.graph import signatures
+from semel.pipeline.graph.graph import Graph
+from semel.pipeline.graph.processors import Kind, Processor, Role
+from semel.pipeline.local.committing import Commits
+from semel.pipeline.problems import GraphError
+
+# ---- gauges --------------------------------------------------------------------------------------
+# How a processor is doing, as far as a view of it wants to know.
+
+
+class State(StrEnum):
+    """Where a processor is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    IDLE = "idle"
+    ENDED = "ended"
+    STOPPED = "stopped"
+
+
+@dataclass
+class Gauge:
+    """The figures of one processor; written by its thread, read by any.
+
+    `read` and `written` count messages since the start, `errors` those of the error stream among
+    them; `lag` are offsets not processed yet; `step_seconds` is how long the last step took.
+    """
+
+    processor: str
+    role: Role
+    state: State = State.STARTING
+    step: int = 0
+    read: int = 0
+    written: int = 0
+    errors: int = 0
+    lag: int = 0
+    step_seconds: float = 0.0
+    reason: str = ""
+
+
+# ---- executor ------------------------------------------------------------------------------------
 
 
 class Made(Struct, frozen=True):
@@ -114,3 +154,43 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+# ---- engines -------------------------------------------------------------------------------------
+# Finding an engine by its name. Each is imported when it is asked for, and not before.
+
+
+LOCAL: Final = "local"
+SPARK: Final = "spark"
+ENGINES: Final = (SPARK, LOCAL)
+_HOMES: Final = {
+    LOCAL: ("semel.pipeline.local.engine", "LocalEngine"),
+    SPARK: ("semel.pipeline.spark.engine", "SparkEngine"),
+}
+
+
+def engine_for(graph: Graph, *, master: str | None = None) -> str:
+    """Choose: Spark for a graph that needs it, or where a master is named; else this process."""
+    needs = any(
+        one.stateful or signatures.kind_of(one) is Kind.DATAFRAME for one in graph.processors
+    )
+    return SPARK if needs or master is not None else LOCAL
+
+
+def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
+    """Make an engine; GraphError if it is not installed."""
+    if name not in _HOMES:
+        raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])
+    module, kind = _HOMES[name]
+    try:
+        found = getattr(import_module(module), kind)
+    except ModuleNotFoundError as error:
+        raise GraphError(
+            graph.id,
+            [f"the engine {name} needs {error.name}; install it: pip install semel[spark]"],
+        ) from error
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and name == LOCAL:
+        raise GraphError(graph.id, [f"{' and '.join(given)} is for Spark; add --engine spark"])
+    made: Executor = found(**given)
+    return made

@@ -15,10 +15,10 @@ from psycopg import Connection, sql
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from semel.client.chance import fresh_id
+from semel.client.transport import fresh_id
 from semel.pipeline.delivery import Delivery
-from semel.pipeline.spark_jobs import failed
-from semel.spark.json_rows import json_texts
+from semel.pipeline.spark.tasks import failed
+from semel.spark.sink.rows import json_texts
 
 _DELIVERIES_SQL: Final = """
 CREATE TABLE IF NOT EXISTS semel_deliveries (

@@ -1,24 +1,26 @@
 """Running a graph: a thread for each processor, until all have ended or one has stopped."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from semel.client.client import Client
+from semel.client.errors import StreamGone, StreamNotFound
 from semel.client.sync_driver import Stop
-from semel.pipeline import topology
-from semel.pipeline.engines import engine_for, make_engine
-from semel.pipeline.errors_stream import text_of
-from semel.pipeline.executor import Executor, Loop, Running
-from semel.pipeline.gauges import Gauge, State
-from semel.pipeline.graph import Graph
-from semel.pipeline.inputs import Inputs
-from semel.pipeline.preparing import prepare
+from semel.client.values import StreamInfo
+from semel.model.media import JSON_MEDIA_TYPE, is_json
+from semel.model.offsets import parse_offset
+from semel.pipeline.evaluate import text_of
+from semel.pipeline.executor import Executor, Gauge, Loop, Running, State, engine_for, make_engine
+from semel.pipeline.graph import topology
+from semel.pipeline.graph.graph import Graph
+from semel.pipeline.graph.processors import Processor, Role
+from semel.pipeline.local.inputs import Inputs
+from semel.pipeline.local.sources import SourceLoop
+from semel.pipeline.local.step import AtBoundary, StepLoop, nothing
 from semel.pipeline.problems import GraphError, ProcessorStopped
-from semel.pipeline.processors import Processor, Role
-from semel.pipeline.sources import SourceLoop
-from semel.pipeline.step import AtBoundary, StepLoop, nothing
+from semel.pipeline.trace import trace_stream
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 GRACE_SECONDS: Final = 5.0  # for a server that does not answer
@@ -225,3 +227,64 @@ def run(
     for id, reason in runner.stopped.items():
         raise ProcessorStopped(id, reason)
     return runner.gauges
+
+
+# ---- preparing -----------------------------------------------------------------------------------
+# The streams of a graph, before it starts: those it writes are made, those it reads must be.
+
+
+def prepare(client: Client, graph: Graph) -> dict[str, int]:
+    """Make the streams that are missing; GraphError, and nothing made, if one does not fit.
+
+    Returns where the streams end that nobody in the graph writes to.
+    """
+    written = list(topology.writers(graph))
+    read = [path for one in graph.processors for path in one.inputs.values()]
+    found = {
+        path: _found(client, path)
+        for path in dict.fromkeys([*read, *written, trace_stream(graph.id)])
+    }
+    wrong = list(_complaints(graph, found))
+    if wrong:
+        raise GraphError(graph.id, wrong)
+    for path, info in found.items():
+        if info is None:
+            client.stream(path).create(JSON_MEDIA_TYPE, exist_ok=True)
+    return {
+        path: parse_offset(info.next_offset) or 0
+        for path, info in found.items()
+        if info is not None and path not in written
+    }
+
+
+def _found(client: Client, path: str) -> StreamInfo | None:
+    try:
+        return client.stream(path).head()
+    except (StreamNotFound, StreamGone):
+        return None
+
+
+def _complaints(graph: Graph, found: dict[str, StreamInfo | None]) -> Iterator[str]:
+    written = topology.writers(graph)
+    for one in graph.processors:
+        for path in one.inputs.values():
+            if found[path] is None and path not in written:
+                yield (
+                    f"{one.id}: there is no stream {path} on the server, and no processor writes"
+                    f" it; make it with `semel create {path} --content-type application/json`,"
+                    " or correct the name"
+                )
+    for path, info in found.items():
+        if info is not None and not is_json(info.content_type):
+            users = ", ".join(one.id for one in graph.processors if _uses(graph, one.id, path))
+            yield (
+                f"{users}: {path} holds {info.content_type}; a graph reads and writes"
+                f" {JSON_MEDIA_TYPE}: use another stream"
+            )
+        if info is not None and info.closed and path in written:
+            yield f"{', '.join(written[path])}: {path} is closed; write to another stream"
+
+
+def _uses(graph: Graph, id: str, path: str) -> bool:
+    one = graph.processor(id)
+    return path in one.inputs.values() or path in topology.written(graph, one)

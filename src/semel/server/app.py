@@ -3,33 +3,38 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone, Reply
+from semel.broker.durable_view import Seen, View
 from semel.broker.engine import Engine
-from semel.broker.gaps import GapHold
+from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
+from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
 from semel.model.transactions import READ_COMMITTED
-from semel.server.answers import send
-from semel.server.calls import Calls
-from semel.server.commits import COMMITS, Commits
-from semel.server.crowd import Crowds
+from semel.server.admission import Read, Reads, Unread, send
 from semel.server.event_stream import EventStream
-from semel.server.groups import GROUPS, Groups
+from semel.server.fanout import Crowds
 from semel.server.http import Request, Responder
-from semel.server.live import Live, blocker_of, facts_of
-from semel.server.long_poll import LongPoll
+from semel.server.live import Live, LongPoll, blocker_of, facts_of
 from semel.server.metrics import Tally, render_metrics
-from semel.server.pages import list_streams
 from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, Producers
-from semel.server.reads import Read, Reads
-from semel.server.sinks import SINKS, Sinks
-from semel.server.transactions import TRANSACTIONS, Transactions
-from semel.server.unread import Unread
+from semel.server.transactions import (
+    COMMITS,
+    GROUPS,
+    SINKS,
+    TRANSACTIONS,
+    Calls,
+    Commits,
+    Groups,
+    Sinks,
+    Transactions,
+)
 from semel.wire import paths, queries, requests, responses
-from semel.wire.problems import Problem
-from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest
+from semel.wire.problems import BadRequest, Problem
+from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest, parse_query, read_limit
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import AppendPlan
 
@@ -275,3 +280,41 @@ class App:
         if isinstance(found, Problem):
             return responses.problem_response(found)
         return responses.json_response(200, found)
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+# `GET /v1/streams`: the durable streams, in order of their paths, a page at a time.
+
+
+_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
+
+
+def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
+    """List streams after a path and under a prefix; `next` is where the next page begins."""
+    try:
+        given = parse_query(query, _PARAMETERS) if query else {}
+        limit = read_limit(given.get("limit"))
+    except BadRequest as refusal:
+        return refusal.problem
+    prefix, after = given.get("prefix", ""), given.get("after", "")
+    page = list(islice(seen.paths.after(after, prefix), limit + 1))
+    more = len(page) > limit
+    return {
+        "streams": [_describe(path, seen.by_path[path]) for path in page[:limit]],
+        "next": page[limit - 1] if more else None,
+    }
+
+
+def _describe(path: str, view: View) -> dict[str, object]:
+    row, tail = view.row, view.tail
+    assert tail is not None
+    return {
+        "path": path,
+        "content_type": row.content_type,
+        "incarnation": row.incarnation,
+        "first_offset": print_offset(tail.head),
+        "next_offset": print_offset(tail.tail),
+        "closed": tail.is_closed,
+        "created_at_ms": row.created_ms,
+        "written_at_ms": tail.written_ms,
+    }

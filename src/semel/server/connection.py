@@ -15,7 +15,7 @@ from semel.server.connections import Connections
 from semel.server.exchange import CONTINUE, Exchange
 from semel.server.http import Handler, Refused, Request, problem
 from semel.server.limits_http import HttpLimits
-from semel.server.partial_body import PartialBody
+from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
 
 _log: Final = logging.getLogger("semel.server")

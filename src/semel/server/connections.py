@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from semel.broker.clock import Clock
-from semel.server.heads import Heads
+from semel.server.admission import Unread
+from semel.server.exchange import Starts
 from semel.server.http import Refused
 from semel.server.limits_http import HttpLimits, connection_room
-from semel.server.starts import Starts
-from semel.server.unread import Unread
+from semel.server.request_head import Heads
 
 
 class Member(Protocol):

@@ -4,14 +4,13 @@ import asyncio
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone
-from semel.broker.seen import end_of
+from semel.broker.durable_view import end_of
 from semel.model.limits import KIB
 from semel.model.transactions import READ_COMMITTED
-from semel.server.answers import send
-from semel.server.crowd import Crowd, Crowds, control_of
+from semel.server.admission import Read, send
+from semel.server.fanout import Crowd, Crowds, control_of
 from semel.server.http import Piece, Responder, Stream
 from semel.server.live import Live, blocker_of, facts_of
-from semel.server.reads import Read
 from semel.wire import responses, sse
 from semel.wire.queries import ReadRequest
 

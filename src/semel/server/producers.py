@@ -10,20 +10,20 @@ from typing import Final
 
 from semel.broker.engine import Engine
 from semel.machine import State, Stream, receipts
-from semel.machine.dry_run import dry_run
+from semel.machine.decide import dry_run
 from semel.machine.receipts import Receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.streams import find_stream
 from semel.model.commands import ClaimProducer, ForgetProducer, Register
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
-from semel.server.answers import send
+from semel.server.admission import send
 from semel.server.http import Request, Responder
 from semel.wire import producer_calls as calls
 from semel.wire import responses
-from semel.wire.explanations import explain
 from semel.wire.headers import print_instant
 from semel.wire.problems import Problem
+from semel.wire.producer_calls import explain
 from semel.wire.rendering import Response
 
 PRODUCERS: Final = "/v1/producers"

@@ -8,20 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from semel.spark.foreach import commit_batch
-    from semel.spark.java import JavaMissing, ensure_java
-    from semel.spark.pythons import WrongPython
-    from semel.spark.sessions import register, session
+    from semel.spark.runtime.environment import JavaMissing, WrongPython, ensure_java
+    from semel.spark.runtime.session import register, session
+    from semel.spark.sink.foreach import commit_batch
 
 __all__ = ["JavaMissing", "WrongPython", "commit_batch", "ensure_java", "register", "session"]
 
 _HOMES: Final = {
-    "JavaMissing": "semel.spark.java",
-    "WrongPython": "semel.spark.pythons",
-    "commit_batch": "semel.spark.foreach",
-    "ensure_java": "semel.spark.java",
-    "register": "semel.spark.sessions",
-    "session": "semel.spark.sessions",
+    "JavaMissing": "semel.spark.runtime.environment",
+    "WrongPython": "semel.spark.runtime.environment",
+    "commit_batch": "semel.spark.sink.foreach",
+    "ensure_java": "semel.spark.runtime.environment",
+    "register": "semel.spark.runtime.session",
+    "session": "semel.spark.runtime.session",
 }
 _EXTRA: Final = ("pandas", "pyarrow", "pyspark")
 

@@ -23,25 +23,25 @@ class SemelDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Name the columns of a read that gives no schema of its own."""
-        from semel.spark.columns import source_schema
         from semel.spark.options import parse_source
-        from semel.spark.telling import told
+        from semel.spark.source.columns import source_schema
+        from semel.spark.user_errors import told
 
         return told(lambda: source_schema(parse_source(self.options)))()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read a range once."""
-        from semel.spark.batch_reader import BatchReader
         from semel.spark.options import parse_source
-        from semel.spark.telling import told
+        from semel.spark.source.readers import BatchReader
+        from semel.spark.user_errors import told
 
         return told(lambda: BatchReader(parse_source(self.options), schema))()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read for ever, batch after batch."""
         from semel.spark.options import SparkOptionError, parse_source
-        from semel.spark.stream_reader import StreamReader
-        from semel.spark.telling import RefusedReader
+        from semel.spark.source.readers import StreamReader
+        from semel.spark.user_errors import RefusedReader
 
         try:
             return StreamReader(parse_source(self.options), schema)
@@ -50,16 +50,16 @@ class SemelDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Write a frame once."""
-        from semel.spark.batch_writer import BatchWriter
         from semel.spark.options import parse_sink
-        from semel.spark.telling import told
+        from semel.spark.sink.writers import BatchWriter
+        from semel.spark.user_errors import told
 
         return told(lambda: BatchWriter(parse_sink(self.options), schema, overwrite))()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Write for ever, batch after batch."""
         from semel.spark.options import parse_sink
-        from semel.spark.stream_writer import StreamWriter
-        from semel.spark.telling import told
+        from semel.spark.sink.writers import StreamWriter
+        from semel.spark.user_errors import told
 
         return told(lambda: StreamWriter(parse_sink(self.options), schema, overwrite))()

@@ -15,9 +15,8 @@ Give them an object with `before(operation, name, size)` as `faults` to have an 
 up short, lie or end the process. Everything random comes from the `Random` a test passes in.
 """
 
-from semel.client.local_process import NotStarted
-from semel.client.local_server import LocalServer, local
-from semel.testing.check import Violation, check_history
+from semel.client.local import LocalServer, NotStarted, local
+from semel.testing.check import History, Operation, Read, Violation, check_history
 from semel.testing.disk import VirtualDisk, VirtualFile
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
@@ -32,13 +31,12 @@ from semel.testing.faults import (
     ShortWrite,
     refuse,
 )
-from semel.testing.history import History, Operation, Read
 from semel.testing.in_process import InProcessServer
 from semel.testing.power_loss import CRASH_MODES, SECTOR_BYTES, CrashMode
 from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
-from semel.testing.txn_check import TransactionReport, check_transactions
-from semel.testing.txn_facts import Anomaly
-from semel.testing.txn_history import (
+from semel.testing.txn.check import TransactionReport, check_transactions
+from semel.testing.txn.facts import Anomaly
+from semel.testing.txn.history import (
     RecordedChange,
     RecordedTransaction,
     TransactionAppend,

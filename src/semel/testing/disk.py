@@ -15,9 +15,19 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from semel.model.errors import DirectoryLocked
-from semel.testing.changes import Change, FileChange, Grow, Link, NameChange, Rename, Unlink, Write
 from semel.testing.faults import Death, Fail, Fault, Faults, LostSync, ShortWrite, system_error
-from semel.testing.power_loss import CrashMode, survivors
+from semel.testing.power_loss import (
+    Change,
+    CrashMode,
+    FileChange,
+    Grow,
+    Link,
+    NameChange,
+    Rename,
+    Unlink,
+    Write,
+    survivors,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from collections import Counter
 from functools import partial
 from typing import Final, Self
 
-from semel.testing.background import Home
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_session import Session
-from semel.testing.fault_wires import Wires, address_of, close
-from semel.testing.http_messages import HEAD_BYTES_MAX
+from semel.testing.fault_wires import HEAD_BYTES_MAX, Wires, address_of, close
+from semel.testing.in_process import Home
 
 CONNECTIONS_MAX: Final = 1_024
 _HOST: Final = "127.0.0.1"

@@ -16,10 +16,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from semel.testing.fault_plan import Action, FaultPlan
-from semel.testing.fault_wires import Outlet, WatchedReader, Wires
-from semel.testing.http_messages import (
+from semel.testing.fault_wires import (
     Broken,
     Head,
+    Outlet,
+    WatchedReader,
+    Wires,
     read_answer_head,
     read_body,
     read_request_head,

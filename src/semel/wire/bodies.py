@@ -18,7 +18,7 @@
     payload
 
 The messages of a joined piece are separated by one comma. Offsets grow; there may be gaps. Extras
-are keys, timestamps and headers: `semel.model.extras` has their layout.
+are keys, timestamps and headers: `semel.model.messages` has their layout.
 """
 
 import struct
@@ -28,10 +28,9 @@ from typing import Final
 from msgspec import Struct
 
 from semel.model.commands import Batch
-from semel.model.extras import Header, encode_extras, fault_in_extras
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.media import is_json
-from semel.model.messages import split_messages
+from semel.model.messages import Header, encode_extras, fault_in_extras, split_messages
 from semel.wire.json_mode import split_json
 from semel.wire.pieces import Piece, Producer, ProducerLike, SliceLike
 

@@ -4,12 +4,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.machine.txn_views import GroupView, PendingView, SnapshotView
+from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.transactions import PinSnapshot, SetPositions, SnapshotRange
 from semel.model.txn_outcomes import Pinned, PositionsSet, UnstableOffsets
-from semel.wire.commit_requests import Target, read_move
 from semel.wire.documents import Offset, read_document, read_offset
 from semel.wire.headers import Headers, print_instant
 from semel.wire.problems import BadRequest, Problem, bad_request
@@ -17,6 +16,7 @@ from semel.wire.queries import parse_query
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, problem_response
 from semel.wire.results import snapshot_document
+from semel.wire.txn_requests import Target, read_move
 
 _LOOK: Final = frozenset({"stable", "stream", "transaction"})
 

@@ -1,13 +1,21 @@
 """Reading header values, strictly: what is not exactly right is refused, never guessed."""
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from semel.model.limits import MEDIA_TYPE_BYTES_MAX, NUMBER_MAX
+from semel.model.commands import DENSE, SPARSE, ProducerTag, TxnTag
+from semel.model.limits import (
+    CURSOR_BYTES_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+    NUMBER_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    SESSION_BYTES_MAX,
+    TXN_ID_BYTES_MAX,
+)
 from semel.model.offsets import parse_offset
-from semel.wire.problems import BadRequest, Problem, bad_header
+from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
 
 # Lower-case names; a value that came twice is joined with ", "; bytes above ASCII are Latin-1.
 Headers = Mapping[str, str]
@@ -229,3 +237,133 @@ def accepts_type(headers: Headers, media_type: str) -> bool:
     """Tell whether Accept names a media type itself; a wildcard does not."""
     value = headers.get("accept")
     return value is not None and _qualities(value).get(media_type, 0.0) > 0
+
+
+# ---- media ---------------------------------------------------------------------------------------
+# The media types the wire speaks itself.
+
+
+BATCH: Final = "application/vnd.semel.batch"
+FRAMES: Final = "application/vnd.semel.frames"
+PROBLEM: Final = "application/problem+json"
+EVENTS: Final = "text/event-stream"
+
+
+# ---- producer headers ----------------------------------------------------------------------------
+# Whose append is it? Two dialects of producer headers, one tag.
+#
+# `Producer-Id`, `-Seq` and at least one of `-Epoch`, `-Session`, `-Mode: sparse` make a whole. A
+# sparse producer may leave its id to the server. In the older dialect `X-Producer-Id` and
+# `X-Producer-Seq` do, with or without `X-Producer-Epoch`.
+
+
+_ID: Final = "producer-id"
+_PRODUCER_EPOCH: Final = "producer-epoch"
+_SEQ: Final = "producer-seq"
+_SESSION: Final = "producer-session"
+_MODE: Final = "producer-mode"
+_CURSOR: Final = "producer-cursor"
+_X_ID: Final = "x-producer-id"
+_X_EPOCH: Final = "x-producer-epoch"
+_X_SEQ: Final = "x-producer-seq"
+
+_OURS: Final = frozenset({_ID, _PRODUCER_EPOCH, _SEQ, _SESSION, _MODE, _CURSOR})
+_X: Final = frozenset({_X_ID, _X_EPOCH, _X_SEQ})
+_ANY: Final = _OURS | _X
+
+
+def speaks_x(headers: Headers) -> bool:
+    """Tell whether a request uses the X-Producer-* dialect, and so wants its answers."""
+    return not _X.isdisjoint(headers)
+
+
+def parse_producer(
+    headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None = None
+) -> ProducerTag | None:
+    """Read the producer headers of an append; None if there are none."""
+    if _ANY.isdisjoint(headers):
+        return None
+    is_strict = is_strict or read_flag(headers, STRICT)
+    if not speaks_x(headers):
+        return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
+    if not _OURS.isdisjoint(headers):
+        raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
+    if _X_ID not in headers or _X_SEQ not in headers:
+        raise _incomplete("X-Producer-Id and X-Producer-Seq belong together")
+    name = _read_id(headers, _X_ID)
+    epoch = read_number(headers, _X_EPOCH)
+    seq = _read_seq(headers, _X_SEQ)
+    return ProducerTag(name, seq, seq, epoch, is_strict=is_strict)
+
+
+def _parse_ours(
+    headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None
+) -> ProducerTag:
+    mode = headers.get(_MODE)
+    is_sparse = mode == "sparse"
+    has_claim = _PRODUCER_EPOCH in headers or _SESSION in headers or is_sparse
+    has_name = _ID in headers or (is_sparse and fresh_id is not None)
+    if not (has_claim and has_name and _SEQ in headers):
+        raise _incomplete(
+            "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
+            " Producer-Mode: sparse belong together"
+        )
+    name = fresh_id() if fresh_id is not None and _ID not in headers else _read_id(headers, _ID)
+    epoch = read_number(headers, _PRODUCER_EPOCH)
+    if is_sparse:
+        first, last = read_range(headers, _SEQ) or (0, 0)
+    else:
+        first = last = _read_seq(headers, _SEQ)
+    if mode not in (None, "dense", "sparse"):
+        raise bad_header(_MODE, "must be 'dense' or 'sparse'")
+    session = read_text(headers, _SESSION, SESSION_BYTES_MAX)
+    cursor = read_text(headers, _CURSOR, CURSOR_BYTES_MAX)
+    return ProducerTag(
+        name,
+        first,
+        last,
+        epoch,
+        session,
+        SPARSE if is_sparse else DENSE,
+        None if cursor is None else cursor.encode(),
+        is_strict,
+    )
+
+
+def _read_id(headers: Headers, name: str) -> str:
+    text = read_text(headers, name, PRODUCER_ID_BYTES_MAX)
+    assert text is not None
+    return text
+
+
+def _read_seq(headers: Headers, name: str) -> int:
+    seq = read_number(headers, name)
+    assert seq is not None
+    return seq
+
+
+def _incomplete(message: str) -> Exception:
+    return bad_request("producer_headers_incomplete", message)
+
+
+# ---- txn headers ---------------------------------------------------------------------------------
+# Which transaction is an append part of? `Transaction-Id`, `-Epoch`; `-Seq` if it is staged.
+
+
+_TXN_ID: Final = "transaction-id"
+_TXN_EPOCH: Final = "transaction-epoch"
+_TXN_SEQ: Final = "transaction-seq"
+_TXN_ANY: Final = frozenset({_TXN_ID, _TXN_EPOCH, _TXN_SEQ})
+
+
+def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | None:
+    """Read the transaction headers of an append; None if there are none. Raises BadRequest."""
+    if _TXN_ANY.isdisjoint(headers):
+        return None
+    name = read_text(headers, _TXN_ID, TXN_ID_BYTES_MAX)
+    epoch = read_number(headers, _TXN_EPOCH)
+    if name is None or epoch is None:
+        message = "Transaction-Id and Transaction-Epoch belong together, Transaction-Seq to both"
+        raise bad_request("transaction_headers_incomplete", message)
+    is_strict = is_strict or read_flag(headers, STRICT)
+    return TxnTag(name, epoch, read_number(headers, _TXN_SEQ), is_strict)

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from semel.model.extras import Header, headers_of, keys_of, timestamps_of
-from semel.model.messages import split_messages
+from semel.model.messages import Header, headers_of, keys_of, split_messages, timestamps_of
 
 
 class ProducerLike(Protocol):

@@ -1,19 +1,167 @@
 """One table: every outcome the engine has, and the status it is answered with."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from semel.model import outcomes as out
+from semel.model import txn_outcomes as txn_out
 from semel.model.offsets import print_offset
+from semel.model.outcomes import Outcome
 from semel.model.txn_outcomes import (
     InvalidTxnState,
     StaleTransaction,
     StreamRefused,
     UnstableOffsets,
 )
-from semel.wire import txn_refusals
 from semel.wire.problems import Fields, Problem
-from semel.wire.rules import Rule
+
+# ---- txn refusals --------------------------------------------------------------------------------
+# How outcomes about transactions, groups and sinks are answered: the second half of the table.
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+# What the tables of refusals are made of.
+
+
+class Rule(NamedTuple):
+    """How an outcome is answered.
+
+    `message` is formatted with the outcome; `names` are facts that have another name outside.
+    """
+
+    status: int
+    message: str | Callable[[Any], str] = ""
+    names: Mapping[str, str] = {}
+
+    def tell(self, outcome: Outcome) -> str:
+        """Say it to people."""
+        if isinstance(self.message, str):
+            return self.message.format(outcome)
+        return self.message(outcome)
+
+
+# ---- txn refusals --------------------------------------------------------------------------------
+
+
+TXN_DONE: Final[Mapping[type[Outcome], int]] = {
+    txn_out.Begun: 201,
+    txn_out.TxnExtended: 200,
+    txn_out.Staged: 200,
+    txn_out.Prepared: 200,
+    txn_out.Committed: 200,
+    txn_out.Aborted: 200,
+    txn_out.PositionsSet: 200,
+    txn_out.Pinned: 200,
+    txn_out.SinkChanged: 204,
+}
+
+# States that are no moment of a transaction's life but what it is.
+_WRONG_KIND: Final = {
+    "sink": "a sink's transaction is committed by POST /v1/commits only",
+    "inline": "POST /v1/commits takes staged transactions only",
+}
+
+
+def _wrong_state(outcome: txn_out.InvalidTxnState) -> str:
+    why = f" ({outcome.reason})" if outcome.reason else ""
+    told = f"the transaction is {outcome.state}{why}; for this it must be open"
+    return _WRONG_KIND.get(outcome.state, told)
+
+
+# Why a group cannot be moved, and what to do: by the reason of the conflict.
+_CONFLICTS: Final = {
+    txn_out.BY_INCARNATION: (
+        "the stream {0.path} was deleted and created again; read it from its start"
+    ),
+    txn_out.BY_PENDING: (
+        "this transaction already moves the group {0.group} in {0.path} to another offset than"
+        " from; give that offset as from"
+    ),
+    txn_out.BY_OFFSET: (
+        "the group {0.group} is not at from in {0.path} but at {0.offset}; read from there"
+    ),
+    txn_out.BY_VERSION: (
+        "the position of the group {0.group} in {0.path} has version {0.version}, not the one"
+        " given: it was moved since; read from {0.offset}"
+    ),
+    txn_out.BY_MOVER: (
+        "{0.mover} moved the group {0.group} in {0.path} last; give the position you have read"
+        " from as from, or use one producer id for the group"
+    ),
+    txn_out.BY_MOVE: (
+        "the group {0.group} was moved to {0.offset} in {0.path} after this transaction named it;"
+        " abort it and read from there"
+    ),
+    txn_out.BY_DELETION: (
+        "the stream {0.path} ended after this transaction named a position of the group {0.group}"
+        " in it; abort it"
+    ),
+}
+
+
+def _conflict(outcome: txn_out.PositionConflict) -> str:
+    return _CONFLICTS[outcome.reason].format(outcome)
+
+
+TXN_REFUSED: Final[Mapping[type[Outcome], Rule]] = {
+    txn_out.UnknownTransaction: Rule(404, "no transaction of that id and epoch is known"),
+    txn_out.StaleTransaction: Rule(
+        403,
+        "a newer transaction of that id has begun, with epoch {0.current_epoch}",
+        {"current_epoch": "transaction_epoch"},
+    ),
+    txn_out.NotOwner: Rule(403, "the transaction belongs to somebody else"),
+    txn_out.InvalidTxnState: Rule(409, _wrong_state),
+    txn_out.TxnTimedOut: Rule(409, "the transaction took too long and was aborted; begin it again"),
+    txn_out.TxnAborted: Rule(409, "the transaction was aborted ({0.reason}); that is final"),
+    txn_out.TxnCommitted: Rule(409, "the transaction was committed; that is final"),
+    txn_out.ConcurrentTransactions: Rule(
+        409, "the transaction {0.other} is in the way; end it first", {"other": "transaction_id"}
+    ),
+    txn_out.TooManyTransactions: Rule(429, "the producer has {0.maximum} transactions pending"),
+    txn_out.PartitionNotInTxn: Rule(409, "the stream was not added to the transaction"),
+    txn_out.StreamInTransaction: Rule(
+        409,
+        "the transaction {0.transaction} has undecided messages in the stream",
+        {"transaction": "transaction_id"},
+    ),
+    txn_out.OffsetUnstable: Rule(
+        409, "what lies there is not decided yet", {"stable": "stable_offset"}
+    ),
+    txn_out.BranchIncomplete: Rule(
+        409,
+        "{0.id} holds {0.chunks} chunks with {0.messages} messages, or was not prepared",
+        {"id": "transaction_id"},
+    ),
+    txn_out.BranchMissing: Rule(
+        409, "the transaction {0.id} is not there; stage it again", {"id": "transaction_id"}
+    ),
+    txn_out.PositionConflict: Rule(409, _conflict, {"path": "stream"}),
+    txn_out.UnstableOffsets: Rule(
+        409,
+        "the prepared transaction {0.transaction} moves the group {0.group} in {0.path}; decide it"
+        " first",
+        {"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
+    ),
+    txn_out.AppBound: Rule(
+        409, "the app belongs to the query {0.query_id}; `semel sinks rebind` gives it to another"
+    ),
+    txn_out.CheckpointDiverged: Rule(
+        409, "what was committed up to version {0.last_version} came from other input"
+    ),
+    txn_out.VersionForgotten: Rule(
+        409, "the version is too old to be compared; {0.last_version} is the last one"
+    ),
+    txn_out.UnknownSink: Rule(404, "no such app has committed"),
+    txn_out.SnapshotConflict: Rule(409, "step {0.number} is pinned"),
+    txn_out.IncarnationConflict: Rule(
+        409, "the stream {0.path} was deleted and created again", {"path": "stream"}
+    ),
+}
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
 
 DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Created: 201,
@@ -26,7 +174,7 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Registered: 200,
     out.Claimed: 200,
     out.Forgotten: 204,
-    **txn_refusals.DONE,
+    **TXN_DONE,
 }
 
 # Fields that may be wrong in other ways than by their size.
@@ -105,7 +253,7 @@ REFUSED: Final[Mapping[type[out.Outcome], Rule]] = {
     out.BatchTooLarge: Rule(413, "an append may take {0.bytes_max} bytes"),
     out.DiskFull: Rule(507, "the disk is full; deleting still works"),
     out.Overloaded: Rule(503, "too much is waiting for the disk; send the same again"),
-    **txn_refusals.REFUSED,
+    **TXN_REFUSED,
 }
 
 STATUS: Final[Mapping[type[out.Outcome], int]] = {

@@ -29,7 +29,10 @@ from semel.model.media import is_json, normalise
 from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, decode_batch
 from semel.wire.headers import (
+    BATCH,
     Headers,
+    parse_producer,
+    parse_transaction,
     read_canonical,
     read_content_type,
     read_flag,
@@ -39,13 +42,11 @@ from semel.wire.headers import (
     read_text,
     refuse_encoding,
     refuse_repeated,
+    speaks_x,
 )
 from semel.wire.json_mode import split_json
-from semel.wire.media import BATCH
 from semel.wire.paths import stream_path
 from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
-from semel.wire.producer_headers import parse_producer, speaks_x
-from semel.wire.txn_headers import parse_transaction
 
 __all__ = [
     "AppendPlan",

@@ -3,6 +3,7 @@
 A refusal is answered by `refusals.py`, whatever the call; only success differs between them.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,9 +18,7 @@ from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal,
 from semel.model.transactions import READ_COMMITTED
 from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
-from semel.wire.etags import etag_of, is_match
-from semel.wire.headers import print_instant
-from semel.wire.media import EVENTS, FRAMES, PROBLEM
+from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
 from semel.wire.queries import LONG_POLL, ReadRequest
 from semel.wire.refusals import STATUS, problem_of
@@ -368,3 +367,47 @@ def sse_response(facts: StreamFacts) -> Response:
     if not (is_json(facts.content_type) or is_text(facts.content_type)):
         headers.append(("Stream-SSE-Data-Encoding", "base64"))
     return Response(200, headers, is_streamed=True)
+
+
+# ---- etags ---------------------------------------------------------------------------------------
+# ETags: one for each thing a read can return, so that equal tags mean equal answers.
+
+
+_TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
+
+
+def etag_of(
+    incarnation: str,
+    start: int,
+    end: int,
+    *,
+    is_up_to_date: bool = False,
+    is_closed: bool = False,
+    is_committed: bool = False,
+    is_frames: bool = False,
+    is_gzip: bool = False,
+) -> str:
+    """Name the messages from `start` up to `end`, how the stream stood and how they are packed."""
+    marks = (
+        (is_up_to_date, "u"),
+        (is_closed, "c"),
+        (is_committed, "r"),
+        (is_frames, "f"),
+        (is_gzip, "z"),
+    )
+    return f'"{incarnation}:{start}:{end}:{"".join(mark for is_set, mark in marks if is_set)}"'
+
+
+def is_match(etag: str, if_none_match: str) -> bool:
+    """Compare weakly with `*` or a list of tags; a broken list matches up to where it breaks."""
+    if if_none_match.strip() == "*":
+        return True
+    at = 0
+    while at < len(if_none_match):
+        found = _TAG.match(if_none_match, at)
+        if found is None:
+            return False
+        if found[1] == etag:
+            return True
+        at = found.end()
+    return False

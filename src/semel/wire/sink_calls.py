@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from semel.machine.txn_views import SinkView
+from semel.machine.txn.views import SinkView
 from semel.model.outcomes import Outcome
 from semel.model.transactions import RebindSink
 from semel.model.txn_outcomes import SinkChanged, UnknownSink

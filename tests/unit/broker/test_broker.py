@@ -10,8 +10,8 @@ from semel.broker import broker as broker_module
 from semel.broker.broker import ReadDone
 from semel.model import outcomes as out
 from semel.model.commands import Append, Batch, Delete, ForkRequest, ProducerTag, Trim
-from semel.model.extras import encode_extras, keys_of, timestamps_of
 from semel.model.limits import READ_FRAMES_MAX
+from semel.model.messages import encode_extras, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
 from tests.unit.broker.bed import SEGMENT_BYTES, Bed
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from semel.broker import gaps
-from semel.broker.gaps import GapHold
+from semel.broker import gap_hold
+from semel.broker.gap_hold import GapHold
 from semel.model.commands import SPARSE, Append, Batch, ProducerTag
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
 from tests.unit.broker.bed import Bed
@@ -129,7 +129,7 @@ def test_a_sequence_that_waits_already_is_refused_at_once(bed: HeldBed) -> None:
 def test_only_so_many_wait(
     bed: HeldBed, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
 ) -> None:
-    monkeypatch.setattr(gaps, name, limit)
+    monkeypatch.setattr(gap_hold, name, limit)
     for seq in (3, 4, 5):
         bed.send(seq)
     bed.flush()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.broker.sorted_paths import SortedPaths
+from semel.broker.durable_view import SortedPaths
 
 NAMES = st.text("ab/", max_size=3)
 CHANGES = st.lists(st.tuples(st.booleans(), NAMES), max_size=200)

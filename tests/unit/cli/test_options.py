@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from semel.cli.exits import Refused
-from semel.cli.options import HeaderPair, Moment, Offset, Path, Seconds, Word, together
-from semel.cli.remote import asking
+from semel.cli.exit_codes import Refused
+from semel.cli.options import HeaderPair, Moment, Offset, Path, Seconds, Word, asking, together
 
 PRINTED = "0000000000000000_0000000000000005"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from semel.cli.exits import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
-from semel.cli.remote import complaint
+from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
+from semel.cli.options import complaint
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.refusals import error_of

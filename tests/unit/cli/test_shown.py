@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from semel.cli.shown import Style, render
+from semel.cli.output import Style, render
 from semel.client.values import Message
 
 FIRST = "0000000000000000_0000000000000007"

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from semel.cli import spark_checks
-from semel.cli.spark_checks import check_spark
-from semel.spark.java import Java, JavaMissing
-from semel.spark.pythons import Probed
+from semel.cli import environment
+from semel.cli.environment import check_spark
+from semel.spark.runtime.environment import Java, JavaMissing, Probed
 
 
 def said(name: str) -> tuple[str, str]:
@@ -18,7 +17,7 @@ def said(name: str) -> tuple[str, str]:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, found: Probed | None) -> None:
-    monkeypatch.setattr(spark_checks, "probe", lambda _python: found)
+    monkeypatch.setattr(environment, "probe", lambda _python: found)
 
 
 def here(missing: list[str] | None = None, **packages: str) -> Probed:
@@ -78,7 +77,7 @@ def test_the_versions_are_those_of_the_extra() -> None:
         for line in importlib.metadata.requires("semel") or []
         if "extra == 'spark'" in line
     }
-    wanted = {spark_checks.requirement(*one) for one in spark_checks.WANTED}
+    wanted = {environment.requirement(*one) for one in environment.WANTED}
     assert {_sorted(line) for line in wanted} <= {_sorted(line) for line in extra}
 
 
@@ -90,7 +89,7 @@ def _sorted(requirement: str) -> tuple[str, ...]:
 
 def test_java_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, None)
-    monkeypatch.setattr(spark_checks, "find_java", lambda: Java("/j", 21, "PATH"))  # type: ignore[arg-type]
+    monkeypatch.setattr(environment, "find_java", lambda: Java("/j", 21, "PATH"))  # type: ignore[arg-type]
     assert said("java") == ("ok", "21 at /j, found by PATH")
 
 
@@ -99,7 +98,7 @@ def test_a_missing_java_is_told_with_its_cures(monkeypatch: pytest.MonkeyPatch) 
         raise JavaMissing("the cure")
 
     answer(monkeypatch, None)
-    monkeypatch.setattr(spark_checks, "find_java", refuse)
+    monkeypatch.setattr(environment, "find_java", refuse)
     assert said("java") == ("warn", "the cure")
 
 

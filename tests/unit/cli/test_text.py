@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.cli.text import printable, size_text
+from semel.cli.output import printable, size_text
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from semel.client.addresses import parse_address
 from semel.client.answers import Answer
 from semel.client.calls import Site, StreamCalls
 from semel.client.errors import SemelError
 from semel.client.flows import Flow, Hang, Pause, Send, Step
+from semel.client.requests import parse_address
 
 T = TypeVar("T")
 SITE = Site(parse_address("http://127.0.0.1:4437"))

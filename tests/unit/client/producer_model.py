@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from semel.client.errors import Unavailable
-from semel.client.producer_batches import Batch, BatchAck, FailedBatch, ProducerSettings
-from semel.client.producer_core import ProducerCore
+from semel.client.producer.batches import Batch, BatchAck, FailedBatch, ProducerSettings
+from semel.client.producer.core import ProducerCore
 
 Headers = dict[str, str]
 PROBLEM = "application/problem+json"

@@ -4,12 +4,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.client import errors, site_calls
+from semel.client import errors, server_calls
 from semel.client.calls import Made, StreamCalls
-from semel.client.conditions import Conditions, Configuration, Tag
-from semel.client.extras import extras_of
 from semel.client.flows import Kind, Lost
-from semel.client.values import ProducerState, Receipt, Registration, StreamEntry, StreamInfo
+from semel.client.requests import Conditions, Configuration, Tag
+from semel.client.values import (
+    ProducerState,
+    Receipt,
+    Registration,
+    StreamEntry,
+    StreamInfo,
+    extras_of,
+)
 from semel.wire.bodies import decode_batch, encode_batch
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
@@ -276,22 +282,22 @@ def test_a_tagged_append_is_safe_to_repeat_and_tells_a_duplicate() -> None:
 def test_streams_are_listed_by_pages() -> None:
     entry = StreamEntry("b", "t/x", "i", "0", "1", closed=False, created_at_ms=1, written_at_ms=2)
     body = msgspec.json.encode({"streams": [entry], "next": "b"})
-    played = Played(site_calls.list_streams(SITE, "a b", "a"), [answer(200, body)])
+    played = Played(server_calls.list_streams(SITE, "a b", "a"), [answer(200, body)])
     assert played.sends[0].request.target == "/v1/streams?prefix=a%20b&after=a&limit=1000"
     assert played.result.streams == [entry]
     assert played.result.next == "b"
-    stuck = Played(site_calls.list_streams(SITE, "", "z"), [answer(200, body)])
+    stuck = Played(server_calls.list_streams(SITE, "", "z"), [answer(200, body)])
     assert isinstance(stuck.error, errors.ProtocolError)
 
 
 def test_producers_are_asked_for_by_stream() -> None:
     body = b'{"producers":[{"stream":"orders","producer_id":"p","mode":"dense","epoch":1}]}'
-    played = Played(site_calls.producers(calls(), "p"), [answer(200, body)])
+    played = Played(server_calls.producers(calls(), "p"), [answer(200, body)])
     assert played.sends[0].request.target == "/v1/producers?stream=orders&id=p"
     assert played.result == [ProducerState("orders", "p", "dense", 1)]
-    explained = Played(site_calls.explain(calls(), "p", 2, epoch=1), [answer(200, b"{}")])
+    explained = Played(server_calls.explain(calls(), "p", 2, epoch=1), [answer(200, b"{}")])
     assert explained.sends[0].request.target.endswith("explain?stream=orders&id=p&seq=2&epoch=1")
-    play(site_calls.forget_producer(calls(), "p"), answer(204))
+    play(server_calls.forget_producer(calls(), "p"), answer(204))
 
 
 def test_producers_are_listed_by_pages() -> None:
@@ -300,30 +306,30 @@ def test_producers_are_listed_by_pages() -> None:
         answer(200, msgspec.json.encode({"producers": [state], "next": after}))
         for state, after in zip(states, ("p", None), strict=True)
     ]
-    played = Played(site_calls.producers(calls(), None), pages)
+    played = Played(server_calls.producers(calls(), None), pages)
     assert played.result == states
     assert played.sends[1].request.target == "/v1/producers?stream=orders&after=p&limit=1000"
-    stuck = Played(site_calls.producers(calls(), None), [pages[0], pages[0]])
+    stuck = Played(server_calls.producers(calls(), None), [pages[0], pages[0]])
     assert isinstance(stuck.error, errors.ProtocolError)
 
 
 def test_ids_are_registered_again_after_a_lost_answer() -> None:
     given = answer(201, b'{"producer_id":"p","producer_epoch":0}')
-    played = Played(site_calls.register_producer(SITE, "p"), [LOST, given])
+    played = Played(server_calls.register_producer(SITE, "p"), [LOST, given])
     assert played.result == Registration("p", 0)
     assert played.sends[1].request.body == b'{"producer_id":"p"}'
-    anonymous = Played(site_calls.register_producer(SITE, None), [given])
+    anonymous = Played(server_calls.register_producer(SITE, None), [given])
     assert anonymous.sends[0].request.body == b"{}"
 
 
 @pytest.mark.parametrize("refusal", [answer(404), problem(404, "no_such_address"), answer(405)])
 def test_a_page_another_server_does_not_have_is_not_supported(refusal: Any) -> None:
     with pytest.raises(errors.NotSupported):
-        play(site_calls.health(SITE), refusal)
+        play(server_calls.health(SITE), refusal)
     with pytest.raises(errors.StreamNotFound):
-        play(site_calls.producers(calls(), None), problem(404, "stream_not_found"))
+        play(server_calls.producers(calls(), None), problem(404, "stream_not_found"))
     with pytest.raises(errors.ProtocolError):
-        play(site_calls.health(SITE), answer(200, b"[]"))
+        play(server_calls.health(SITE), answer(200, b"[]"))
 
 
 # ---- answers that are none -----------------------------------------------------------------------

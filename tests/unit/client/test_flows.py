@@ -13,7 +13,7 @@ from semel.client.flows import (
     NotSent,
     ask,
 )
-from semel.client.outgoing import Request
+from semel.client.requests import Request
 from tests.unit.client.hand import Played, answer, play, problem
 
 REQUEST = Request("POST", "/v1/stream/a", (), b"x")

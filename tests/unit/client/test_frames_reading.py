@@ -4,8 +4,8 @@ import pytest
 
 from semel.client import errors
 from semel.client.flows import Lost
-from semel.client.frames_reading import FramesPage, frames_page
-from semel.wire.media import FRAMES
+from semel.client.reading import FramesPage, frames_page
+from semel.wire.headers import FRAMES
 from tests.unit.client.hand import Played, answer, calls, play, problem
 
 END = "0000000000000000_0000000000000007"

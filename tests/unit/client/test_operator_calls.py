@@ -3,7 +3,7 @@
 import msgspec
 
 from semel.client import errors
-from semel.client import operator_calls as calls
+from semel.client import server_calls as calls
 from semel.client.flows import Lost
 from tests.unit.client.hand import SITE, Played, answer, problem
 

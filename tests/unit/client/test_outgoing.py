@@ -1,7 +1,6 @@
 import pytest
 
-from semel.client.addresses import parse_address
-from semel.client.outgoing import Request, fixed_lines, own_headers, render
+from semel.client.requests import Request, fixed_lines, own_headers, parse_address, render
 
 ADDRESS = parse_address("http://127.0.0.1:4437")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.client import errors, group_calls, sink_calls
+from semel.client import commit_calls, errors, group_calls
 from semel.client.commit_calls import KnownStreams, Mark, Parts, commit_known
 from semel.client.flows import Lost, Pause
 from semel.client.group_calls import GroupReader, GroupReading, Place, stable_positions
@@ -221,8 +221,8 @@ def test_a_sink_sends_what_an_offset_knows_and_any_other_as_it_is() -> None:
     positions = KnownPositions()
     reading = told(positions, 3, 7)
     parts = Parts(offsets={"g": {"orders": after(reading, 5), "bills": 2, "x": (0, 1, "i")}})
-    version = sink_calls.Version("app", "app", 0)
-    flow = sink_calls.commit_known(KnownStreams(SITE), version, parts, positions)
+    version = commit_calls.Version("app", "app", 0)
+    flow = commit_calls.commit_version_known(KnownStreams(SITE), version, parts, positions)
     played = Played(flow, [document(DONE)])
     assert body_of(played.sends[0])["offsets"] == {
         "g": {

@@ -18,9 +18,9 @@ from semel.client.errors import (
     StreamNotFound,
     Unavailable,
 )
-from semel.client.extras import Extra
-from semel.client.producer_batches import BatchAck, ProducerSettings
-from semel.client.producer_core import ProducerCore
+from semel.client.producer.batches import BatchAck, ProducerSettings
+from semel.client.producer.core import ProducerCore
+from semel.client.values import Extra
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.offsets import print_offset
 from tests.unit.client.producer_model import (

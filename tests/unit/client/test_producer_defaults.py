@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from semel.client.producer_batches import ProducerSettings
-from semel.client.producer_opening import default_id
+from semel.client.producer.batches import ProducerSettings
+from semel.client.producer.opening import default_id
 
 
 # rows: D27

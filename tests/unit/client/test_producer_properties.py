@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.client.errors import Indeterminate, PayloadMismatch, ProducerFenced
-from semel.client.producer_batches import BatchAck
+from semel.client.producer.batches import BatchAck
 from tests.unit.client.producer_model import (
     Answer,
     ModelServer,

@@ -13,15 +13,15 @@ import pytest
 from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.answers import Answer
-from semel.client.background import background
 from semel.client.calls import Site, StreamCalls
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
-from semel.client.producer_batches import ProducerSettings
-from semel.client.producer_opening import Opening, default_id, open_producer
-from semel.client.producer_packing import Packing
+from semel.client.producer.batches import ProducerSettings
+from semel.client.producer.gather import Packing
+from semel.client.producer.opening import Opening, default_id, open_producer
+from semel.client.producer.threads import background
 from semel.client.transport import transport_to
-from semel.model.extras import headers_of, keys_of, timestamps_of
+from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.wire.bodies import decode_batch
 from tests.unit.client.producer_model import ModelServer
 

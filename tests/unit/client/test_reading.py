@@ -8,9 +8,9 @@ from semel.client import errors
 from semel.client.answers import Answer, BodyEnd, BodyPart
 from semel.client.calls import Site
 from semel.client.flows import Hang, Lost, NotSent, Opened, Receive
-from semel.client.following import SseReader, live_reader
 from semel.client.reading import Reader, page_of, split_array
-from semel.model.extras import encode_extras
+from semel.client.sse import SseReader, live_reader
+from semel.model.messages import encode_extras
 from semel.wire.bodies import Piece, encode_frames
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 

@@ -2,11 +2,10 @@
 
 import msgspec
 
-from semel.client import errors, operator_calls, sink_calls
+from semel.client import commit_calls, errors, server_calls
 from semel.client.calls import NO_EXTRAS
-from semel.client.commit_calls import KnownStreams, Parts
+from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, TaskCalls, Version
 from semel.client.flows import Flow, Lost
-from semel.client.sink_calls import SinkInfo, TaskCalls, Version
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
@@ -92,7 +91,7 @@ def test_an_abort_of_what_is_committed_says_so() -> None:
 def test_a_commit_is_asked_for_until_there_is_an_answer() -> None:
     version = Version("app", "query", 3, "sha256:b", "sha256:a")
     parts = Parts(offsets={"g": {"s": (1, 2)}}, transactions=["x:1", "y:2"])
-    played = Played(sink_calls.commit(KnownStreams(SITE), version, parts), [LOST, DONE])
+    played = Played(commit_calls.commit_version(KnownStreams(SITE), version, parts), [LOST, DONE])
     assert played.result.duplicate
     assert msgspec.json.decode(played.sends[1].request.body or b"") == {
         "sink": {
@@ -105,20 +104,22 @@ def test_a_commit_is_asked_for_until_there_is_an_answer() -> None:
         "offsets": {"g": {"s": {"from": print_offset(1), "to": print_offset(2)}}},
         "transactions": [{"id": "x", "epoch": 1}, {"id": "y", "epoch": 2}],
     }
-    silent = Played(sink_calls.commit(KnownStreams(SITE), version, Parts()), [LOST, False])
+    silent = Played(
+        commit_calls.commit_version(KnownStreams(SITE), version, Parts()), [LOST, False]
+    )
     assert isinstance(silent.error, errors.Indeterminate)
     assert "same version again" in silent.error.advice
 
 
 def test_sinks_are_read_as_what_they_are() -> None:
     listed = answer(200, b'{"sinks":[{"app":"a","query_id":"q","last_version":4}]}')
-    assert play(sink_calls.list_sinks(SITE), listed) == [SinkInfo("a", "q", 4)]
+    assert play(commit_calls.list_sinks(SITE), listed) == [SinkInfo("a", "q", 4)]
     rebound = answer(200, b'{"app":"a","query_id":"r","last_version":2}')
-    assert play(sink_calls.rebind(SITE, "a", "r", 2), rebound).query_id == "r"
-    assert refused(sink_calls.show(SITE, "a"), answer(200, b'{"app":1}')) is errors.ProtocolError
+    assert play(commit_calls.rebind(SITE, "a", "r", 2), rebound).query_id == "r"
+    assert refused(commit_calls.show(SITE, "a"), answer(200, b'{"app":1}')) is errors.ProtocolError
 
 
 def test_what_a_lost_try_has_forgotten_is_forgotten() -> None:
     unknown = problem(404, "unknown_sink")
-    assert Played(operator_calls.forget_sink(SITE, "a"), [LOST, unknown]).error is None
-    assert Played(sink_calls.forget(SITE, "a"), [unknown]).error is not None
+    assert Played(server_calls.forget_sink(SITE, "a"), [LOST, unknown]).error is None
+    assert Played(commit_calls.forget(SITE, "a"), [unknown]).error is not None

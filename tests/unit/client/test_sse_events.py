@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client import sse_events
+from semel.client import sse
 from semel.client.errors import ProtocolError
-from semel.client.sse_events import SseEvent, SseParser
+from semel.client.sse import SseEvent, SseParser
 
 STREAM = (
     b": a comment\nid: 7\nevent: data\ndata:one\n\n"
@@ -28,7 +28,7 @@ def test_events_are_the_same_in_whatever_pieces_they_come(step: int) -> None:
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse_events, "EVENT_BYTES_MAX", 15)
+    monkeypatch.setattr(sse, "EVENT_BYTES_MAX", 15)
     parser = SseParser()
     parser.feed(b"data:12345\n")
     with pytest.raises(ProtocolError, match="longer than 15"):

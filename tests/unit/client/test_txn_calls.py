@@ -7,12 +7,10 @@ import pytest
 
 from semel.client import commit_calls, errors, group_calls, txn_calls
 from semel.client.commit_calls import KnownStreams, Mark, Parts
-from semel.client.extras import Extras
 from semel.client.flows import Flow, Kind, Lost, NotSent, Pause
 from semel.client.group_calls import GroupReader, GroupReading, Place
-from semel.client.identities import Identities, checked_owner
 from semel.client.positions import KnownPositions
-from semel.client.processing import Batch, Processor, default_id
+from semel.client.processing import Batch, Identities, Processor, checked_owner, default_id
 from semel.client.reading import Reader
 from semel.client.txn_calls import TransactionCalls
 from semel.client.txn_values import (
@@ -23,7 +21,7 @@ from semel.client.txn_values import (
     offset_of,
     parse_token,
 )
-from semel.client.values import Message, Registration
+from semel.client.values import Extras, Message, Registration
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames

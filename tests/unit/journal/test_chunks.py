@@ -2,12 +2,12 @@
 
 import pytest
 
-from semel.journal.chunks import check_chunks
 from semel.journal.frame import KINDS, WatermarkMoved, encode, encode_meta, seed_of
+from semel.journal.scan import check_chunks
 from semel.journal.segments import Segments, segment_name
 from semel.journal.verify import verify
-from semel.machine.parts import pack_extent, parts_of
-from semel.machine.txn_events import Decided, Ended
+from semel.machine.events import Decided, Ended
+from semel.machine.txn.chunk_list import pack_extent, parts_of
 from semel.model.errors import CorruptData, DiskFailed, ReadFailed
 from semel.model.transactions import STAGED
 from tests.unit.broker.test_transactions import TxnBed

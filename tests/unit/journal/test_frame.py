@@ -36,14 +36,13 @@ from semel.journal.frame import (
     WatermarkMoved,
     peek_length,
 )
-from semel.machine import events, txn_events
+from semel.machine import events
 from semel.machine.events import Mark, Section
-from semel.machine.parts import pack_extent
-from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.txn_rows import NamedPosition, SnapshotRow
+from semel.machine.rows import ForkRow, NamedPosition, SnapshotRow, StreamRow
+from semel.machine.txn.chunk_list import pack_extent
 from semel.model.checksum import crc32c
-from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
+from semel.model.messages import encode_extras
 from semel.model.transactions import ProducerOwner, SinkOwner, SnapshotRange
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -158,41 +157,41 @@ PRODUCED = ProducerOwner("p", 7)
 SUNK = SinkOwner("app", 17, 3)
 CONTROLLED = Section(1, 9, 1, b"", kind=events.CONTROL)
 PINNED = SnapshotRow(4, (SnapshotRange("é", "inc", 3, NUMBER_MAX),), "sha256:x")
-ENDED = (txn_events.Ended(1, True, "", ((1, 9),)), txn_events.Ended(2, False, "fenced"))
+ENDED = (events.Ended(1, True, "", ((1, 9),)), events.Ended(2, False, "fenced"))
 
 TXN_CASES = (
-    Case(txn_events.TxnBegun(1, "t", 1, "inline", PRODUCED, True, 60_000, (1, 2))),
-    Case(txn_events.TxnBegun(2, "ü", 2, "staged", SUNK, False, None, (), ENDED), (CONTROLLED,)),
-    Case(txn_events.TxnExtended(1, (3,), (("g", 1, 5),))),
+    Case(events.TxnBegun(1, "t", 1, "inline", PRODUCED, True, 60_000, (1, 2))),
+    Case(events.TxnBegun(2, "ü", 2, "staged", SUNK, False, None, (), ENDED), (CONTROLLED,)),
+    Case(events.TxnExtended(1, (3,), (("g", 1, 5),))),
     Case(events.TxnPublished(1, events.StreamAppended(1, mark=DENSE_MARK)), (JOINED,)),
-    Case(txn_events.ChunkStaged(2, 0), (replace(JOINED, kind=events.STAGED, extras=KEYED),)),
-    Case(txn_events.TxnPrepared(2)),
+    Case(events.ChunkStaged(2, 0), (replace(JOINED, kind=events.STAGED, extras=KEYED),)),
+    Case(events.TxnPrepared(2)),
     Case(
-        txn_events.Decided(
+        events.Decided(
             ENDED,
             pack_extent(512, 1, 7, 2),
             (("g", 1, 5),),
-            txn_events.CommitMark("p", 7, 3, 9),
+            events.CommitMark("p", 7, 3, 9),
             None,
             True,
         ),
         (JOINED, CONTROLLED),
     ),
-    Case(txn_events.Decided(sink=txn_events.SinkMark("app", "q", 17, None))),
+    Case(events.Decided(sink=events.SinkMark("app", "q", 17, None))),
     Case(
         events.ProducerRaised(ENDED, events.StreamAppended(1, mark=DENSE_MARK)),
         (JOINED, CONTROLLED),
     ),
     Case(events.ProducerRaised(ENDED, None, events.ProducerRegistered("p", 8, False))),
     Case(events.ProducerRaised(ENDED, claimed=events.ProducerClaimed(1, "p", "dense", 8, "c"))),
-    Case(txn_events.PositionsMoved((("g", 1, NUMBER_MAX),))),
-    Case(txn_events.SnapshotPinned("g", PINNED)),
-    Case(txn_events.SinkRebound("app", "q", 3)),
-    Case(txn_events.SinkForgotten("app")),
+    Case(events.PositionsMoved((("g", 1, NUMBER_MAX),))),
+    Case(events.SnapshotPinned("g", PINNED)),
+    Case(events.SinkRebound("app", "q", 3)),
+    Case(events.SinkForgotten("app")),
 )
 
 NAMED = NamedPosition("é", 1, NUMBER_MAX, 3, 7, 3)
-POSITIONS_CASES = (Case(txn_events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMBER_MAX, 0)))),)
+POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMBER_MAX, 0)))),)
 
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),

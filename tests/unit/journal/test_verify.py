@@ -21,9 +21,9 @@ from semel.journal.frame import (
     frame_bytes,
     seed_of,
 )
+from semel.journal.identity import seal, unseal
 from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk
 from semel.journal.recovery import recover
-from semel.journal.seal import seal, unseal
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import Writer

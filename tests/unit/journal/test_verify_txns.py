@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from semel.journal.checkpoint import number_key, pair_key
-from semel.journal.memory import outcome_key, pack_end, range_key
 from semel.journal.tables import Tables
+from semel.journal.txn_history import outcome_key, pack_end, range_key
 from semel.journal.verify import verify
-from semel.machine.parts import PART_BYTES, push_part
-from semel.machine.txn_rows import NamedPosition, PartsRow, TxnRow, TxnStreamRow
+from semel.machine.rows import NamedPosition, PartsRow, TxnRow, TxnStreamRow
+from semel.machine.txn.chunk_list import PART_BYTES, push_part
 from semel.model.commands import Trim
 from semel.model.outcomes import Unreadable
 from semel.model.transactions import STAGED, ProducerOwner

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from semel.machine import MachineLimits, decide
 from semel.model import outcomes as out
 from semel.model.commands import Append, Batch, StoredAppend
-from semel.model.extras import encode_extras, keys_of
 from semel.model.limits import SEQUENCE_SPAN_MAX
+from semel.model.messages import encode_extras, keys_of
 from tests.unit.machine.builders import (
     JSON,
     TEXT,

@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
-from semel.machine.parts import EXTENT_BYTES
-from semel.machine.results import push_result
-from semel.machine.txn_rows import PositionRow
+from semel.machine.rows import PositionRow
+from semel.machine.txn.chunk_list import EXTENT_BYTES
+from semel.machine.txn.result import push_result
 from semel.model.commands import Batch, Register
 from semel.model.limits import GROUPS_PER_STREAM_MAX, RESULTS_BYTES_MAX, RESULTS_KEPT
 from semel.model.outcomes import (

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from semel.machine.dry_run import DryRun, dry_run
+from semel.machine.decide import DryRun, dry_run
 from semel.model.commands import Delete, ProducerTag
 from semel.model.outcomes import (
     Appended,

@@ -1,6 +1,13 @@
 """Parts of a transaction, packed in pages."""
 
-from semel.machine.parts import PAGE_BYTES, PART_BYTES, parts_of, places_of, push_extent, push_part
+from semel.machine.txn.chunk_list import (
+    PAGE_BYTES,
+    PART_BYTES,
+    parts_of,
+    places_of,
+    push_extent,
+    push_part,
+)
 
 
 def test_extents_that_follow_one_another_become_one() -> None:

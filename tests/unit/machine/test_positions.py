@@ -3,10 +3,10 @@
 import pytest
 
 from semel.machine import apply
-from semel.machine import txn_views as views
-from semel.machine.txn_events import TxnExtended as OldExtended
-from semel.machine.txn_events import TxnPrepared
-from semel.machine.txn_rows import NamedPosition, PositionRow
+from semel.machine.events import TxnExtended as OldExtended
+from semel.machine.events import TxnPrepared
+from semel.machine.rows import NamedPosition, PositionRow
+from semel.machine.txn import views
 from semel.model.commands import Delete
 from semel.model.limits import GROUPS_PER_STREAM_MAX
 from semel.model.outcomes import LimitReached, Refusal

@@ -10,8 +10,8 @@ from semel.journal import frame as codec
 from semel.machine import MachineLimits, State, apply, decide
 from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
-from semel.model.extras import encode_extras
 from semel.model.limits import NUMBER_MAX
+from semel.model.messages import encode_extras
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
+from semel.machine.rows import NamedPosition
 from semel.machine.state import Txn
-from semel.machine.txn_rows import NamedPosition
 from semel.model.commands import Delete, Register
 from semel.model.limits import (
     GROUPS_PER_STREAM_MAX,

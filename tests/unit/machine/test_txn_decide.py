@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from semel.machine.outcomes_kept import is_kept
-from semel.machine.txn_rows import OutcomeRow
+from semel.machine.rows import OutcomeRow
+from semel.machine.txn.lookup import is_kept
 from semel.model.commands import Delete
 from semel.model.limits import NUMBER_MAX, OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import EpochExhausted, StaleEpoch, StillAlive, StreamClosed

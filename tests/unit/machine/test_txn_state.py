@@ -3,12 +3,19 @@
 import pytest
 
 from semel.machine import State, apply, decide
-from semel.machine import txn_views as views
-from semel.machine.events import CONTROL, Section, StreamAppended, TxnPublished
-from semel.machine.rows import TailRow
+from semel.machine.events import (
+    CONTROL,
+    ChunkStaged,
+    Decided,
+    Ended,
+    Section,
+    StreamAppended,
+    TxnBegun,
+    TxnPublished,
+)
+from semel.machine.rows import PartsRow, TailRow
 from semel.machine.state import Dirty
-from semel.machine.txn_events import ChunkStaged, Decided, Ended, TxnBegun
-from semel.machine.txn_rows import PartsRow
+from semel.machine.txn import views
 from semel.model.commands import Delete, Trim
 from semel.model.errors import InvariantBroken
 from semel.model.remembered import Result

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
-from semel.machine.txn_rows import AbortedRow, OutcomeRow, PlacedRow
+from semel.machine.rows import AbortedRow, OutcomeRow, PlacedRow
 from semel.model.commands import Append, Batch, ProducerTag, TxnTag
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.remembered import Remembered

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.model.extras import (
+from semel.model.limits import (
+    HEADER_NAME_CHARACTERS_MAX,
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_PER_MESSAGE_MAX,
+    MESSAGE_KEY_BYTES_MAX,
+    NUMBER_MAX,
+)
+from semel.model.messages import (
     Header,
     cut_extras,
     encode_extras,
@@ -17,13 +24,6 @@ from semel.model.extras import (
     headers_of,
     keys_of,
     timestamps_of,
-)
-from semel.model.limits import (
-    HEADER_NAME_CHARACTERS_MAX,
-    HEADER_VALUE_BYTES_MAX,
-    HEADERS_PER_MESSAGE_MAX,
-    MESSAGE_KEY_BYTES_MAX,
-    NUMBER_MAX,
 )
 
 

@@ -22,9 +22,8 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.limits import NUMBER_MAX
-from semel.model.names import adds_up, fault_in
 from semel.model.outcomes import InvalidRequest
-from semel.model.spelling import is_name
+from semel.model.validation import adds_up, fault_in, is_name
 
 TAG = ProducerTag("p", 0, 0)
 APPEND = Append("s", 0, "text/plain", Batch(b"x"))

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from semel.model.commands import Append, Batch, TxnTag
 from semel.model.limits import NUMBER_MAX, TXN_TIMEOUT_MS_MAX
-from semel.model.names import fault_in
 from semel.model.transactions import (
     AddPositions,
     AddStreams,
@@ -26,6 +25,7 @@ from semel.model.transactions import (
     SinkTag,
     SnapshotRange,
 )
+from semel.model.validation import fault_in
 
 LONG = "x" * 257
 TOO_MUCH = NUMBER_MAX + 1

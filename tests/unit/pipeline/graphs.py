@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from semel.pipeline.graph import Graph
-from semel.pipeline.processors import Streams
+from semel.pipeline.graph.graph import Graph
+from semel.pipeline.graph.processors import Streams
 
 
 def same(message: Any) -> Any:

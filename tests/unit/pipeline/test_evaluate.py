@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import BODY_BYTES_MAX
-from semel.pipeline.errors_stream import MESSAGE_BYTES_MAX
-from semel.pipeline.evaluate import Call, Evaluation, Poisoned, Row, Seen, evaluate, evaluation_of
-from semel.pipeline.graph import Graph
+from semel.pipeline.evaluate import (
+    MESSAGE_BYTES_MAX,
+    Call,
+    Evaluation,
+    Poisoned,
+    Row,
+    Seen,
+    evaluate,
+    evaluation_of,
+)
+from semel.pipeline.graph.graph import Graph
 from tests.unit.pipeline.graphs import pair, same
 
 json_values = st.recursive(

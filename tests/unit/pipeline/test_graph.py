@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from semel.pipeline import Graph, GraphError
-from semel.pipeline.processors import AT_MOST_ONCE, EXACTLY_ONCE, Role
+from semel.pipeline.graph.processors import AT_MOST_ONCE, EXACTLY_ONCE, Role
 from tests.unit.pipeline import graphs
 from tests.unit.pipeline.graphs import three_stages
 
@@ -170,7 +170,7 @@ def test_an_svg_names_all_and_is_well_formed() -> None:
 def test_importing_pipelines_loads_neither_spark_nor_arrow() -> None:
     from tests.unit.test_tidy import heavy_modules, modules_loaded_by
 
-    loaded = modules_loaded_by("import semel.pipeline, semel.pipeline.local_engine")
+    loaded = modules_loaded_by("import semel.pipeline, semel.pipeline.local.engine")
     assert "semel.pipeline.runner" in loaded
     assert heavy_modules(loaded) == []
     assert "pyarrow" not in loaded

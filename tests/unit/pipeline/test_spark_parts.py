@@ -6,7 +6,7 @@ import pytest
 
 from semel.client.values import Message
 from semel.pipeline.delivery import Range
-from semel.pipeline.spark_parts import cut, cut_join
+from semel.pipeline.spark.reading import cut, cut_join
 
 
 def message(place: int) -> Message:

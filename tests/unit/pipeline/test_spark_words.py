@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from semel.pipeline.spark_jobs import failed, words
+from semel.pipeline.spark.tasks import failed, words
 
 WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.pipeline import Graph
-from semel.pipeline.topology import cycle, levels, upstream, writers
+from semel.pipeline.graph.topology import cycle, levels, upstream, writers
 from tests.unit.pipeline.graphs import chain, same, three_stages
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructType
 
 from semel import Client
 from semel.spark.options import parse_sink
-from semel.spark.stream_writer import BATCH_ID, QUERY_ID, Staged, StreamWriter
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, Staged, StreamWriter
 
 VALUE = StructType().add("value", StringType())
 

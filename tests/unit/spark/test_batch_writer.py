@@ -5,9 +5,8 @@ import pickle
 import pytest
 
 from semel import Client, errors
-from semel.spark.batch_writer import BatchWriter, StagedPart
 from semel.spark.options import SparkOptionError, parse_sink
-from semel.spark.stream_writer import BATCH_ID, QUERY_ID
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, BatchWriter, StagedPart
 from tests.unit.spark.sink_world import VALUE, Current, Task, batches, values
 
 

@@ -28,10 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from semel.model.extras import encode_extras
-from semel.spark.columns import SchemaError, columns_for, source_schema
-from semel.spark.frames_arrow import Rows, rows_of
+from semel.model.messages import encode_extras
 from semel.spark.options import parse_source
+from semel.spark.source.columns import SchemaError, columns_for, source_schema
+from semel.spark.source.frames import Rows, rows_of
 from semel.wire.bodies import Piece, encode_frames
 
 READ = {"url": "http://127.0.0.1:4437", "stream": "orders"}

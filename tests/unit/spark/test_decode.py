@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.decode import Decoder, is_object
-from semel.spark.row_values import BadRecord, record_parser
+from semel.spark.source.decode import BadRecord, Decoder, is_object, record_parser
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

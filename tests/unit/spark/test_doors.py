@@ -2,7 +2,7 @@
 
 import os
 
-from semel.spark.doors import client_for
+from semel.spark.client_cache import client_for
 
 
 def test_a_process_keeps_one_client_for_each_server_and_token() -> None:

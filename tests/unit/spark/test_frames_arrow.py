@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.model.extras import Header, encode_extras
-from semel.spark.frames_arrow import Rows, rows_of
+from semel.model.messages import Header, encode_extras
+from semel.spark.source.frames import Rows, rows_of
 from semel.wire.bodies import BadFormat, Piece, Producer, decode_frames, encode_frames
 
 KEYS = st.none() | st.binary(max_size=5)

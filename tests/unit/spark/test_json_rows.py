@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.json_rows import json_objects, json_texts
+from semel.spark.sink.rows import json_objects, json_texts
 
 
 def texts(*values: Any, type_: pa.DataType | None = None) -> list[str]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from semel.spark.offsets import PIN, Position, Starts, from_document, is_pin, to_document
+from semel.spark.source.offsets import PIN, Position, Starts, from_document, is_pin, to_document
 
 
 def test_an_offset_is_what_the_design_says_with_its_keys_in_order() -> None:

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from semel.spark.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
 from semel.spark.options import SparkOptionError, parse_sink, parse_source
+from semel.spark.source.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
 
 URL = "http://127.0.0.1:4437"
 READ = {"url": URL, "stream": "orders"}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from semel.spark.look import End
-from semel.spark.offsets import Position
-from semel.spark.progress import limited, next_positions
-from semel.spark.troubles import DataLossError
+from semel.spark.errors import DataLossError
+from semel.spark.source.catalog import End
+from semel.spark.source.offsets import Position
+from semel.spark.source.readers import limited, next_positions
 
 AT = {"a": Position("i", 5)}
 

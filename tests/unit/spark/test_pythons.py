@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark import pythons
-from semel.spark.pythons import (
+from semel.spark.runtime import environment
+from semel.spark.runtime.environment import (
     Probed,
     WrongPython,
     check_worker_python,
@@ -67,7 +67,7 @@ def test_another_path_to_a_fit_python_is_taken(tmp_path: Path) -> None:
 def test_a_python_that_cannot_do_is_refused(
     monkeypatch: pytest.MonkeyPatch, found: Probed | None, said: str
 ) -> None:
-    monkeypatch.setattr(pythons, "probe", lambda _python: found)
+    monkeypatch.setattr(environment, "probe", lambda _python: found)
     with pytest.raises(WrongPython, match=said):
         check_worker_python("/elsewhere/python3")
 

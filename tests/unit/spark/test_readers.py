@@ -16,12 +16,11 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from semel import local
 from semel.client.client import Stream
-from semel.client.local_server import LocalServer
-from semel.spark.batch_reader import BatchReader
-from semel.spark.columns import source_schema
+from semel.client.local import LocalServer
+from semel.spark.errors import DataLossError, ServerAway, StreamMissing
 from semel.spark.options import SparkOptionError, parse_source
-from semel.spark.stream_reader import StreamReader
-from semel.spark.troubles import DataLossError, ServerAway, StreamMissing
+from semel.spark.source.columns import source_schema
+from semel.spark.source.readers import BatchReader, StreamReader
 from semel.wire.bodies import encode_batch
 
 ALL = ReadAllAvailable()

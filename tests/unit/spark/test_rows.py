@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.model.extras import headers_of, keys_of, timestamps_of
 from semel.model.limits import BATCH_MESSAGES_MAX
-from semel.model.messages import split_messages
-from semel.spark import chunks
-from semel.spark.chunks import Chunker
-from semel.spark.routing import RowSplitter
-from semel.spark.rows import RowError, Rows
-from semel.spark.sink_columns import SinkColumns
+from semel.model.messages import headers_of, keys_of, split_messages, timestamps_of
+from semel.spark.sink import staging
+from semel.spark.sink.columns import SinkColumns
+from semel.spark.sink.rows import RowError, Rows
+from semel.spark.sink.staging import Chunker, RowSplitter
 from semel.wire.bodies import decode_batch
 
 JSON = "application/json"
@@ -204,7 +202,7 @@ def test_a_full_chunk_goes_at_once_and_is_not_copied() -> None:
 
 
 def test_no_more_is_held_than_a_few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "HELD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(staging, "HELD_BYTES_MAX", 1_000)
     chunker = Chunker()
     assert not list(chunker.add(piece(["1"] * 30, "a")))
     assert [chunk.path for chunk in chunker.add(piece(["1"] * 30, "b"))] == ["a", "b"]

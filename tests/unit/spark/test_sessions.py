@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from semel.spark import sessions
 from semel.spark.data_source import SemelDataSource
-from semel.spark.pythons import WrongPython
+from semel.spark.runtime import session
+from semel.spark.runtime.environment import WrongPython
 
 
 def stand_in(taken: list[type], **parts: Any) -> Any:
@@ -16,7 +16,7 @@ def stand_in(taken: list[type], **parts: Any) -> Any:
 
 def test_a_session_of_spark_connect_is_given_the_format() -> None:
     taken: list[type] = []
-    sessions.register(stand_in(taken))
+    session.register(stand_in(taken))
     assert taken == [SemelDataSource]
 
 
@@ -25,7 +25,7 @@ def test_on_a_cluster_the_python_of_tasks_is_not_looked_for_here() -> None:
     context = SimpleNamespace(master="spark://host:7077", pythonExec="/only/there/python")
     active: list[str] = []
     jvm = SimpleNamespace(SparkSession=SimpleNamespace(setActiveSession=active.append))
-    sessions.register(stand_in(taken, _sc=context, _jvm=jvm, _jsparkSession="this"))
+    session.register(stand_in(taken, _sc=context, _jvm=jvm, _jsparkSession="this"))
     assert taken == [SemelDataSource]
     assert active == ["this"]
 
@@ -34,5 +34,5 @@ def test_a_local_session_with_another_python_is_refused() -> None:
     taken: list[type] = []
     context = SimpleNamespace(master="local[2,4]", pythonExec="/no/such/python")
     with pytest.raises(WrongPython, match="/no/such/python, which does not run"):
-        sessions.register(stand_in(taken, _sc=context))
+        session.register(stand_in(taken, _sc=context))
     assert taken == []

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from semel.spark.options import SparkOptionError
-from semel.spark.sink_columns import SinkColumns, find_columns
+from semel.spark.sink.columns import SinkColumns, find_columns
 
 HEADERS = "headers array<struct<key:string,value:binary>>"
 

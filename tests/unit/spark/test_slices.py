@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.slices import OFFSETS_MAX, OFFSETS_MIN, Portion, Slice, Span, cut
+from semel.spark.source.slices import OFFSETS_MAX, OFFSETS_MIN, Portion, Slice, Span, cut
 
 
 def slices_of(portions: list[Portion]) -> list[Slice]:

@@ -13,15 +13,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from semel import Client, errors
 from semel.broker.settings import Settings
-from semel.client.sink_calls import TaskCalls
+from semel.client.commit_calls import TaskCalls
 from semel.model.limits import KIB
 from semel.server.limits_http import HttpLimits
-from semel.spark import staging
-from semel.spark.checkpoint import CheckpointError
+from semel.spark.errors import ServerAway
 from semel.spark.options import SparkOptionError, parse_sink
-from semel.spark.rows import RowError
-from semel.spark.stream_writer import BATCH_ID, QUERY_ID, Staged, StreamWriter
-from semel.spark.troubles import ServerAway
+from semel.spark.sink import staging
+from semel.spark.sink.commit import CheckpointError
+from semel.spark.sink.rows import RowError
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, Staged, StreamWriter
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy
 from semel.testing.in_process import InProcessServer
@@ -487,7 +487,7 @@ def test_a_spark_that_does_not_name_the_query_is_told_so(query: Query) -> None:
 def test_more_tasks_than_a_commit_takes_are_refused_with_a_cure(
     query: Query, client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.spark.decisions.TXN_LIST_MAX", 2)
+    monkeypatch.setattr("semel.spark.sink.commit.TXN_LIST_MAX", 2)
     with pytest.raises(SparkOptionError, match="coalesce the frame to 2 partitions"):
         query.run(0, ["1"], ["2"], ["3"], end=1)
     query.run(0, ["1"], [], ["3"], end=1)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from semel.client.errors import BadRequest
 from semel.spark.data_source import SemelDataSource
 from semel.spark.options import SparkOptionError
-from semel.spark.telling import TOLD, RefusedReader, told, told_rows
+from semel.spark.user_errors import TOLD, RefusedReader, told, told_rows
 
 NOWHERE = {"url": "http://127.0.0.1:9", "stream": "orders", "retryTimeout": "50ms"}
 PLAIN = StructType().add("value", "string")

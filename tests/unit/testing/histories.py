@@ -2,7 +2,7 @@
 
 from random import Random
 
-from semel.testing.history import History, Operation
+from semel.testing.check import History, Operation
 
 
 class Clock:

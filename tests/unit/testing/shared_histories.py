@@ -5,8 +5,8 @@ from random import Random
 
 from msgspec import Struct
 
-from semel.testing.txn_check import TransactionReport, check_transactions
-from semel.testing.txn_history import RecordedTransaction, TransactionHistory, TransactionKind
+from semel.testing.txn.check import TransactionReport, check_transactions
+from semel.testing.txn.history import RecordedTransaction, TransactionHistory, TransactionKind
 from tests.unit.testing.histories import Clock
 
 GROUP, INPUT, OUTPUT = "g", "in", "out"

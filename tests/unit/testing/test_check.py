@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.testing.check import VIOLATIONS_MAX, Violation, check_history
-from semel.testing.history import History
+from semel.testing.check import VIOLATIONS_MAX, History, Violation, check_history
 from tests.unit.testing.histories import Clock, World
 
 SEEDS = st.integers(0, 2**32)

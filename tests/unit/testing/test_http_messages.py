@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import pytest
 
-from semel.testing.http_messages import (
+from semel.testing.fault_wires import (
     HEAD_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     Broken,

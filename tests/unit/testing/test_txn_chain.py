@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.testing import txn_chain
-from semel.testing.txn_chain import NEVER, Chain, Step
+from semel.testing.txn import positions
+from semel.testing.txn.positions import NEVER, Chain, Step
 
 TIMES = st.integers(0, 12)
 OFFSETS = st.integers(0, 3)
@@ -138,7 +138,7 @@ def test_a_move_without_an_answer_that_fits_nowhere_is_returned() -> None:
 def test_a_chain_with_too_much_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(txn_chain, "_STATES_MAX", 10)
+    monkeypatch.setattr(positions, "_STATES_MAX", 10)
     every = [Step(0, NEVER, n, m, is_sure=False) for n in range(4) for m in range(4)]
     with pytest.raises(ValueError, match="too many moves"):
         list(Chain(every, 9).stuck())

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.testing.txn_check import ANOMALIES_MAX, TransactionReport, check_transactions
-from semel.testing.txn_facts import Anomaly
-from semel.testing.txn_history import RecordedTransaction, TransactionHistory, TransactionKind
+from semel.testing.txn.check import ANOMALIES_MAX, TransactionReport, check_transactions
+from semel.testing.txn.facts import Anomaly
+from semel.testing.txn.history import RecordedTransaction, TransactionHistory, TransactionKind
 from tests.unit.testing.histories import Clock
 from tests.unit.testing.txn_histories import Logs, TxnWorld, names
 

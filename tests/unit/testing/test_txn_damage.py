@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.testing.txn_check import check_transactions
-from semel.testing.txn_history import RecordedTransaction
+from semel.testing.txn.check import check_transactions
+from semel.testing.txn.history import RecordedTransaction
 from tests.unit.testing.txn_histories import STREAMS, Logs, TxnWorld, names
 
 SEEDS = st.integers(0, 2**32)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.testing.txn_check import TransactionReport, check_transactions
-from semel.testing.txn_facts import Anomaly
-from semel.testing.txn_history import (
+from semel.testing.txn.check import TransactionReport, check_transactions
+from semel.testing.txn.facts import Anomaly
+from semel.testing.txn.history import (
     RecordedTransaction,
     TransactionHistory,
     TransactionKind,

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Iterator
 from random import Random
 
-from semel.testing.txn_check import TransactionReport, check_transactions
-from semel.testing.txn_history import RecordedTransaction, TransactionHistory, TransactionKind
+from semel.testing.txn.check import TransactionReport, check_transactions
+from semel.testing.txn.history import RecordedTransaction, TransactionHistory, TransactionKind
 from tests.unit.testing.histories import Clock
 
 Logs = dict[str, list[Hashable]]

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from semel.broker.reader import Slice
 from semel.machine.events import Mark
 from semel.model.commands import Batch
-from semel.model.extras import encode_extras
 from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.messages import encode_extras
 from semel.wire.bodies import (
     BadFormat,
     CarriedBatch,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.wire.etags import etag_of, is_match
+from semel.wire.responses import etag_of, is_match
 
 TAG = etag_of("abc", 0, 5)
 

@@ -7,7 +7,7 @@ import pytest
 from semel.model.commands import ProducerTag
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
-from semel.wire.explanations import explain
+from semel.wire.producer_calls import explain
 
 TAG = ProducerTag("p", 4, 4)
 

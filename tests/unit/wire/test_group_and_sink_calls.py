@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.machine.txn_views import (
+from semel.machine.txn.views import (
     GroupView,
     PendingView,
     PositionView,

@@ -8,7 +8,7 @@ from semel.model.commands import Delete, Trim
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
-from semel.wire.media import FRAMES
+from semel.wire.headers import FRAMES
 from semel.wire.problems import BadRequest, Problem
 from semel.wire.queries import (
     LONG_POLL,

@@ -11,11 +11,10 @@ from semel.model.limits import (
     NUMBER_MAX,
     STREAM_SEQ_BYTES_MAX,
 )
-from semel.model.names import fault_in
 from semel.model.offsets import print_offset
+from semel.model.validation import fault_in
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import SINGLE
-from semel.wire.media import BATCH
+from semel.wire.headers import BATCH, SINGLE
 from semel.wire.problems import Problem
 from semel.wire.requests import AppendPlan, append_of, parse_patch, parse_post, parse_put, plan_post
 from tests.unit.wire.builders import NONE, created, named, post, posted, put, refused

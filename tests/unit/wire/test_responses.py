@@ -11,7 +11,7 @@ from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
 from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, decode_frames
-from semel.wire.media import FRAMES
+from semel.wire.headers import FRAMES
 from semel.wire.problems import Problem
 from semel.wire.queries import LONG_POLL, ReadRequest
 from semel.wire.rendering import (

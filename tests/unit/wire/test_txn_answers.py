@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from semel.machine.txn_views import (
+from semel.machine.txn.views import (
     PositionView,
     SinkVersionView,
     SinkView,
@@ -40,12 +40,14 @@ from semel.model.txn_outcomes import (
 )
 from semel.wire.rendering import Response
 from semel.wire.results import (
+    begin_response,
+    call_response,
+    commit_response,
     outcome_document,
     sink_document,
     snapshot_document,
     transaction_document,
 )
-from semel.wire.txn_answers import begin_response, call_response, commit_response
 
 RESULT = Result((StreamResult("s", 3, 6, 2),), (PositionResult("g", "s", 4),), ("gone",))
 SHOWN = {

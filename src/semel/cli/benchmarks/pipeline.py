@@ -15,8 +15,8 @@ from semel.cli.benchmarks.peers import Missing, semel_server
 from semel.cli.benchmarks.requests import JSON
 from semel.client.client import Client
 from semel.model.offsets import print_offset
-from semel.pipeline.engines import LOCAL, SPARK
-from semel.pipeline.graph import Graph
+from semel.pipeline.executor import LOCAL, SPARK
+from semel.pipeline.graph.graph import Graph
 from semel.pipeline.runner import Runner
 from semel.pipeline.runner import run as run_graph
 

@@ -1,0 +1,1 @@
+"""The demo: exactly once through lost responses, kills and Spark."""

@@ -1,0 +1,193 @@
+"""`semel demo`: exactly once from producer to Spark to stream, beside plain retries."""
+
+import importlib.util
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli.demo.plan import DATA, Plan, Verdict, prepare
+from semel.cli.demo.run import DemoRun, Facts, Result
+from semel.cli.exit_codes import EXIT_BROKEN_PROMISE, EXIT_UNAVAILABLE, Refused
+from semel.cli.output import printable
+from semel.client.errors import ClientError
+
+
+@click.command("demo")
+@click.option("--data", metavar="DIR", default="semel-demo", help="Where to write; must be new.")
+@click.option(
+    "--orders",
+    type=click.IntRange(1, 10_000_000),
+    default=200_000,
+    show_default=True,
+    help="How many.",
+)
+@click.option("--seed", type=int, default=1, help="The same seed plans the same faults.")
+@click.option("--force", is_flag=True, help="Replace what an earlier demo left there.")
+@click.option("--no-spark", is_flag=True, help="Only the producers; no Spark, no Java.")
+def command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
+    """Send orders through Spark exactly once, while answers get lost and processes get killed.
+
+    A producer writes orders through a network that loses answers, to a server that gets killed.
+    Spark makes enriched orders and totals by the minute of them, and its driver gets killed. The
+    same orders also go down a naive path, which just sends again. At the end everything is read
+    back and compared with the input. Exit code 70 if anything is not there exactly once.
+    """
+    console = Console(highlight=False)
+    lack = "--no-spark was given" if no_spark else spark_lacks()
+    if lack is not None:
+        console.print(f"Only the producers run, not Spark: {lack}", soft_wrap=True)
+    home = prepare(data, is_forced=force)
+    console.print(f"{orders:,} orders, twice: exactly once, and with plain retries; seed {seed}")
+    with Screen(console) as screen:
+        run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
+        try:
+            results, facts = run.run()
+        except ClientError as error:
+            raise Refused(f"the demo could not go on: {error}", EXIT_UNAVAILABLE) from error
+    console.print()
+    console.print(table(results, facts))
+    _print_commands(console, Path(data), has_spark=lack is None)
+    return _conclude(console, results[0])
+
+
+def spark_lacks() -> str | None:
+    """Say what is missing for Spark, and how to get it; None if nothing is."""
+    for name in ("pyspark", "pyarrow", "pandas"):
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed; run: pip install 'semel[spark]'"
+    from semel.spark.runtime.environment import JavaMissing, find_java
+
+    try:
+        find_java()
+    except JavaMissing as error:
+        return str(error)
+    return None
+
+
+def _print_commands(console: Console, path: Path, *, has_spark: bool) -> None:
+    where = shlex.quote(printable(str(path / DATA)))
+    lines = [f"semel doctor --verify --data {where}", f"semel serve --data {where} &"]
+    lines += ["semel ls", "semel read orders --limit 3", "semel producers ls orders"]
+    if has_spark:
+        lines += ["semel read enriched --limit 3", "semel read totals", "semel sinks ls"]
+    console.print("\nThe data is still there. To look at it:")
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def _conclude(console: Console, result: Result) -> int:
+    if result.is_exactly_once:
+        return 0
+    for name, verdict in result.verdicts.items():
+        if not verdict.is_exactly_once:
+            message = f"NOT exactly once: {name}: {verdict.complaint}"
+            console.print(Text(message, style="bold red"), soft_wrap=True)
+    if result.produced.misplaced:
+        message = f"NOT as answered: {result.produced.misplaced:,} batches are at another offset"
+        console.print(Text(message, style="bold red"), soft_wrap=True)
+    return EXIT_BROKEN_PROMISE
+
+
+# ---- demo screen ---------------------------------------------------------------------------------
+# What the demo shows: bars on a terminal, lines anywhere else, and a table at the end.
+
+
+_PLAIN_STEPS: Final = 4
+_JUDGED: Final = {
+    "orders": "rows in: orders",
+    "enriched": "rows out: enriched orders",
+    "totals": "rows out: windows closed",
+}
+
+
+class Screen:
+    """Bars on a terminal, lines anywhere else; every fault as it happens."""
+
+    def __init__(self, console: Console) -> None:
+        self._is_plain = not console.is_terminal
+        columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, console=console, disable=self._is_plain)
+        self._began = time.monotonic()
+        self._bars: dict[str, TaskID] = {}
+        self._steps: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        """Print a step above the bars."""
+        self._print(message, "")
+
+    def fault(self, message: str) -> None:
+        """Print what was broken above the bars."""
+        style = "bold red" if message.startswith("SIGKILL") else "yellow"
+        self._print(message, style)
+
+    def show(self, bar: str, done: int, total: int) -> None:
+        """Move a bar; a naive path may have more than there should be."""
+        done = min(done, total)
+        if self._is_plain:
+            self._say_step(bar, done, total)
+            return
+        if bar not in self._bars:
+            self._bars[bar] = self._progress.add_task(bar, total=total)
+        self._progress.update(self._bars[bar], completed=done)
+
+    def _say_step(self, bar: str, done: int, total: int) -> None:
+        step = _PLAIN_STEPS * done // total
+        if step > self._steps.get(bar, 0):
+            self._print(f"{bar}: {100 * step // _PLAIN_STEPS} %", "")
+        self._steps[bar] = step
+
+    def _print(self, message: str, style: str) -> None:
+        seconds = time.monotonic() - self._began
+        line = Text(f"{seconds:6.1f} s  {message}", style=style)
+        self._progress.console.print(line, soft_wrap=True)
+
+
+def table(results: list[Result], facts: Facts) -> Table:
+    """Put both lanes beside each other."""
+    shown = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
+    shown.add_column("")
+    for result in results:
+        shown.add_column(result.name, justify="right")
+
+    def row(name: str, cell: Callable[[Result], int]) -> None:
+        shown.add_row(name, *(f"{cell(result):,}" for result in results))
+
+    row("orders produced", lambda r: r.produced.confirmed)
+    row("answers dropped", lambda r: r.dropped)
+    row("batches retried", lambda r: r.produced.retried)
+    row("duplicates refused", lambda r: r.produced.refused)
+    row("server kills", lambda _: facts.server_kills)
+    if facts.driver_kills:
+        row("Spark driver kills", lambda _: facts.driver_kills)
+    for name, title in _JUDGED.items():
+        verdicts = [result.verdicts[name] for result in results if name in result.verdicts]
+        if verdicts:
+            _add_verdicts(shown, title, verdicts)
+    return shown
+
+
+def _add_verdicts(shown: Table, title: str, verdicts: list[Verdict]) -> None:
+    shown.add_section()
+    shown.add_row(title, *(f"{verdict.stored:,}" for verdict in verdicts))
+    shown.add_row("  lost", *(_fault(verdict.lost) for verdict in verdicts))
+    shown.add_row("  duplicated", *(_fault(verdict.duplicated) for verdict in verdicts))
+    shown.add_row("  wrong", *(_fault(verdict.wrong) for verdict in verdicts))
+
+
+def _fault(value: int) -> Text:
+    return Text(f"{value:,}", style="bold red" if value else "bold green")

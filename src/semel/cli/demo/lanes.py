@@ -1,0 +1,139 @@
+"""The demo's producers: one with an identity, one that just sends again."""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from msgspec import Struct
+
+from semel.client.client import Client, Stream
+from semel.client.errors import ClientError, Indeterminate
+from semel.client.producer.batches import BatchAck
+from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.offsets import print_offset
+from semel.testing.fault_plan import FaultPlan
+from semel.testing.fault_proxy import FaultProxy
+
+PRODUCER_ID: Final = "order-service"
+_PAUSE_SECONDS: Final = 0.1
+
+
+class Produced(Struct):
+    """What a lane's producer has done so far."""
+
+    confirmed: int = 0
+    retried: int = 0
+    refused: int = 0  # duplicates that the server recognised
+    misplaced: int = 0  # answers that named another offset than the batch has
+
+
+class ProducerLane:
+    """Sends the orders through a proxy that loses answers, on a thread of its own.
+
+    With `is_naive` there is no producer identity: whatever is not answered is sent again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        messages: Sequence[bytes],
+        batch_messages: int,
+        *,
+        is_naive: bool,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.produced = Produced()
+        self._messages = messages
+        self._batch_messages = batch_messages
+        self._is_naive = is_naive
+        self._is_stopped = False
+        self._error: BaseException | None = None
+        self._stack = ExitStack()
+        self._thread = threading.Thread(target=self._run, name=path, daemon=True)
+        self._proxy: FaultProxy
+        self._client: Client
+
+    @property
+    def dropped(self) -> int:
+        """How many answers were lost after their appends were stored."""
+        return self._proxy.dropped_after_commit
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it still sends; raises what made it end early."""
+        if self._error is not None:
+            raise self._error
+        return self._thread.is_alive()
+
+    def start(self, url: str, plan: FaultPlan) -> None:
+        """Make the stream and begin; no fault meets what is done before the first order."""
+        self._proxy = self._stack.enter_context(FaultProxy(url))
+        self._client = Client(self._proxy.url)
+        self._stack.callback(self._end)
+        self._client.stream(self.path).create(JSON_MEDIA_TYPE)
+        self._proxy.plan = plan
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it, finished or not."""
+        self._is_stopped = True
+        self._stack.close()
+
+    def _end(self) -> None:
+        with suppress(ClientError):  # what was not stored in time is given up
+            self._client.close(0.0)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        stream = self._client.stream(self.path)
+        try:
+            if self._is_naive:
+                self._produce_naively(stream)
+            else:
+                self._produce(stream)
+        except BaseException as error:  # noqa: BLE001 - shown to whoever asks is_running
+            if not self._is_stopped:
+                self._error = error
+
+    def _produce(self, stream: Stream) -> None:
+        with stream.producer(
+            PRODUCER_ID,
+            max_batch_messages=self._batch_messages,
+            on_batch_ack=self._confirm,
+        ) as producer:
+            for message in self._messages:
+                producer.append(message)
+            producer.flush()
+            self.produced.retried = producer.stats.retries
+
+    def _confirm(self, ack: BatchAck) -> None:
+        produced = self.produced
+        produced.misplaced += ack.offset != print_offset(produced.confirmed)
+        produced.confirmed += ack.count
+        produced.refused += ack.duplicate
+
+    def _produce_naively(self, stream: Stream) -> None:
+        size = self._batch_messages
+        for at in range(0, len(self._messages), size):
+            batch = self._messages[at : at + size]
+            self.produced.retried += append_until_answered(stream, batch)
+            self.produced.confirmed += len(batch)
+            if self._is_stopped:
+                return
+
+
+def append_until_answered(stream: Stream, messages: Sequence[bytes]) -> int:
+    """Do what a plain retry does; answer how often it was sent again."""
+    retries = 0
+    while True:
+        try:
+            stream.append_many(messages)
+            return retries
+        except Indeterminate:
+            retries += 1
+            time.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,270 @@
+"""What the demo does, and what must come of it. All chance comes from the seed."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from semel.cli.exit_codes import Refused
+from semel.cli.read_only import is_in_use
+
+# What is looked up for each order, in Spark and in the judge.
+AISLES: Final = {
+    "anvil": "forge",
+    "compass": "travel",
+    "kettle": "kitchen",
+    "lantern": "travel",
+    "rope": "forge",
+    "sextant": "travel",
+    "tinder": "kitchen",
+    "whistle": "travel",
+}
+WINDOW_MS: Final = 60_000
+WATERMARK_MS: Final = 10_000
+DISORDER_MS: Final = 5_000  # less than the watermark: no order is too late
+_ITEMS: Final = tuple(AISLES)
+_BEGAN_MS: Final = 1_767_225_600_000  # 2026-01-01
+_SPAN_MS: Final = 120 * WINDOW_MS
+_CLOSING_MS: Final = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
+_REQUESTS: Final = 800
+_DRAW_BYTES: Final = 8
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Order(Struct, frozen=True):
+    """One message of the input. `at` is its own time, in milliseconds since 1970."""
+
+    order: int
+    at: int
+    item: str
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.order
+
+
+class Enriched(Struct, frozen=True):
+    """What Spark makes of an order."""
+
+    order: int
+    at: int
+    item: str
+    aisle: str
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.order
+
+
+class Total(Struct, frozen=True):
+    """What Spark makes of a window of orders; `start` in milliseconds since 1970."""
+
+    start: int
+    orders: int
+    cents: int
+
+    @property
+    def key(self) -> int:
+        """What there is one row of."""
+        return self.start
+
+
+def draw(seed: int, *what: object) -> float:
+    """Draw a number in [0, 1) that belongs to `what`: the order of events cannot change it."""
+    return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
+
+
+def _draw_bits(seed: int, *what: object) -> int:
+    name = repr((seed, *what)).encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=_DRAW_BYTES).digest(), "big")
+
+
+class Plan(Struct, frozen=True):
+    """How much work, and how much trouble."""
+
+    orders: int
+    seed: int
+    server_kills: int = 2
+    drop_share: float = 0.015
+
+    @property
+    def batch_messages(self) -> int:
+        """How many orders travel in a request."""
+        return max(self.orders // _REQUESTS, 1)
+
+    @property
+    def spark_rows(self) -> int:
+        """How many orders Spark takes at a time: little, so that the kill finds it at work."""
+        return max(self.orders // 10, 1)
+
+    @property
+    def last_spark_rows(self) -> int:
+        """How many it takes at a time after that."""
+        return max(self.orders // 4, 1)
+
+    def input(self) -> list[Order]:
+        """Make the orders, and one more that closes the windows of all others."""
+        orders = [self._order(number) for number in range(self.orders)]
+        return [*orders, Order(self.orders, _CLOSING_MS, _ITEMS[0], 0)]
+
+    def _order(self, number: int) -> Order:
+        bits = _draw_bits(self.seed, "order", number)
+        at = _BEGAN_MS + number * _SPAN_MS // self.orders + bits % DISORDER_MS
+        bits //= DISORDER_MS
+        item = _ITEMS[bits % len(_ITEMS)]
+        return Order(number, at, item, 100 + bits // len(_ITEMS) % 99_900)
+
+    def kill_points(self) -> list[int]:
+        """Tell after how many confirmed orders the server is killed."""
+        width = self.orders / (self.server_kills + 1)
+        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
+        return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
+
+
+def raw(order: Order) -> bytes:
+    """Write an order down as it is sent."""
+    return _encode(order)
+
+
+def enriched(order: Order) -> Enriched:
+    """Say what Spark has to make of an order."""
+    return Enriched(order.order, order.at, order.item, AISLES[order.item], order.cents)
+
+
+def totals(orders: list[Order]) -> list[Total]:
+    """Say what Spark has to make of the orders: a total of every window that closes.
+
+    The last window stays open: nothing comes after it that would move the watermark.
+    """
+    sums: dict[int, tuple[int, int]] = {}
+    for order in orders:
+        start = order.at - order.at % WINDOW_MS
+        count, cents = sums.get(start, (0, 0))
+        sums[start] = count + 1, cents + order.cents
+    closed = max(order.at for order in orders) - WATERMARK_MS
+    return [Total(start, *sums[start]) for start in sorted(sums) if start + WINDOW_MS <= closed]
+
+
+# ---- demo verdict --------------------------------------------------------------------------------
+# The demo's judge: what is stored, against what had to come of the input.
+
+
+Row = TypeVar("Row", Order, Enriched, Total)
+
+
+class Verdict(Struct, frozen=True):
+    """How a stream compares: `wrong` are rows that were changed, or that nobody sent."""
+
+    stored: int
+    lost: int
+    duplicated: int
+    wrong: int
+    misplaced: int
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Tell whether every row is there once, unchanged and in its place."""
+        return not (self.lost or self.duplicated or self.wrong or self.misplaced)
+
+    @property
+    def complaint(self) -> str:
+        """Say what is wrong."""
+        return (
+            f"{self.lost:,} lost, {self.duplicated:,} duplicated, {self.wrong:,} wrong, "
+            f"{self.misplaced:,} out of place"
+        )
+
+
+def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
+    """Read messages as rows; None for one that cannot be such a row."""
+    decode = msgspec.json.Decoder(kind).decode
+    rows: list[Row | None] = []
+    for message in stored:
+        try:
+            rows.append(decode(message))
+        except msgspec.DecodeError:
+            rows.append(None)
+    return rows
+
+
+def judge(
+    expected: Sequence[Row], stored: Sequence[Row | None], *, is_ordered: bool = True
+) -> Verdict:
+    """Compare. In an ordered stream the first copy of each row stands where it was planned.
+
+    Rows of one Spark batch that came through a shuffle have no order.
+    """
+    wanted = {row.key: row for row in expected}
+    keys = [row.key for row in stored if row is not None and row.key in wanted]
+    lost = len(wanted) - len(set(keys))
+    duplicated = len(keys) - len(set(keys))
+    wrong = sum(row is None or wanted.get(row.key) != row for row in stored)
+    misplaced = _misplaced(keys) if is_ordered else 0
+    return Verdict(len(stored), lost, duplicated, wrong, misplaced)
+
+
+def _misplaced(keys: Sequence[int]) -> int:
+    """Count the rows whose first copy comes after one that belongs behind them."""
+    latest, seen, misplaced = -1, set[int](), 0
+    for key in keys:
+        if key in seen:
+            continue
+        seen.add(key)
+        misplaced += key < latest
+        latest = max(latest, key)
+    return misplaced
+
+
+# ---- demo directory ------------------------------------------------------------------------------
+# Where a demo writes. Only what a demo made is ever removed.
+
+
+DATA: Final = "data"
+CHECKPOINTS: Final = "checkpoints"
+DRIVER_LOG: Final = "spark.log"
+_MARKER_NAME: Final = "DEMO"
+_MARKER_TEXT: Final = "Made by `semel demo`; `semel demo --force` may replace it.\n"
+_OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
+
+
+def prepare(path: str, *, is_forced: bool) -> Path:
+    """Have an empty directory that says whose it is."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise Refused(f"{path} is not a directory; choose another with --data")
+    os.makedirs(path, exist_ok=True)
+    names = os.listdir(path)
+    if names:
+        _check_replaceable(path, names, is_forced=is_forced)
+    for name in names:
+        _remove(os.path.join(path, name))
+    home = Path(path).absolute()
+    (home / _MARKER_NAME).write_text(_MARKER_TEXT, encoding="utf-8")
+    return home
+
+
+def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
+    if _MARKER_NAME not in names:
+        raise Refused(f"{path} is not empty and no demo made it; choose another with --data")
+    if not is_forced:
+        raise Refused(f"{path} is not empty; add --force to replace what an earlier demo left")
+    foreign = [name for name in names if name not in _OWN_NAMES]
+    if foreign:
+        raise Refused(f"{path} also holds {foreign[0]}, which is not ours to remove")
+    if is_in_use(os.path.join(path, DATA)):
+        raise Refused(f"{path} is in use by a running process; end that first")
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)

@@ -1,0 +1,263 @@
+"""The demo itself: producers, a server and a Spark driver that get killed, and the judgement."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from semel.cli.demo.driver import Checkpoint, Driver, DriverFailed, Middle
+from semel.cli.demo.job import Job
+from semel.cli.demo.lanes import Produced, ProducerLane
+from semel.cli.demo.plan import (
+    CHECKPOINTS,
+    DATA,
+    Enriched,
+    Order,
+    Plan,
+    Total,
+    Verdict,
+    enriched,
+    judge,
+    parse,
+    raw,
+    totals,
+)
+from semel.client.client import Client
+from semel.client.local import LocalProcess
+from semel.model.errors import EngineError
+from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.offsets import parse_offset
+from semel.testing.fault_plan import FaultPlan
+
+LANES: Final = (("exactly once", ""), ("plain retries", "-naive"))
+_POLL_SECONDS: Final = 0.02
+_STALL_SECONDS: Final = 240.0
+_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine Spark may wait in vain for its own helpers
+
+
+class Stalled(EngineError):
+    """Nothing happened for so long that nothing will."""
+
+
+class Result(Struct, frozen=True):
+    """How a lane came out; `enriched` and `totals` are None if Spark did not run."""
+
+    name: str
+    produced: Produced
+    dropped: int
+    orders: Verdict
+    enriched: Verdict | None = None
+    totals: Verdict | None = None
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What was judged, by name."""
+        found = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Tell whether everything is there once, where the producer was told it is."""
+        verdicts = self.verdicts.values()
+        return not self.produced.misplaced and all(v.is_exactly_once for v in verdicts)
+
+
+class Facts(Struct, frozen=True):
+    """What happened to all lanes alike."""
+
+    server_kills: int
+    driver_kills: int
+    seconds: float
+
+
+class Watcher(Protocol):
+    """Told of everything as it happens."""
+
+    def say(self, message: str) -> None:
+        """A step begins or is over."""
+
+    def fault(self, message: str) -> None:
+        """Something was broken on purpose."""
+
+    def show(self, bar: str, done: int, total: int) -> None:
+        """So much is done."""
+
+
+class DemoRun:
+    """One run of a plan in a directory. `has_spark`: the second half, too."""
+
+    def __init__(self, home: Path, plan: Plan, watcher: Watcher, *, has_spark: bool) -> None:
+        self._home = home
+        self._plan = plan
+        self._watcher = watcher
+        self._has_spark = has_spark
+        self._input = plan.input()
+        self._totals = totals(self._input)
+        self._driver = Driver(home)
+        self._kill_points = plan.kill_points()
+        self._server_kills = 0
+        self._dropped: dict[str, int] = {}
+        messages = [raw(order) for order in self._input]
+        self._lanes = [
+            ProducerLane(name, "orders" + end, messages, plan.batch_messages, is_naive=bool(end))
+            for name, end in LANES
+        ]
+        names = ("enriched", "totals", "enriched-naive", "totals-naive")
+        self._queries = [Checkpoint(home, name) for name in names]
+        self._driver_failures = 0
+        self._job: Job
+        self._server: LocalProcess
+        self._client: Client
+
+    def run(self) -> tuple[list[Result], Facts]:
+        """Do all of it; whatever happens, no process stays."""
+        began = time.monotonic()
+        with ExitStack() as stack:
+            self._server = LocalProcess(str(self._home / DATA), 0, {})
+            stack.callback(self._server.stop)
+            self._watcher.say(f"server up at {self._server.url}, process {self._server.pid}")
+            self._client = stack.enter_context(Client(self._server.url))
+            for index, lane in enumerate(self._lanes):
+                stack.callback(lane.close)
+                rates = {"drop_answer": self._plan.drop_share}
+                lane.start(self._server.url, FaultPlan(rates, seed=self._plan.seed + index))
+            stack.callback(self._driver.close)
+            if self._has_spark:
+                self._start_driver(is_last=False)
+            self._watch_producers()
+            if self._has_spark:
+                self._watch_spark()
+            self._watcher.say("reading everything back")
+            results = [self._judge(lane, end) for lane, (_, end) in self._paired()]
+        seconds = time.monotonic() - began
+        return results, Facts(self._server_kills, self._driver.kills, seconds)
+
+    def _paired(self) -> list[tuple[ProducerLane, tuple[str, str]]]:
+        return list(zip(self._lanes, LANES, strict=True))
+
+    # ---- the first half: producers --------------------------------------------------------------
+
+    def _watch_producers(self) -> None:
+        while any([lane.is_running for lane in self._lanes]):  # noqa: C419 - each may raise
+            self._note_producers()
+            confirmed = self._lanes[0].produced.confirmed
+            if self._kill_points and confirmed >= self._kill_points[0]:
+                del self._kill_points[0]
+                self._kill_server()
+            time.sleep(_POLL_SECONDS)
+        self._note_producers()
+        for _ in self._kill_points:  # it was too quick: nothing confirmed may be taken back
+            self._kill_server()
+        self._watcher.say("all orders are confirmed, and the one that closes the windows")
+
+    def _note_producers(self) -> None:
+        for lane in self._lanes:
+            self._watcher.show(lane.path, lane.produced.confirmed, len(self._input))
+            dropped = lane.dropped - self._dropped.get(lane.path, 0)
+            if dropped:
+                self._watcher.fault(f"{lane.path}: answers lost after the append: {dropped}")
+            self._dropped[lane.path] = lane.dropped
+
+    def _kill_server(self) -> None:
+        pid = self._server.pid
+        self._server.kill()
+        self._server_kills += 1
+        self._watcher.fault(f"SIGKILL to the server, process {pid}")
+        began = time.monotonic()
+        self._server.restart()
+        seconds = time.monotonic() - began
+        self._watcher.say(f"server back after {seconds:.1f} s, process {self._server.pid}")
+
+    # ---- the second half: Spark ------------------------------------------------------------------
+
+    def _start_driver(self, *, is_last: bool) -> None:
+        for name in ("enriched", "totals"):
+            for _, end in LANES:
+                self._client.stream(name + end).create(JSON_MEDIA_TYPE, exist_ok=True)
+        checkpoints = str(self._home / CHECKPOINTS)
+        rows = self._plan.last_spark_rows if is_last else self._plan.spark_rows
+        self._job = Job(self._server.url, checkpoints, rows, is_last)
+        self._driver.start(self._job)
+        self._watcher.say(f"Spark starts, driver process {self._driver.pid}; this takes a while")
+
+    def _watch_spark(self) -> None:
+        exact, naive = self._queries[:2], self._queries[2]
+        self._wait(lambda: exact[0].committed >= 0)
+        self._watcher.say("Spark has committed its first batch")
+        self._kill_server()
+        self._wait(Middle(exact, naive, lambda: self._tail(naive.query)).is_now)
+        self._kill_driver()
+        self._start_driver(is_last=True)
+        self._wait(lambda: not self._is_driver_running())
+        self._show_spark()
+
+    def _kill_driver(self) -> None:
+        pid = self._driver.pid
+        self._driver.kill()
+        self._watcher.fault(f"SIGKILL to the Spark driver, process {pid}, its JVM and its workers")
+        self._watcher.say(self._under_way())
+
+    def _under_way(self) -> str:
+        batches = [(query.query, query.in_flight) for query in self._queries]
+        found = [f"{batch} of {query}" for query, batch in batches if batch is not None]
+        return f"batches under way: {', '.join(found) or 'none'}"
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait, show how far Spark is, and give up if nothing moves any more."""
+        seen: list[int] = []
+        moved_at = shown_at = time.monotonic()
+        while not is_over():
+            self._is_driver_running()
+            now = time.monotonic()
+            if now - shown_at > 10 * _POLL_SECONDS:
+                shown_at, before, seen = now, seen, self._show_spark()
+                moved_at = now if seen != before else moved_at
+            if now - moved_at > _STALL_SECONDS:
+                raise Stalled(f"Spark did nothing for {_STALL_SECONDS:g} s; {self._under_way()}")
+            time.sleep(_POLL_SECONDS / 2)
+
+    def _is_driver_running(self) -> bool:
+        """Ask; a driver that failed is started again, as whoever runs one would do."""
+        try:
+            return self._driver.is_running()
+        except DriverFailed as error:
+            self._driver_failures += 1
+            if self._driver_failures > _DRIVER_FAILURES_MAX:
+                raise
+            self._watcher.say(f"{error}; it is started again")
+            self._driver.start(self._job)
+            return True
+
+    def _show_spark(self) -> list[int]:
+        counts = []
+        for name, total in (("enriched", len(self._input)), ("totals", len(self._totals))):
+            for _, end in LANES:
+                counts.append(self._tail(name + end))
+                self._watcher.show(name + end, counts[-1], total)
+        return counts
+
+    def _tail(self, path: str) -> int:
+        return parse_offset(self._client.stream(path).head().next_offset) or 0
+
+    # ---- the judgement ---------------------------------------------------------------------------
+
+    def _judge(self, lane: ProducerLane, end: str) -> Result:
+        orders = judge(self._input, parse(self._stored("orders" + end), Order))
+        if not self._has_spark:
+            return Result(lane.name, lane.produced, lane.dropped, orders)
+        rows = [enriched(order) for order in self._input]
+        found = parse(self._stored("totals" + end), Total)
+        return Result(
+            lane.name,
+            lane.produced,
+            lane.dropped,
+            orders,
+            judge(rows, parse(self._stored("enriched" + end), Enriched)),
+            judge(self._totals, found, is_ordered=False),
+        )
+
+    def _stored(self, path: str) -> list[bytes]:
+        return [message.raw for message in self._client.stream(path).read()]

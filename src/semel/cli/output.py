@@ -1,0 +1,206 @@
+"""How answers and messages are printed."""
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from semel.client.values import Message
+from semel.model.media import is_json
+
+# JSON has these between its tokens only, never inside a string.
+_ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
+
+
+class Style(Enum):
+    """How messages are printed."""
+
+    LINES = "one per line"
+    SAFE_LINES = "one per line, nothing that could harm a terminal"
+    JSON = "one object per line"
+    RAW = "as they are, nothing in between"
+
+
+def style_of(*, is_raw: bool, is_json: bool) -> Style:
+    """Choose; a terminal gets no control characters from data."""
+    if is_raw:
+        return Style.RAW
+    if is_json:
+        return Style.JSON
+    return Style.SAFE_LINES if sys.stdout.isatty() else Style.LINES
+
+
+def render(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
+    """Render messages."""
+    for message in messages:
+        if style is Style.RAW:
+            yield message.raw
+        elif style is Style.JSON:
+            yield _object(message)
+        else:
+            is_safe = style is Style.SAFE_LINES
+            yield _line(message.raw, is_safe=is_safe, is_json=is_json(message.content_type))
+
+
+def _line(message: bytes, *, is_safe: bool, is_json: bool) -> bytes:
+    line = message.translate(_ONE_LINE) if is_json else message.removesuffix(b"\n")
+    if is_safe:
+        text = line.decode("utf-8", "backslashreplace")
+        line = (_json_printable(text) if is_json else printable(text)).encode()
+    return line + b"\n"
+
+
+def _json_printable(text: str) -> str:
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
+
+
+def _object(message: Message) -> bytes:
+    """Render all that is known of a message; what it does not carry is left away."""
+    shown: dict[str, Any] = {"offset": message.offset, "written_at_ms": message.written_ms}
+    if message.time_ms is not None:
+        shown["timestamp_ms"] = message.time_ms
+    if message.key is not None:
+        shown["key"] = _text_or_base64(message.key)
+    if message.headers:
+        shown["headers"] = [[name, _text_or_base64(value)] for name, value in message.headers]
+    if is_json(message.content_type):
+        shown["value"] = msgspec.Raw(message.raw.translate(_ONE_LINE))
+    else:
+        found = _text_or_base64(message.raw)
+        shown |= {"text": found} if isinstance(found, str) else found
+    return json_line(shown)
+
+
+def _text_or_base64(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def json_line(value: object) -> bytes:
+    """Print a value as one line; on a terminal without control characters."""
+    line = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        line = _json_printable(line.decode()).encode()
+    return line + b"\n"
+
+
+def write(data: bytes) -> None:
+    """Write to standard output, now; end well if whoever reads it has enough, as `head` does."""
+    try:
+        click.echo(data, nl=False)
+    except BrokenPipeError:
+        # What is still buffered must not complain once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
+
+
+def tell(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
+    """Say what was done: a sentence for people, or the facts for programs."""
+    if is_json:
+        write(json_line(facts))
+    else:
+        write(f"{printable(sentence)}\n".encode())
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one pair per line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        if value is not None:
+            words = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+            table.add_row(name.replace("_", " "), Text(printable(words), overflow="fold"))
+    Console(highlight=False).print(table)
+
+
+# ---- text ----------------------------------------------------------------------------------------
+# Text for a terminal: safe to print, easy to read.
+
+
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def printable(text: str) -> str:
+    """Escape what could move the cursor or lie about the line: data is not to be trusted."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def size_text(count: int) -> str:
+    """Print a number of bytes with three digits that matter."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{count} bytes" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+# ---- progress ------------------------------------------------------------------------------------
+# Progress of long work: a bar on a terminal, a line now and then anywhere else.
+
+
+_PLAIN_SECONDS: Final = 2.0
+
+
+class Steps:
+    """One bar per step; on stderr, so that what is printed can go into a file."""
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_plain = is_quiet or not sys.stderr.isatty()
+        self._is_quiet = is_quiet
+        self._bars: dict[str, TaskID] = {}
+        self._said_at = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=self._is_plain,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Say how far a step is; a total of 0 is not known."""
+        if self._is_plain:
+            self._say(what, done, total)
+            return
+        if what not in self._bars:
+            self._bars[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._bars[what], completed=done, total=total or None)
+
+    def _say(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        is_over = 0 < total <= done
+        if self._is_quiet or is_over or now - self._said_at < _PLAIN_SECONDS:
+            return
+        self._said_at = now
+        share = f"{100 * done // total} %" if total else f"{done:,} rows"
+        click.echo(f"reading {what}: {share}", err=True)

@@ -1,0 +1,1 @@
+"""The idempotent producer: a pure core, a pump on an event loop, and two facades."""

@@ -1,0 +1,287 @@
+"""Where a server is, and where its streams are below it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from msgspec import Struct
+
+from semel.client.values import milliseconds
+from semel.wire.headers import print_instant
+from semel.wire.paths import PREFIX, stream_path, stream_url
+
+_LABEL_BYTES_MAX: Final = 64
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Address(Struct, frozen=True):
+    """A server; `prefix` is the path it is served under, such as `/base`, or nothing."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address as it is written."""
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
+    def target(self, path: str) -> str:
+        """Give the request target of a page such as `/v1/streams`."""
+        return self.prefix + path
+
+    def stream_target(self, path: str) -> str:
+        """Give the request target of a stream; ValueError if a stream cannot be named so."""
+        return stream_url(self.prefix, checked_path(path))
+
+
+def parse_address(url: str) -> Address:
+    """Read `http://host:port/prefix`; ValueError if it is no such address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no address of a server: {error}") from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is no address of a server, such as http://127.0.0.1:4437")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address holds no user and password; pass token= or headers=")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url!r} has a query or a fragment; an address of a server has none")
+    if not _is_host(parts.hostname):
+        raise ValueError(f"{parts.hostname!r} is no host name; write it in punycode")
+    if port == 0:
+        raise ValueError(f"{url!r} names port 0, where no server listens")
+    prefix = quote(parts.path.rstrip("/"), safe="/%-._~!$&'()*+,;=:@")
+    return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
+
+
+def _is_host(name: str) -> bool:
+    labels = name.removesuffix(".").split(".")
+    return (
+        name.isascii()
+        and name.isprintable()
+        and all(0 < len(label) < _LABEL_BYTES_MAX for label in labels)
+    )
+
+
+def checked_path(path: str) -> str:
+    """Return the name of a stream; ValueError if no stream can have it."""
+    try:
+        found = stream_path(stream_url("", path))
+    except UnicodeEncodeError:
+        raise ValueError("the stream's path is refused: it is not UTF-8") from None
+    if isinstance(found, str):
+        return found
+    raise ValueError(found.message)
+
+
+def stream_reference(path: str) -> str:
+    """Print a stream as other streams refer to it: `/v1/stream/` and its quoted name."""
+    reference = stream_url("", checked_path(path))
+    assert reference.startswith(PREFIX)
+    return reference
+
+
+def query(**values: str | int | None) -> str:
+    """Print a query, `?a=b&c=d`; what is None is left away."""
+    pairs = [
+        f"{name}={quote(str(value), safe='-._~')}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "?" + "&".join(pairs) if pairs else ""
+
+
+# ---- outgoing ------------------------------------------------------------------------------------
+# Requests as values, and as bytes.
+
+
+Fields = tuple[tuple[str, str], ...]
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# What a reader of HTTP could take for the end of a line, or not read at all.
+_NEVER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
+# The connection is ours: a header of the caller's must not say otherwise.
+_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
+
+
+class Request(Struct, frozen=True):
+    """A request; `is_streamed` if its answer is read piece by piece.
+
+    A body of None is not the same as an empty one: only the latter has a Content-Length.
+    """
+
+    method: str
+    target: str
+    headers: Fields = ()
+    body: bytes | None = None
+    is_streamed: bool = False
+
+
+def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    """Render the lines every request to this server begins with: Host and the caller's own."""
+    lines = [f"Host: {address.authority}\r\n"]
+    lines += [_line(name, value) for name, value in headers]
+    return "".join(lines).encode("latin-1")
+
+
+def render(request: Request, fixed: bytes) -> bytes:
+    """Render a request; `fixed` is from `fixed_lines`."""
+    lines = [_line(name, value) for name, value in request.headers]
+    if request.body is not None:
+        lines.append(f"Content-Length: {len(request.body)}\r\n")
+    start = f"{request.method} {request.target} HTTP/1.1\r\n".encode("ascii")
+    return b"".join((start, fixed, "".join(lines).encode("latin-1"), b"\r\n", request.body or b""))
+
+
+def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
+    """Check the caller's headers and add the token; ValueError if one cannot be sent."""
+    fields = list((headers or {}).items())
+    for name, value in fields:
+        if name.lower() in _OURS:
+            raise ValueError(f"the header {name} is the client's own business")
+        _line(name, value)
+    if token is not None:
+        if any(name.lower() == "authorization" for name, _ in fields):
+            raise ValueError("pass token= or an Authorization header, not both")
+        fields.append(("Authorization", f"Bearer {token}"))
+        _line(*fields[-1])
+    return tuple(fields)
+
+
+def _line(name: str, value: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of a header")
+    if _NEVER.search(value) is not None or value != value.strip(" \t"):
+        raise ValueError(f"the value of {name} holds what a header cannot: {value!r}")
+    return f"{name}: {value}\r\n"
+
+
+# ---- conditions ----------------------------------------------------------------------------------
+# What an append or a creation asks for, and the headers that say so.
+
+
+class Tag(Struct, frozen=True):
+    """A producer's number for one append, under an epoch or a session of its own."""
+
+    producer_id: str
+    seq: int
+    epoch: int | None = None
+    session: str | None = None
+
+
+class Branch(Struct, frozen=True):
+    """The transaction an append is part of; `seq` is its number there, if it is staged."""
+
+    transaction_id: str
+    epoch: int
+    seq: int | None = None
+
+
+class Conditions(Struct, frozen=True):
+    """What an append asks for beside its messages."""
+
+    seq: str | None = None
+    if_match: str | None = None
+    idempotency_key: str | None = None
+    is_closing: bool = False
+    tag: Tag | None = None
+    branch: Branch | None = None
+
+    @property
+    def headers(self) -> Fields:
+        """The headers that say so."""
+        tag, branch = self.tag, self.branch
+        found = {
+            "Producer-Id": None if tag is None else tag.producer_id,
+            "Producer-Seq": None if tag is None else str(tag.seq),
+            "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
+            "Producer-Session": None if tag is None else tag.session,
+            "Transaction-Id": None if branch is None else branch.transaction_id,
+            "Transaction-Epoch": None if branch is None else str(branch.epoch),
+            "Transaction-Seq": None if branch is None or branch.seq is None else str(branch.seq),
+            "Stream-Seq": self.seq,
+            "If-Match": None if self.if_match is None else f'"{self.if_match}"',
+            "Idempotency-Key": self.idempotency_key,
+            "Stream-Closed": "true" if self.is_closing else None,
+        }
+        return tuple((name, value) for name, value in found.items() if value is not None)
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether a second try is recognised, and answered as the first one was."""
+        return (self.idempotency_key, self.tag, self.branch) != (None, None, None)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the batch has its number, a producer's or a transaction's."""
+        return self.tag is not None or self.branch is not None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the messages get their offsets later, with the commit."""
+        return self.branch is not None and self.branch.seq is not None
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a second try cannot be applied twice, and cannot tell if the first one was."""
+        return not self.is_tagged and (self.if_match is not None or self.seq is not None)
+
+
+CLOSING: Final = Conditions(is_closing=True)
+
+
+class Configuration(Struct, frozen=True):
+    """What a stream is created with."""
+
+    content_type: str | None = None
+    ttl: int | timedelta | None = None
+    expires_at: datetime | None = None
+    is_closed: bool = False
+    forked_from: str | None = None
+    fork_offset: str | None = None
+    fork_sub_offset: int | None = None
+    dedup: bool | None = None
+
+    @property
+    def headers(self) -> Fields:
+        """The headers that say so; ValueError if they cannot."""
+        found = {
+            "Content-Type": self.content_type,
+            "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
+            "Stream-Expires-At": None
+            if self.expires_at is None
+            else print_instant(milliseconds(self.expires_at)),
+            "Stream-Closed": "true" if self.is_closed else None,
+            "Stream-Forked-From": (
+                None if self.forked_from is None else stream_reference(self.forked_from)
+            ),
+            "Stream-Fork-Offset": self.fork_offset,
+            "Stream-Fork-Sub-Offset": (
+                None if self.fork_sub_offset is None else str(self.fork_sub_offset)
+            ),
+            "Stream-Dedup": None if self.dedup is None else ("off", "on")[self.dedup],
+        }
+        return tuple((name, value) for name, value in found.items() if value is not None)
+
+
+def _print_ttl(ttl: int | timedelta) -> str:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if seconds != int(seconds) or seconds < 0:
+        raise ValueError(f"ttl is in whole seconds, not {seconds}")
+    return str(int(seconds))

@@ -1,0 +1,1 @@
+"""Transactions: begin, publish, decide the end, apply it, look them up."""

@@ -1,0 +1,213 @@
+"""`apply` for decisions: the end of transactions, and all that goes with it."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from msgspec.structs import replace
+
+from semel.machine.events import CONTROL, DATA, CommitMark, Decided, Ended, Section, SinkMark
+from semel.machine.positions import move_positions, set_sink
+from semel.machine.rows import (
+    AbortedRow,
+    OutcomeRow,
+    OwnerKey,
+    PlacedRow,
+    RegistryRow,
+    SinkRow,
+    TailRow,
+    VersionRow,
+)
+from semel.machine.state import (
+    State,
+    Stream,
+    Txn,
+    owner_key,
+    remove_transaction,
+    stable_of,
+    unname_position,
+)
+from semel.machine.txn.chunk_list import extents_of, parts_of
+from semel.machine.txn.result import pack_result, push_result, result_of, result_of_commit
+from semel.model.errors import InvariantBroken, invariant
+from semel.model.limits import SINK_VERSIONS_KEPT
+from semel.model.remembered import ABORTED, COMMITTED, Remembered, Result
+from semel.model.transactions import INLINE, ProducerOwner
+
+Sections = tuple[Section, ...]
+Extent = tuple[int, int, int, int]
+
+
+def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
+    """Move a stream's tail, and with it what is stable."""
+    old = stream.tail
+    stream.tail = TailRow(
+        old.head,
+        tail,
+        old.is_closed,
+        False,
+        old.stream_seq,
+        time_ms,
+        old.dedup_from,
+        stable_of(stream, tail),
+        old.clean,
+    )
+    state.dirty.tails[stream.row.number] = stream.tail
+    state.touched.append(stream)
+
+
+def end_transactions(
+    state: State,
+    ended: Iterable[Ended],
+    controls: Iterable[Section],
+    extents: Iterator[Extent],
+    time_ms: int,
+) -> None:
+    """End transactions; chunks that get an offset have been counted by the caller."""
+    for end in ended:
+        _end(state, end, extents, time_ms)
+    for control in controls:
+        stream = state.by_number[control.stream]
+        is_next = control.kind == CONTROL and control.base == stream.tail.tail
+        invariant(is_next, "control records do not join")
+        set_tail(state, stream, control.base + 1, time_ms)
+
+
+def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> None:
+    txn = state.by_txn[end.txn]
+    chunks = sum(row.chunks for row in txn.streams.values()) if end.is_committed else 0
+    result = result_of(state, txn, end, islice(extents, chunks))
+    for number in (*txn.streams, *(named.stream for named in txn.row.positions)):
+        stream = state.by_number[number]
+        assert stream.txns is not None
+        stream.txns.discard(end.txn)
+        if stream.open:
+            stream.open.pop(end.txn, None)
+    for named in txn.row.positions:
+        unname_position(state, end.txn, named)
+    if end.is_committed:
+        moves = ((named.group, named.stream, named.to) for named in txn.row.positions)
+        move_positions(state, moves, time_ms, owner_key(txn.row.owner))
+    elif txn.row.kind == INLINE:
+        _note_aborted(state, txn, dict(end.markers))
+    _note_outcome(state, txn, end, result, time_ms)
+    remove_transaction(state, txn)
+    _forget_rows(state, txn)
+
+
+def _note_aborted(state: State, txn: Txn, markers: dict[int, int]) -> None:
+    """Tell readers what to skip; a control record behind it is skipped on the way."""
+    ends: dict[int, int] = {}
+    for first, number, count in parts_of(txn.pages):
+        if number in txn.streams:
+            end = first + count
+            ends[number] = end + (markers[number] == end)
+            state.news.append(AbortedRow(number, first, ends[number]))
+    for number, end in ends.items():
+        stream = state.by_number[number]
+        stream.tail = replace(stream.tail, clean=max(stream.tail.clean, end))
+
+
+def _note_outcome(state: State, txn: Txn, end: Ended, result: Result, time_ms: int) -> None:
+    row = txn.row
+    decision = COMMITTED if end.is_committed else ABORTED
+    outcome = Remembered(row.id, row.epoch, decision, end.reason, time_ms, result)
+    ordinal = 0
+    if isinstance(row.owner, ProducerOwner):
+        registered = state.registry[row.owner.id]
+        ordinal = registered.decided
+        highest = max(registered.txn_epoch, row.epoch)
+        changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
+        _set_registered(state, row.owner.id, changed)
+    state.news.append(OutcomeRow(state.next_outcome, ordinal, row.owner, outcome))
+    state.next_outcome += 1
+
+
+def _forget_rows(state: State, txn: Txn) -> None:
+    number, dirty = txn.row.number, state.dirty
+    dirty.decided.add(number)
+    dirty.transactions.pop(number, None)
+    for stream in txn.streams:
+        dirty.txn_streams.pop((number, stream), None)
+    for page in range(len(txn.pages)):
+        dirty.parts.pop((number, page), None)
+
+
+def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int) -> None:
+    """Do all that a decision says."""
+    is_one_shot = event.sink is not None or (
+        event.producer is not None and event.producer.seq is not None
+    )
+    packed = pack_result(result_of_commit(state, event, sections)) if is_one_shot else b""
+    outcomes_from = state.next_outcome
+    ends = _place(state, event, sections)
+    for number, end in ends.items():
+        set_tail(state, state.by_number[number], end, time_ms)
+    if event.producer is not None:
+        _mark_producer(state, event.producer, packed)
+    controls = (section for section in sections if section.kind == CONTROL)
+    end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
+    move_positions(state, event.positions, time_ms, _mover_of(event))
+    if event.sink is not None:
+        _mark_sink(state, event.sink, packed, outcomes_from)
+
+
+def _mover_of(event: Decided) -> OwnerKey | None:
+    if event.producer is not None:
+        return True, event.producer.id
+    return None if event.sink is None else (False, event.sink.app)
+
+
+def _place(state: State, event: Decided, sections: Sections) -> dict[int, int]:
+    """Check that messages and chunks join their streams, and tell where these end then.
+
+    The loop runs once per chunk, of which there may be a million.
+    """
+    by_number, news = state.by_number, state.news
+    ends: dict[int, int] = {}
+    # A direct append has no chunk of its own: 0.
+    pieces = [(0, part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    for lsn, number, base, count in (*pieces, *extents_of(event.extents)):
+        tail = by_number[number].tail
+        if base != ends.get(number, tail.tail) or tail.is_closed:
+            raise InvariantBroken("offsets do not join")
+        ends[number] = base + count
+        if lsn:
+            news.append(PlacedRow(lsn, number, base, count))
+    return ends
+
+
+# ---- who commits ---------------------------------------------------------------------------------
+
+
+def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
+    state.registry[producer_id] = row
+    state.dirty.registry[producer_id] = row
+
+
+def register(state: State, producer_id: str, epoch: int) -> RegistryRow:
+    """Know a producer at an epoch; a raised one begins its commits anew."""
+    old = state.registry.get(producer_id)
+    if old is not None and old.epoch == epoch:
+        return old
+    row = RegistryRow(epoch)
+    if old is not None:
+        row = replace(row, decided=old.decided, txn_epoch=old.txn_epoch)
+    _set_registered(state, producer_id, row)
+    return row
+
+
+def _mark_producer(state: State, mark: CommitMark, packed: bytes) -> None:
+    row = register(state, mark.id, mark.epoch)
+    if mark.seq is not None:
+        results = push_result(row.results, packed)
+        digests = (*row.digests, mark.digest)[-len(results) :]
+        row = replace(row, commit_seq=mark.seq, results=results, digests=digests)
+        _set_registered(state, mark.id, row)
+
+
+def _mark_sink(state: State, mark: SinkMark, packed: bytes, outcomes_from: int) -> None:
+    old = state.sinks.get(mark.app)
+    versions = () if old is None else old.versions
+    versions = (*versions, VersionRow(mark.version, mark.input, packed))
+    kept = versions[-SINK_VERSIONS_KEPT:]
+    set_sink(state, mark.app, SinkRow(mark.query_id, mark.version, kept, outcomes_from))

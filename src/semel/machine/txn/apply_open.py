@@ -1,0 +1,243 @@
+"""`apply` for the life of transactions, up to their end."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from semel.machine import receipts
+from semel.machine.checks import digest_of_chunk
+from semel.machine.claims import last_receipt
+from semel.machine.events import (
+    STAGED,
+    ChunkStaged,
+    Mark,
+    PositionsNamed,
+    Section,
+    TxnBegun,
+    TxnExtended,
+    TxnPrepared,
+    TxnPublished,
+)
+from semel.machine.positions import stored_position
+from semel.machine.receipts import older_sessions
+from semel.machine.rows import NamedPosition, PartsRow, ProducerRow, TxnRow, TxnStreamRow
+from semel.machine.state import (
+    State,
+    Stream,
+    Txn,
+    add_transaction,
+    hold_positions,
+    know_stream,
+    name_position,
+    open_in,
+    unname_position,
+)
+from semel.machine.txn.apply_end import end_transactions, register, set_tail
+from semel.machine.txn.chunk_list import push_extent, push_part
+from semel.model.commands import DENSE
+from semel.model.errors import invariant
+from semel.model.transactions import ProducerOwner
+
+Sections = tuple[Section, ...]
+
+
+def _set_row(state: State, txn: Txn, row: TxnRow) -> None:
+    txn.row = row
+    state.dirty.transactions[row.number] = row
+
+
+def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
+    txn.streams[number] = row
+    state.dirty.txn_streams[txn.row.number, number] = row
+
+
+# ---- the life of a transaction -------------------------------------------------------------------
+
+
+def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> None:
+    """Begin a transaction; its producer's older instances lose theirs."""
+    end_transactions(state, event.ended, sections, iter(()), time_ms)
+    invariant(event.number == state.next_txn, "transaction numbers do not join")
+    invariant(event.id not in state.transactions, "a transaction of that id is open")
+    state.next_txn += 1
+    owner = event.owner
+    if isinstance(owner, ProducerOwner):
+        register(state, owner.id, owner.epoch)
+    deadline_ms = None if event.timeout_ms is None else time_ms + event.timeout_ms
+    row = TxnRow(
+        event.number,
+        event.id,
+        event.epoch,
+        event.kind,
+        owner,
+        event.is_implicit,
+        time_ms,
+        event.timeout_ms,
+        deadline_ms,
+        time_ms,
+    )
+    txn = Txn(row, {}, [])
+    add_transaction(state, txn)
+    _set_row(state, txn, row)
+    _add_streams(state, txn, event.streams)
+
+
+def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        _set_stream(state, txn, number, TxnStreamRow())
+        know_stream(state.by_number[number], txn.row.number)
+
+
+def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
+    """Add streams to a transaction; and positions, if the frame was written before versions."""
+    txn = state.by_txn[event.txn]
+    _add_streams(state, txn, event.streams)
+    guards = {(named.group, named.stream): named.guard for named in txn.row.positions}
+    named = []
+    for group, number, to in event.positions:
+        stored = stored_position(state.by_number[number], group)
+        guard = guards.setdefault((group, number), stored.version)
+        named.append(NamedPosition(group, number, to, guard))
+    _name(state, txn, named, time_ms)
+
+
+def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
+    """Name positions that the commit of a transaction moves."""
+    _name(state, state.by_txn[event.txn], event.positions, time_ms)
+
+
+def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
+    found = {(named.group, named.stream): named for named in txn.row.positions}
+    for named in positions:
+        found[named.group, named.stream] = named
+        name_position(state, txn.row.number, named)
+    _set_row(state, txn, replace(txn.row, positions=tuple(found.values()), touched_ms=time_ms))
+
+
+def apply_staged(
+    state: State, event: ChunkStaged, sections: Sections, time_ms: int, lsn: int
+) -> None:
+    """Add a chunk to a staged transaction."""
+    txn = state.by_txn[event.txn]
+    (section,) = sections
+    row = txn.row
+    invariant(event.seq == row.next_seq and section.kind == STAGED, "chunks do not join")
+    number, count = section.stream, section.count
+    know_stream(state.by_number[number], event.txn)
+    old = txn.streams.get(number, TxnStreamRow())
+    _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
+    page = push_part(txn.pages, lsn, number, count, digest_of_chunk(section))
+    _note_page(state, txn, page)
+    deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
+    next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
+    _set_row(state, txn, next_row)
+
+
+def _note_page(state: State, txn: Txn, page: int) -> None:
+    state.dirty.parts[txn.row.number, page] = PartsRow(txn.pages[page])
+
+
+def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
+    """Seal a transaction; from now on it holds the positions it names."""
+    txn = state.by_txn[event.txn]
+    row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
+    _set_row(state, txn, row)
+    hold_positions(state, txn)
+
+
+# ---- inline messages -----------------------------------------------------------------------------
+
+
+def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> None:
+    """Append messages of an inline transaction."""
+    append = event.append
+    stream, txn = state.by_number[append.stream], state.by_txn[event.txn]
+    (section,) = sections
+    old = stream.tail
+    invariant(section.base == old.tail and not old.is_closed, "offsets do not join")
+    number, first = append.stream, old.tail
+    known = txn.streams.get(number, TxnStreamRow())
+    if known.first < 0:
+        know_stream(stream, event.txn)
+        open_in(stream, event.txn, first)
+        known = TxnStreamRow(first)
+    messages = known.messages + section.count
+    _set_stream(state, txn, number, TxnStreamRow(known.first, messages))
+    _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
+    _note_page(state, txn, push_extent(txn.pages, first, number, section.count))
+    set_tail(state, stream, first + section.count, time_ms)
+    if append.stream_seq is not None:
+        stream.tail = replace(stream.tail, stream_seq=append.stream_seq)
+        state.dirty.tails[number] = stream.tail
+    if append.mark is not None:
+        _remember_publish(state, stream, append.mark, event.txn, first)
+
+
+def _remember_publish(
+    state: State, stream: Stream, mark: Mark, txn_number: int, first: int
+) -> None:
+    if stream.producers is None:
+        stream.producers = {}
+    old = stream.producers.get(mark.id)
+    if old is None or old.is_expired:
+        state.live_producers += 1
+    tail, time_ms = stream.tail.tail, stream.tail.written_ms
+    receipt = receipts.pack(mark.first_seq, mark.last_seq, first, tail, mark.digest)
+    row = ProducerRow(DENSE, mark.epoch, None, (), -1, b"", b"", None, time_ms)
+    ring = b""
+    if old is not None:
+        is_same = old.epoch == mark.epoch and not old.is_expired
+        if is_same:
+            row = old
+            ring = old.txn_receipts if old.txn == txn_number else b""
+        else:
+            row = replace(row, cursor=old.cursor, zero=last_receipt(old))
+        session = mark.session
+        if session is None and is_same:
+            session = old.session
+        row = replace(
+            row,
+            session=session,
+            older=old.older if session == old.session else older_sessions(old, session),
+        )
+    elif mark.session is not None:
+        row = replace(row, session=mark.session)
+    row = replace(
+        row,
+        updated_ms=time_ms,
+        txn=txn_number,
+        txn_receipts=receipts.push_after_first(ring, receipt, state.limits.receipts),
+        latest_seq=mark.last_seq,
+    )
+    stream.producers[mark.id] = row
+    state.dirty.producers[stream.row.number, mark.id] = row
+
+
+# ---- a stream ends -------------------------------------------------------------------------------
+
+
+def leave_everything(state: State, stream: Stream) -> None:
+    """Drop a stream that ends from every group and transaction.
+
+    A position that was named in it stays known as lost: what was made of its messages may have been
+    committed by another worker, and the position that told so is gone.
+    """
+    number, path = stream.row.number, stream.row.path
+    for txn_number in sorted(stream.txns or ()):
+        txn = state.by_txn[txn_number]
+        deleted = txn.row.deleted
+        if txn.streams.pop(number, None) is not None:
+            state.dirty.txn_streams[txn_number, number] = None
+            deleted = tuple(sorted({*deleted, path}))
+        here = [named for named in txn.row.positions if named.stream == number]
+        for named in here:
+            unname_position(state, txn_number, named)
+        lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
+        positions = tuple(named for named in txn.row.positions if named.stream != number)
+        _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))
+    for group in stream.positions or ():
+        state.dirty.positions[number, group] = None
+        state.groups[group].discard(number)
+        if not state.groups[group]:
+            del state.groups[group]
+    stream.txns = stream.open = stream.positions = stream.holds = None

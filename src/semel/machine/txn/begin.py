@@ -1,0 +1,183 @@
+"""Decisions on a transaction's beginning, and on what it may write and move.
+
+The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
+"""
+
+from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
+from semel.machine.positions import name_positions
+from semel.machine.producers import is_assigned_id
+from semel.machine.state import State, Stream, Txn
+from semel.machine.streams import find_named
+from semel.machine.txn.draft import Draft, is_raised
+from semel.machine.txn.lookup import find_open, forgotten_epoch
+from semel.model import txn_outcomes as answer
+from semel.model.limits import (
+    SINK_TXN_OPEN_MAX,
+    TXN_OPEN_MAX,
+    TXN_PENDING_MAX,
+    TXN_TIMEOUT_MS_DEFAULT,
+)
+from semel.model.outcomes import (
+    InvalidRequest,
+    LimitReached,
+    Outcome,
+    Refusal,
+    StaleEpoch,
+    UnknownProducer,
+)
+from semel.model.transactions import (
+    INLINE,
+    STAGED,
+    AddPositions,
+    AddStreams,
+    Begin,
+    ProducerOwner,
+)
+
+
+def decide_begin(state: State, command: Begin) -> Decision:
+    """Begin a transaction, or find the one of that id still open."""
+    owner = command.owner
+    if not isinstance(owner, ProducerOwner) and command.kind != STAGED:
+        return Decision(InvalidRequest("kind"))  # 1
+    txn = state.transactions.get(command.id)
+    if txn is not None and (txn.row.owner, txn.row.kind) == (owner, command.kind):
+        return Decision(_again(txn))  # 2
+    if isinstance(owner, ProducerOwner):
+        refusal = refuse_producer(state, owner.id, owner.epoch)  # 3, 4
+        if refusal is not None:
+            return Decision(refusal)
+    if txn is not None and not _is_older(txn, command):
+        return Decision(answer.ConcurrentTransactions(command.id))  # 5
+    refusal = _refuse_owner_room(state, command) or _refuse_room(state, command)
+    if refusal is not None:
+        return Decision(refusal)
+    streams = find_named(state, command.streams)
+    if not isinstance(streams, dict):
+        return Decision(streams)  # 10
+    maximum = state.limits.txn_streams
+    if len(streams) > maximum:
+        return Decision(LimitReached("transaction_streams", maximum))  # 10
+    return _accept(state, command, txn, streams)
+
+
+def _again(txn: Txn) -> Outcome:
+    row = txn.row
+    if row.is_prepared:
+        return answer.InvalidTxnState("prepared")
+    return answer.Begun(row.id, row.epoch, row.deadline_ms, is_new=False)
+
+
+def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
+    """Refuse an identity that was never given out, or an older instance."""
+    registered = state.registry.get(producer_id)
+    if registered is None:
+        return UnknownProducer() if is_assigned_id(producer_id) else None
+    return StaleEpoch(registered.epoch) if epoch < registered.epoch else None
+
+
+def _is_older(txn: Txn, command: Begin) -> bool:
+    """Tell whether the transaction of that id is one of an older instance of the producer."""
+    mine, other = command.owner, txn.row.owner
+    if not isinstance(mine, ProducerOwner) or not isinstance(other, ProducerOwner):
+        return False
+    return mine.id == other.id and other.epoch < mine.epoch
+
+
+def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
+    """Refuse a producer that has enough under way."""
+    owner = command.owner
+    if not isinstance(owner, ProducerOwner):
+        return None
+    numbers = sorted(state.owned.get((True, owner.id), ()))
+    rows = [state.by_txn[number].row for number in numbers]
+    pending = [row for row in rows if row.owner == owner]
+    for row in pending:
+        if command.kind == INLINE and row.kind == INLINE and not row.is_prepared:
+            return answer.ConcurrentTransactions(row.id)  # 7
+    if len(pending) >= TXN_PENDING_MAX:
+        return answer.TooManyTransactions(TXN_PENDING_MAX)  # 8
+    return None
+
+
+def _refuse_room(state: State, command: Begin) -> Refusal | None:  # 9
+    owner = command.owner
+    if not isinstance(owner, ProducerOwner):
+        if state.sink_txn_count >= SINK_TXN_OPEN_MAX:
+            return LimitReached("sink_transactions", SINK_TXN_OPEN_MAX)
+        return None
+    if len(state.transactions) - state.sink_txn_count >= TXN_OPEN_MAX:
+        return LimitReached("transactions", TXN_OPEN_MAX)
+    return refuse_registry_room(state, owner.id)
+
+
+def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:
+    """Refuse a new producer when the registry is full."""
+    maximum = state.limits.registry
+    if producer_id in state.registry or len(state.registry) < maximum:
+        return None
+    return LimitReached("registry", maximum)
+
+
+def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, Stream]) -> Decision:
+    owner = command.owner
+    draft = Draft(state)
+    timeout_ms = None
+    if isinstance(owner, ProducerOwner):
+        timeout_ms = command.timeout_ms or TXN_TIMEOUT_MS_DEFAULT
+        if is_raised(state.registry.get(owner.id), owner.epoch):
+            draft.fence(owner.id, owner.epoch)  # 6
+    last_epoch = command.last_epoch if old is None else old.row.epoch
+    epoch = 1 + max(last_epoch, forgotten_epoch(state, owner))
+    event = TxnBegun(
+        state.next_txn,
+        command.id,
+        epoch,
+        command.kind,
+        owner,
+        command.is_implicit,
+        timeout_ms,
+        tuple(stream.row.number for stream in streams.values()),
+        tuple(draft.ended),
+    )
+    deadline_ms = None if timeout_ms is None else state.frame_time(command.now_ms) + timeout_ms
+    outcome = answer.Begun(command.id, epoch, deadline_ms, is_new=True)
+    return Decision(outcome, event, tuple(draft.sections), grows=True)
+
+
+# ---- more streams, more positions ----------------------------------------------------------------
+
+
+def decide_add_streams(state: State, command: AddStreams) -> Decision:
+    """Let a transaction write more streams."""
+    txn = find_open(state, command)
+    if not isinstance(txn, Txn):
+        return Decision(txn)
+    streams = find_named(state, command.streams)
+    if not isinstance(streams, dict):
+        return Decision(streams)
+    numbers = [stream.row.number for stream in streams.values()]
+    fresh = tuple(number for number in numbers if number not in txn.streams)
+    count = len(txn.streams) + len(fresh)
+    maximum = state.limits.txn_streams
+    if count > maximum:
+        return Decision(LimitReached("transaction_streams", maximum))
+    outcome = answer.TxnExtended(command.id, count)
+    if not fresh:
+        return Decision(outcome)
+    return Decision(outcome, TxnExtended(txn.row.number, fresh), grows=True)
+
+
+def decide_add_positions(state: State, command: AddPositions) -> Decision:
+    """Let a transaction's commit move more positions."""
+    txn = find_open(state, command)
+    if not isinstance(txn, Txn):
+        return Decision(txn)
+    named = name_positions(state, txn, command.positions)
+    if not isinstance(named, tuple):
+        return Decision(named)
+    every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
+    outcome = answer.TxnExtended(command.id, len(every) + len(txn.row.lost))
+    if not named:
+        return Decision(outcome)
+    return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)

@@ -1,0 +1,209 @@
+"""The decision on an append inside a transaction: check 6, and what differs after it."""
+
+from semel.machine import receipts
+from semel.machine.checks import (
+    digest_of_append,
+    refuse_content,
+    refuse_room,
+    refuse_stream,
+    section_of,
+)
+from semel.machine.events import STAGED, ChunkStaged, Decision, Mark, StreamAppended, TxnPublished
+from semel.machine.producers import highest_seq, identity, latest_seq, repeat_of
+from semel.machine.rows import ProducerRow
+from semel.machine.state import State, Stream, Txn
+from semel.machine.streams import find_stream
+from semel.machine.txn.chunk_list import chunk_at
+from semel.machine.txn.lookup import find, over, refuse_owner
+from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
+from semel.model.outcomes import (
+    Appended,
+    Duplicate,
+    InvalidRequest,
+    LimitReached,
+    Outcome,
+    PayloadMismatch,
+    SequenceGap,
+)
+from semel.model.remembered import Remembered
+from semel.model.transactions import INLINE
+from semel.model.txn_outcomes import InvalidTxnState, PartitionNotInTxn, Staged
+
+
+def decide_publish(state: State, command: Append) -> Decision:
+    """Decide an append that names a transaction."""
+    stream = find_stream(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)  # 5
+    assert command.transaction is not None
+    txn = _find(state, command, command.transaction)
+    if not isinstance(txn, Txn):
+        return Decision(txn)
+    refusal = _refuse_in_txn(txn, stream, command)
+    if refusal is not None:
+        return Decision(refusal)
+    if txn.row.kind == INLINE:
+        return _decide_inline(state, txn, stream, command)
+    return _decide_staged(state, txn, stream, command)
+
+
+def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
+    found = find(
+        state,
+        tag.id,
+        tag.epoch,
+        now_ms=command.now_ms,
+        remembered=tag.remembered,
+        last_epoch=tag.last_epoch,
+    )
+    if isinstance(found, Remembered):
+        return over(found)  # 6a
+    producer = command.producer
+    if isinstance(found, Txn) and producer is not None:
+        return refuse_owner(found, producer.id, producer.epoch) or found  # 6a
+    return found
+
+
+def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
+    if txn.row.is_prepared:
+        return InvalidTxnState("prepared")  # 6b
+    if command.close:
+        return InvalidRequest("close")  # 6c
+    if command.key is not None:
+        return InvalidRequest("idempotency_key")  # 6c
+    if command.batch is None and command.body_error is None:
+        return InvalidRequest("batch")  # 6c
+    if stream.row.number in txn.streams:
+        return None
+    return None if txn.row.is_implicit else PartitionNotInTxn()  # 6d
+
+
+def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
+    maximum = state.limits.txn_streams
+    if stream.row.number in txn.streams or len(txn.streams) < maximum:
+        return None
+    return LimitReached("transaction_streams", maximum)  # 15
+
+
+# ---- inline --------------------------------------------------------------------------------------
+
+
+def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+    tag = command.producer
+    if tag is None or tag.mode != DENSE or tag.epoch is None:
+        return Decision(InvalidRequest("producer"))
+    if tag.cursor is not None:
+        return Decision(InvalidRequest("producer_cursor"))  # an abort would not take it back
+    if stream.tail.dedup_from is None:
+        return _decide_unguarded(state, txn, stream, command)
+    row = stream.producers.get(tag.id) if stream.producers else None
+    refusal = identity(tag, row, state.registry[tag.id].epoch)
+    if refusal is not None:
+        return Decision(refusal)  # 7
+    digest = digest_of_append(stream, command)
+    known = row if row is not None and row.epoch == tag.epoch and not row.is_expired else None
+    if known is not None and known.txn == txn.row.number:
+        repeat = _repeat(stream, tag, known, digest, state.limits.receipts)
+        if repeat is not None:
+            return Decision(repeat)  # 8
+    refusal = (
+        refuse_stream(state, stream, command)
+        or _refuse_sequence(txn, tag, known)  # 11
+        or refuse_content(stream, command)
+        or refuse_room(state, stream, tag)
+        or _refuse_more_streams(state, txn, stream)
+    )
+    if refusal is not None:
+        return Decision(refusal)
+    mark = Mark(tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None)
+    return _accept_inline(txn, stream, command, mark)
+
+
+def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+    """Decide a publish to a stream that does not look for duplicates."""
+    refusal = (
+        refuse_stream(state, stream, command)
+        or refuse_content(stream, command)
+        or _refuse_more_streams(state, txn, stream)
+    )
+    return _accept_inline(txn, stream, command, None) if refusal is None else Decision(refusal)
+
+
+def _accept_inline(txn: Txn, stream: Stream, command: Append, mark: Mark | None) -> Decision:
+    number, base = stream.row.number, stream.tail.tail
+    tag, batch = command.producer, command.batch
+    assert tag is not None
+    assert batch is not None
+    append = StreamAppended(number, stream_seq=command.stream_seq, mark=mark)
+    outcome = Appended(
+        base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=mark is None
+    )
+    section = section_of(number, base, batch, stream.row.content_type)
+    event = TxnPublished(txn.row.number, append)
+    return Decision(outcome, event, (section,), grows=True)
+
+
+def _repeat(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
+) -> Outcome | None:
+    """Find the answer given before to this publish of this transaction."""
+    receipt = receipts.find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
+    if receipt is not None:
+        is_equal = receipt.digest == digest
+        return repeat_of(stream, tag, row, receipt, is_equal=is_equal)
+    if not receipts.is_between(row.txn_receipts, tag.first_seq, receipts_max):
+        return None
+    # Once the producer has written outside as well, whose a sequence was can no longer be told.
+    if row.last_seq >= receipts.unpack(row.txn_receipts, 0).first_seq:
+        return None
+    return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
+
+
+def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Outcome | None:
+    expected = 0 if row is None else latest_seq(row) + 1
+    is_first = row is None or row.txn != txn.row.number
+    if tag.first_seq == expected or (is_first and tag.first_seq == 0):
+        return None
+    return SequenceGap(expected, tag.first_seq)
+
+
+# ---- staged --------------------------------------------------------------------------------------
+
+
+def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+    tag = command.transaction
+    assert tag is not None
+    if command.producer is not None:
+        return Decision(InvalidRequest("producer"))
+    if command.stream_seq is not None:
+        return Decision(InvalidRequest("stream_seq"))
+    if command.if_match is not None:
+        return Decision(InvalidRequest("if_match"))
+    if tag.seq is None:
+        return Decision(InvalidRequest("transaction_seq"))
+    expected = txn.row.next_seq
+    if tag.seq < expected:
+        return Decision(_repeat_of_chunk(txn, stream, command, tag))  # 8
+    refusal = refuse_stream(state, stream, command)
+    if refusal is None and tag.seq > expected:
+        refusal = SequenceGap(expected, tag.seq)  # 11
+    refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(state, txn, stream)
+    if refusal is not None:
+        return Decision(refusal)
+    if expected >= state.limits.chunks:
+        return Decision(LimitReached("chunks", state.limits.chunks))  # 15
+    batch, row = command.batch, stream.row
+    assert batch is not None
+    section = section_of(row.number, 0, batch, row.content_type, STAGED)
+    event = ChunkStaged(txn.row.number, tag.seq)
+    return Decision(Staged(expected + 1), event, (section,), grows=True)
+
+
+def _repeat_of_chunk(txn: Txn, stream: Stream, command: Append, tag: TxnTag) -> Outcome:
+    """Answer a chunk whose number was used: it had no offsets then, and has none now."""
+    assert tag.seq is not None
+    digest = digest_of_append(stream, command) >> 32
+    is_equal = chunk_at(txn.pages, tag.seq) == (stream.row.number, digest)
+    if tag.is_strict and not is_equal:
+        return PayloadMismatch()
+    return Duplicate(None, None, stream.tail.is_closed, is_mismatch=not is_equal)

@@ -1,0 +1,105 @@
+"""What a decision did, in the words of its answer: computed from the frame, now and ever again."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from semel.machine.events import DATA, Decided, Ended, Section
+from semel.machine.rows import TxnRow
+from semel.machine.state import State, Txn
+from semel.machine.txn.chunk_list import extents_of
+from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
+from semel.model.remembered import PositionResult, Result, StreamResult
+
+Extents = Iterable[tuple[int, int, int, int]]
+Moves = Iterable[tuple[str, int, int]]
+
+
+def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
+    """Tell what the end of one transaction did; `extents` are those of its chunks."""
+    if not ended.is_committed:
+        return Result(deleted=deleted_of(txn.row))
+    spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
+    counts = {number: txn.streams[number].messages for number in spans}
+    for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
+        spans[number], counts[number] = (first, end), end - first
+    return Result(
+        _sorted(
+            StreamResult(state.by_number[number].row.path, *span, counts[number])
+            for number, span in spans.items()
+        ),
+        _positions(state, _moves_of(txn.row)),
+        deleted_of(txn.row),
+    )
+
+
+def deleted_of(row: TxnRow) -> tuple[str, ...]:
+    """Return the paths of streams that ended under a transaction, those of its positions too."""
+    return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
+
+
+def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
+    return [(named.group, named.stream, named.to) for named in row.positions]
+
+
+def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> Result:
+    """Tell what a one-shot commit does, before it is applied."""
+    pieces = [(part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    pieces += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
+    listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
+    moves = [move for row in listed for move in _moves_of(row)]
+    return Result(
+        _sorted(
+            StreamResult(state.by_number[number].row.path, first, end, end - first)
+            for number, first, end in _joined(pieces)
+        ),
+        _positions(state, [*moves, *event.positions]),
+        tuple(sorted({path for row in listed for path in deleted_of(row)})),
+    )
+
+
+def _joined(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Join pieces of (stream, base, count), which follow one another in each stream."""
+    spans: dict[int, tuple[int, int]] = {}
+    for number, base, count in pieces:
+        first, _ = spans.get(number, (base, base))
+        spans[number] = (first, base + count)
+    return [(number, first, end) for number, (first, end) in spans.items()]
+
+
+def _positions(state: State, moves: Moves) -> tuple[PositionResult, ...]:
+    by_number = state.by_number
+    last = {(group, by_number[number].row.path): offset for group, number, offset in moves}
+    return tuple(PositionResult(*name, offset) for name, offset in sorted(last.items()))
+
+
+def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
+    return tuple(sorted(results, key=lambda result: result.path))
+
+
+# ---- results -------------------------------------------------------------------------------------
+# Results of one-shot commits, packed: a producer keeps the newest, a sink one per version.
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(Result).decode
+
+
+def pack_result(result: Result) -> bytes:
+    """Pack a result."""
+    return _ENCODE(result)
+
+
+def unpack_result(packed: bytes) -> Result:
+    """Read it back."""
+    return _DECODE(packed)
+
+
+def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
+    """Keep the newest; they are few, and small together. The last one always stays."""
+    results = [*kept[1 - RESULTS_KEPT :], packed]
+    size = sum(map(len, results))
+    while size > RESULTS_BYTES_MAX and len(results) > 1:
+        size -= len(results.pop(0))
+    return tuple(results)

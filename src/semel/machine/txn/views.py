@@ -1,0 +1,244 @@
+"""What an operator or a client may see of transactions, groups and sinks: plain values."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from semel.machine.rows import SinkRow
+from semel.machine.state import State, Stream, Txn
+from semel.machine.txn.decide_end import chunks_of, due_of
+from semel.machine.txn.result import deleted_of, unpack_result
+from semel.model.remembered import Result
+from semel.model.transactions import Owner, SnapshotRange
+
+OPEN = "open"
+PREPARED = "prepared"
+
+
+class TxnStreamView(Struct, frozen=True):
+    """A stream of a transaction; without an offset while nothing of it is in the stream."""
+
+    path: str
+    first_offset: int | None
+    messages: int
+    chunks: int
+
+
+class PositionView(Struct, frozen=True):
+    """Where a group is, or will be once a transaction is committed; `version` counts its moves."""
+
+    group: str
+    path: str
+    offset: int
+    time_ms: int | None = None
+    version: int = 0
+
+
+class PendingView(Struct, frozen=True):
+    """A move of a group by a transaction that is not decided; `due_ms` as in `TxnView`."""
+
+    path: str
+    id: str
+    epoch: int
+    state: str
+    to: int
+    due_ms: int | None
+
+
+class GroupView(Struct, frozen=True):
+    """Where a group is, by path, and the moves that are not decided, one for each path."""
+
+    group: str
+    positions: tuple[PositionView, ...]
+    pending: tuple[PendingView, ...]
+
+
+class TxnView(Struct, frozen=True):
+    """A transaction that is not decided; `due_ms` is when its time is over, if ever."""
+
+    id: str
+    epoch: int
+    number: int
+    kind: str
+    owner: Owner
+    state: str
+    is_implicit: bool
+    begun_ms: int
+    touched_ms: int
+    due_ms: int | None
+    chunks: int
+    next_seq: int
+    streams: tuple[TxnStreamView, ...]
+    positions: tuple[PositionView, ...]
+    deleted: tuple[str, ...]
+
+
+class SnapshotView(Struct, frozen=True):
+    """The step a group has pinned."""
+
+    group: str
+    number: int
+    ranges: tuple[SnapshotRange, ...]
+    hash: str
+
+
+class SinkVersionView(Struct, frozen=True):
+    """A version a sink committed."""
+
+    version: int
+    input: str | None
+    result: Result
+
+
+class SinkView(Struct, frozen=True):
+    """A sink, its kept versions oldest first, and how many of its transactions are open."""
+
+    app: str
+    query_id: str
+    last_version: int
+    versions: tuple[SinkVersionView, ...]
+    open_transactions: int
+
+
+def transactions(
+    state: State,
+    state_filter: str | None = None,
+    stream: str | None = None,
+    after: int = 0,
+) -> Iterator[TxnView]:
+    """List what is not decided, oldest first: all, of one state, of one stream, after a number."""
+    return (
+        _view(state, txn)
+        for txn in _of_stream(state, stream)
+        if txn.row.number > after and state_filter in (None, _state_of(txn))
+    )
+
+
+def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
+    numbers = sorted(state.by_txn)
+    if path is not None:
+        stream = state.by_path.get(path)
+        numbers = sorted(stream.txns or ()) if stream is not None else []
+    return (state.by_txn[number] for number in numbers)
+
+
+def transaction(state: State, txn_id: str) -> TxnView | None:
+    """Look at the open transaction of an id."""
+    txn = state.transactions.get(txn_id)
+    return None if txn is None else _view(state, txn)
+
+
+def holder(state: State, path: str) -> TxnView | None:
+    """Find the transaction that keeps a stream's stable offset from moving on."""
+    stream = state.by_path.get(path)
+    if stream is None or not stream.open:
+        return None
+    return _view(state, state.by_txn[next(iter(stream.open))])
+
+
+def _state_of(txn: Txn) -> str:
+    return PREPARED if txn.row.is_prepared else OPEN
+
+
+def _view(state: State, txn: Txn) -> TxnView:
+    row, by_number = txn.row, state.by_number
+    streams = (
+        TxnStreamView(
+            by_number[number].row.path,
+            None if known.first < 0 else known.first,
+            known.messages,
+            known.chunks,
+        )
+        for number, known in txn.streams.items()
+    )
+    return TxnView(
+        row.id,
+        row.epoch,
+        row.number,
+        row.kind,
+        row.owner,
+        _state_of(txn),
+        row.is_implicit,
+        row.begun_ms,
+        row.touched_ms,
+        due_of(txn),
+        chunks_of(txn),
+        row.next_seq,
+        tuple(streams),
+        tuple(
+            PositionView(named.group, by_number[named.stream].row.path, named.to)
+            for named in row.positions
+        ),
+        deleted_of(row),
+    )
+
+
+def group_view(
+    state: State, group: str, *, stream: str | None = None, transaction: str | None = None
+) -> GroupView:
+    """Return where a group is, in all streams or in one.
+
+    What is pending in the `transaction` of that id is left out: its owner need not wait for it.
+    """
+    numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
+    if stream is not None:
+        only = state.by_path.get(stream)
+        numbers &= set() if only is None else {only.row.number}
+    streams = sorted((state.by_number[number] for number in numbers), key=lambda s: s.row.path)
+    stored = (_position_view(found, group) for found in streams)
+    pending = (_pending_view(state, found, group, transaction) for found in streams)
+    return GroupView(
+        group,
+        tuple(view for view in stored if view is not None),
+        tuple(view for view in pending if view is not None),
+    )
+
+
+def _position_view(stream: Stream, group: str) -> PositionView | None:
+    row = stream.positions.get(group) if stream.positions else None
+    if row is None:
+        return None
+    return PositionView(group, stream.row.path, row.offset, row.time_ms, row.version)
+
+
+def _pending_view(
+    state: State, stream: Stream, group: str, exempt: str | None
+) -> PendingView | None:
+    """Return the move that holds the position, or else the oldest one that is open."""
+    number = stream.row.number
+    txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
+    txns = [txn for txn in txns if txn.row.id != exempt]
+    if not txns:
+        return None
+    txn = min(txns, key=lambda txn: (not txn.row.is_prepared, txn.row.number))
+    to = next(
+        named.to for named in txn.row.positions if (named.group, named.stream) == (group, number)
+    )
+    row = txn.row
+    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, due_of(txn))
+
+
+def snapshot(state: State, group: str) -> SnapshotView | None:
+    """Look at the step a group has pinned."""
+    row = state.snapshots.get(group)
+    return None if row is None else SnapshotView(group, row.number, row.ranges, row.hash)
+
+
+def sinks(state: State) -> list[SinkView]:
+    """List all sinks."""
+    return [_sink_view(state, app, row) for app, row in sorted(state.sinks.items())]
+
+
+def sink(state: State, app: str) -> SinkView | None:
+    """Look at one sink."""
+    row = state.sinks.get(app)
+    return None if row is None else _sink_view(state, app, row)
+
+
+def _sink_view(state: State, app: str, row: SinkRow) -> SinkView:
+    versions = tuple(
+        SinkVersionView(known.version, known.input, unpack_result(known.result))
+        for known in row.versions
+    )
+    count = len(state.owned.get((False, app), ()))
+    return SinkView(app, row.query_id, row.last_version, versions, count)

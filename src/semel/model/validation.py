@@ -1,0 +1,388 @@
+"""What a command may say at all: names, numbers and batches within their limits.
+
+A front door refuses nonsense in its own words. This is the last door: what passes here can be
+stored, indexed and read back, so one bad value can never end the engine.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from semel.model.commands import (
+    DENSE,
+    SPARSE,
+    Append,
+    Batch,
+    ClaimProducer,
+    Create,
+    ExpireProducer,
+    ForgetProducer,
+    ProducerTag,
+    Register,
+    Trim,
+    TxnTag,
+)
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    CURSOR_BYTES_MAX,
+    DIGEST_BYTES_MAX,
+    GROUP_NAME_BYTES_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX,
+    INCARNATION_BYTES_MAX,
+    MEDIA_TYPE_BYTES_MAX,
+    NUMBER_MAX,
+    PATH_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    SESSION_BYTES_MAX,
+    STREAM_SEQ_BYTES_MAX,
+    TXN_ID_BYTES_MAX,
+    TXN_LIST_MAX,
+    TXN_TIMEOUT_MS_MAX,
+)
+from semel.model.transactions import (
+    INLINE,
+    STAGED,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Begin,
+    Commit,
+    CommitAppend,
+    CommitTxn,
+    EngineCommand,
+    ExpireTxn,
+    FenceTxn,
+    ForgetSink,
+    Owner,
+    PinSnapshot,
+    Position,
+    Prepare,
+    ProducerOwner,
+    RebindSink,
+    SetPositions,
+    SinkTag,
+    SnapshotRange,
+    TxnCall,
+    TxnCommand,
+)
+
+# ---- txn names -----------------------------------------------------------------------------------
+# What a command about transactions, groups and sinks may say at all; see `names.py`.
+
+
+# ---- spelling ------------------------------------------------------------------------------------
+# The three things every bound is made of: a name, a number, a batch.
+
+
+def is_name(text: str, bytes_max: int) -> bool:
+    """Tell whether a text is neither empty nor too long, and can be written as UTF-8."""
+    if not 0 < len(text) <= bytes_max:
+        return False
+    if text.isascii():
+        return True
+    try:
+        return len(text.encode()) <= bytes_max
+    except UnicodeEncodeError:
+        return False
+
+
+def is_number(number: int) -> bool:
+    """Tell whether a number survives every JSON parser, and is none below zero."""
+    return 0 <= number <= NUMBER_MAX
+
+
+def is_batch(batch: Batch) -> bool:
+    """Tell whether a batch has as many lengths as it needs."""
+    if batch.count == 1:
+        return not batch.lengths
+    return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
+
+
+# ---- txn names -----------------------------------------------------------------------------------
+
+
+def fault_in_txn(command: TxnCommand) -> str | None:
+    """Name the field of a command that is out of bounds; None if all is well."""
+    return _CHECKS[type(command)](command)
+
+
+def fault_in_txn_tag(tag: TxnTag) -> str | None:
+    """Name the field of an append's transaction that is out of bounds."""
+    if not is_name(tag.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if not is_number(tag.epoch):
+        return "transaction_epoch"
+    return None if tag.seq is None or is_number(tag.seq) else "transaction_seq"
+
+
+def _in_begin(command: Begin) -> str | None:
+    if not is_name(command.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if command.kind not in (INLINE, STAGED):
+        return "kind"
+    is_produced = isinstance(command.owner, ProducerOwner)
+    timeout_ms = command.timeout_ms
+    if timeout_ms is not None and not (is_produced and 0 < timeout_ms <= TXN_TIMEOUT_MS_MAX):
+        return "timeout_ms"
+    return _in_owner(command.owner) or _in_paths(command.streams)
+
+
+def _in_owner(owner: Owner) -> str | None:
+    if isinstance(owner, ProducerOwner):
+        return _in_producer(owner.id, owner.epoch)
+    is_sound = is_name(owner.app, TXN_ID_BYTES_MAX)
+    return None if is_sound and is_number(owner.version) and is_number(owner.partition) else "sink"
+
+
+def _in_producer(producer_id: str | None, epoch: int | None) -> str | None:
+    if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    return None if epoch is None or is_number(epoch) else "producer_epoch"
+
+
+def _in_paths(paths: Iterable[str]) -> str | None:
+    return None if all(is_name(path, PATH_BYTES_MAX) for path in paths) else "path"
+
+
+def _in_call(command: TxnCall | ExpireTxn) -> str | None:
+    if not is_name(command.id, TXN_ID_BYTES_MAX):
+        return "transaction_id"
+    if not is_number(command.epoch):
+        return "transaction_epoch"
+    if isinstance(command, ExpireTxn):
+        return None
+    return _in_producer(command.producer_id, command.producer_epoch)
+
+
+def _in_streams(command: AddStreams) -> str | None:
+    return _in_call(command) or _in_paths(command.streams)
+
+
+def _in_added_positions(command: AddPositions) -> str | None:
+    return _in_call(command) or _in_positions(command.positions)
+
+
+def _in_positions(positions: tuple[Position, ...]) -> str | None:
+    for position in positions:
+        if not is_name(position.group, GROUP_NAME_BYTES_MAX):
+            return "group"
+        if not is_name(position.path, PATH_BYTES_MAX):
+            return "path"
+        numbers = (position.to, position.expected or 0, position.version or 0)
+        if not all(map(is_number, numbers)):
+            return "positions"
+        if not is_name(position.incarnation or "-", INCARNATION_BYTES_MAX):
+            return "incarnation"
+    return None
+
+
+def _in_commit(command: Commit) -> str | None:
+    lists = (command.appends, command.transactions, command.positions, command.expects)
+    if not any(lists) and command.sink is None:
+        return "commit"
+    if max(map(len, lists)) > TXN_LIST_MAX:
+        return "commit"
+    return (
+        _in_committer(command)
+        or next(filter(None, map(_in_commit_append, command.appends)), None)
+        or _in_listed(command)
+        or _in_moves(command.positions)
+        or _in_expects(command)
+    )
+
+
+def _in_committer(command: Commit) -> str | None:
+    if command.sink is not None:
+        return "sink" if command.producer_id is not None else _in_sink(command.sink)
+    if None in (command.producer_id, command.producer_epoch, command.producer_seq):
+        return "producer"
+    seq = command.producer_seq
+    assert seq is not None
+    if not is_number(seq):
+        return "producer_seq"
+    return _in_producer(command.producer_id, command.producer_epoch)
+
+
+def _in_sink(tag: SinkTag) -> str | None:
+    digests = (tag.input or "-", tag.previous or "-")
+    is_sound = (
+        is_name(tag.app, TXN_ID_BYTES_MAX)
+        and is_name(tag.query_id, TXN_ID_BYTES_MAX)
+        and is_number(tag.version)
+        and all(is_name(digest, DIGEST_BYTES_MAX) for digest in digests)
+    )
+    return None if is_sound else "sink"
+
+
+def _in_commit_append(append: CommitAppend) -> str | None:
+    if not is_name(append.path, PATH_BYTES_MAX):
+        return "path"
+    if append.batch is None:
+        return "appends" if append.body_error is None else None
+    return None if is_batch(append.batch) else "batch"
+
+
+def _in_listed(command: Commit) -> str | None:
+    is_sound = all(
+        is_name(listed.id, TXN_ID_BYTES_MAX) and is_number(listed.epoch)
+        for listed in command.transactions
+    )
+    return None if is_sound else "transactions"
+
+
+def _in_moves(positions: tuple[Position, ...]) -> str | None:
+    names = {(position.group, position.path) for position in positions}
+    return "positions" if len(names) < len(positions) else _in_positions(positions)
+
+
+def _in_expects(command: Commit) -> str | None:
+    paths = dict(command.expects)
+    is_sound = len(paths) == len(command.expects) and all(map(is_number, paths.values()))
+    return _in_paths(paths) if is_sound else "expects"
+
+
+def _in_set(command: SetPositions) -> str | None:
+    is_sized = 0 < len(command.positions) <= TXN_LIST_MAX
+    return _in_moves(command.positions) if is_sized else "positions"
+
+
+def _in_pin(command: PinSnapshot) -> str | None:
+    if not is_name(command.group, GROUP_NAME_BYTES_MAX):
+        return "group"
+    if not is_number(command.number):
+        return "number"
+    if not is_name(command.hash, DIGEST_BYTES_MAX):
+        return "hash"
+    is_sized = len(command.ranges) <= TXN_LIST_MAX
+    return None if is_sized and all(map(_is_range, command.ranges)) else "ranges"
+
+
+def _is_range(part: SnapshotRange) -> bool:
+    names = is_name(part.path, PATH_BYTES_MAX) and is_name(part.incarnation, INCARNATION_BYTES_MAX)
+    return names and 0 <= part.start <= part.end <= NUMBER_MAX
+
+
+def _in_rebind(command: RebindSink) -> str | None:
+    # -1: before the first.
+    tag = SinkTag(command.app, command.query_id, command.last_version + 1)
+    return _in_sink(tag)
+
+
+def _in_forget(command: ForgetSink) -> str | None:
+    return None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink"
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
+    Begin: _in_begin,
+    AddStreams: _in_streams,
+    AddPositions: _in_added_positions,
+    Prepare: _in_call,
+    CommitTxn: _in_call,
+    AbortTxn: _in_call,
+    FenceTxn: _in_call,
+    ExpireTxn: _in_call,
+    Commit: _in_commit,
+    SetPositions: _in_set,
+    PinSnapshot: _in_pin,
+    RebindSink: _in_rebind,
+    ForgetSink: _in_forget,
+}
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def fault_in(command: EngineCommand) -> str | None:
+    """Name the field of a command that is out of bounds; None if all is well."""
+    if command.now_ms > NUMBER_MAX:
+        return "now"
+    if isinstance(command, Append):
+        return _fault_in_append(command)
+    if isinstance(command, TxnCommand):
+        return fault_in_txn(command)
+    if isinstance(command, Register):
+        producer_id = command.producer_id
+        if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
+            return "producer_id"
+        return None if is_number(command.first_epoch) else "producer_epoch"
+    if not is_name(command.path, PATH_BYTES_MAX):
+        return "path"
+    if isinstance(command, Create):
+        return _fault_in_create(command)
+    if isinstance(command, Trim):
+        return None if is_number(command.before) else "before"
+    if isinstance(command, ClaimProducer | ForgetProducer | ExpireProducer):
+        return _fault_in_producer(command)
+    return None
+
+
+def _fault_in_append(command: Append) -> str | None:
+    if command.batch is not None and not is_batch(command.batch):
+        return "batch"
+    if command.producer is not None:
+        fault = _fault_in_tag(command.producer)
+        if fault is not None:
+            return fault
+    if command.transaction is not None:
+        fault = fault_in_txn_tag(command.transaction)
+        if fault is not None:
+            return fault
+    if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
+        return "stream_seq"
+    if command.key is None:
+        return None
+    if command.producer is not None or not is_name(command.key, IDEMPOTENCY_KEY_BYTES_MAX):
+        return "idempotency_key"
+    return None
+
+
+def _fault_in_tag(tag: ProducerTag) -> str | None:
+    if not is_name(tag.id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    if not 0 <= tag.first_seq <= tag.last_seq <= NUMBER_MAX:
+        return "producer_seq"
+    if tag.mode != SPARSE and (tag.mode != DENSE or tag.first_seq != tag.last_seq):
+        return "producer_mode"
+    if tag.epoch is not None and not 0 <= tag.epoch <= NUMBER_MAX:
+        return "producer_epoch"
+    if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
+        return "producer_session"
+    if tag.cursor is not None and len(tag.cursor) > CURSOR_BYTES_MAX:
+        return "producer_cursor"
+    return None
+
+
+def _fault_in_producer(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
+    if not is_name(command.producer_id, PRODUCER_ID_BYTES_MAX):
+        return "producer_id"
+    if not isinstance(command, ClaimProducer):
+        return None
+    if command.mode not in (DENSE, SPARSE):
+        return "producer_mode"
+    return None if is_name(command.session, SESSION_BYTES_MAX) else "producer_session"
+
+
+def _fault_in_create(command: Create) -> str | None:
+    media_type, fork, batch = command.content_type, command.fork, command.batch
+    if not is_name(command.incarnation, INCARNATION_BYTES_MAX):
+        return "incarnation"
+    if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
+        return "content_type"
+    if command.ttl_ms is not None and not is_number(command.ttl_ms):
+        return "ttl"
+    if command.expires_at_ms is not None and abs(command.expires_at_ms) > NUMBER_MAX:
+        return "expires_at"
+    if batch is not None and not is_batch(batch):
+        return "batch"
+    if fork is None:
+        return None
+    numbers = (fork.sub_offset, 0 if fork.offset is None else fork.offset)
+    return None if all(map(is_number, numbers)) else "fork"
+
+
+def adds_up(batch: Batch, *, is_joined: bool) -> bool:
+    """Tell whether the lengths of several messages divide their payload without a rest.
+
+    Only whoever knows the stream's media type can ask: JSON messages have a comma between them.
+    """
+    commas = batch.count - 1 if is_joined else 0
+    return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)

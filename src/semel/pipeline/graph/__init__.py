@@ -1,0 +1,1 @@
+"""A graph of processors: declaration, validation, drawing."""

@@ -1,0 +1,1 @@
+"""The local engine: one process, one transaction per step."""

@@ -1,0 +1,104 @@
+"""Sources: a generator whose messages go through the idempotent producer, with its cursor."""
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Any, Final
+
+import msgspec
+
+from semel.client.client import Client
+from semel.client.errors import ClientError
+from semel.client.producer.threads import Producer
+from semel.client.sync_driver import Stop
+from semel.pipeline.evaluate import text_of
+from semel.pipeline.executor import Gauge, State
+from semel.pipeline.graph import signatures
+from semel.pipeline.graph.graph import Graph
+from semel.pipeline.graph.processors import Processor
+from semel.pipeline.problems import ProcessorStopped
+
+# A server that is gone is waited for.
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0
+_GRACE_SECONDS: Final = 5.0  # but not by one that is to stop
+
+_PAUSE_SECONDS: Final = 0.005
+YIELDED: Final = "yielded"  # the boundary between two messages
+
+
+class SourceLoop:
+    """Runs one source until it ends.
+
+    What it yields is stored once and in order. With a cursor the next run is told the last one
+    that is stored; without, it begins anew.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        graph: Graph,
+        processor: Processor,
+        *,
+        stop: Stop,
+        gauge: Gauge,
+        at: Callable[[str, str], None],
+    ) -> None:
+        self._client = client
+        self._name = f"{graph.id}/{processor.id}"
+        self._processor = processor
+        self._stop = stop
+        self._gauge = gauge
+        self._at = at
+        self._failed: list[ClientError] = []
+
+    def run(self) -> None:
+        """Append what the generator yields."""
+        (path,) = self._processor.outputs.values()
+        function = self._processor.function
+        is_told = signatures.takes_cursor(function)
+        try:
+            producer = self._client.stream(path).producer(
+                self._name,
+                delivery_timeout=_DELIVERY_SECONDS,
+                on_error=lambda error, _batch: self._failed.append(error),
+            )
+            try:
+                self._append_all(producer, function, is_told)
+            finally:
+                self._settle(producer)
+        except ClientError as error:
+            if not self._stop.is_set:
+                raise ProcessorStopped(self._processor.id, str(error)) from error
+        except Exception as error:
+            raise ProcessorStopped(
+                self._processor.id, f"the source raised {type(error).__name__}: {text_of(error)}"
+            ) from error
+
+    def _settle(self, producer: Producer) -> None:
+        """Wait until all is stored; not for a server that is gone when it is to stop."""
+        while producer.pending_count and not (self._failed or self._stop.is_set):
+            self._stop.wait(_PAUSE_SECONDS)
+        producer.close(_GRACE_SECONDS)
+        if self._failed:
+            raise self._failed[0]
+
+    def _append_all(self, producer: Producer, function: Callable[..., Any], is_told: bool) -> None:
+        with closing(_begun(function, producer.cursor, is_told)) as messages:
+            self._gauge.state = State.RUNNING
+            for item in messages:
+                if self._failed or self._stop.is_set:
+                    return
+                cursor, value = item if is_told else (None, item)
+                text = msgspec.json.encode(cursor).decode() if is_told else None
+                producer.append(value, cursor=text)
+                self._gauge.written += 1
+                self._at(self._processor.id, YIELDED)
+
+
+def _begun(
+    function: Callable[..., Any], stored: str | None, is_told: bool
+) -> Generator[Any, None, None]:
+    if not is_told:
+        made: Generator[Any, None, None] = function()
+        return made
+    made = function(cursor=None if stored is None else msgspec.json.decode(stored))
+    return made

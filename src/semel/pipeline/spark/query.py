@@ -1,0 +1,254 @@
+"""A stateful processor: a query of Structured Streaming, whose checkpoint is the only truth.
+
+The positions of its group on the server are a copy, for whoever asks how far it is.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semel.client import commit_calls
+from semel.client.client import Client
+from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, Version
+from semel.client.errors import AppBound, ClientError, Refused
+from semel.client.flows import Flow, impatient
+from semel.client.server_calls import register_producer
+from semel.client.sync_driver import Stop
+from semel.client.txn_values import CommitResult
+from semel.model.offsets import parse_offset
+from semel.pipeline.delivery import Step
+from semel.pipeline.evaluate import evaluation_of
+from semel.pipeline.executor import Running, State
+from semel.pipeline.local.committing import Appends, Moving, Record
+from semel.pipeline.problems import EngineFailed, ProcessorStopped
+from semel.pipeline.spark.frames import outputs_of, tagger_of, without_function
+from semel.pipeline.spark.reading import FRAME_NAMES
+from semel.pipeline.spark.tasks import TAGGED_DDL, words
+from semel.spark.runtime.session import make_active
+
+_PAUSE_SECONDS: Final = 0.25
+
+
+class QueryLoop:
+    """Runs the query of one processor until it has ended, or is told to stop."""
+
+    def __init__(self, spark: SparkSession, running: Running, checkpoints: str) -> None:
+        graph, processor = running.graph, running.processor
+        self.group = f"{graph.id}/{processor.id}"
+        self._spark = spark
+        self._running = running
+        self._url = running.client.transport.address.url
+        self._checkpoint = f"{checkpoints.rstrip('/')}/{graph.id}/{processor.id}"
+        self._noted = -1
+
+    def run(self) -> None:
+        """Go on until there is nothing more to come; a drain waits for those that feed it."""
+        running = self._running
+        while running.is_draining and not running.is_ending():
+            if running.stop.is_set:
+                return
+            running.stop.wait(_PAUSE_SECONDS)
+        try:
+            self._watch(self._start())
+        except (PySparkException, EngineFailed) as error:
+            raise ProcessorStopped(
+                running.processor.id,
+                f"its query ended: {words(error)}; after a restart it goes on with its checkpoint"
+                f" {self._checkpoint}",
+            ) from error
+
+    def _watch(self, query: StreamingQuery) -> None:
+        running = self._running
+        try:
+            while query.isActive and not running.stop.is_set:
+                running.stop.wait(_PAUSE_SECONDS)
+                self._note(query)
+            if not query.isActive:
+                query.awaitTermination()  # raises what it ended with
+                self._note(query)
+        finally:
+            query.stop()
+
+    def _start(self) -> StreamingQuery:
+        running = self._running
+        make_active(self._spark)
+        writer = (
+            self._tagged()
+            .writeStream.format("semel")
+            .queryName(self.group)
+            .option("url", self._url)
+            .option("txnAppId", self.group)
+            .option("createStream", "false")
+            .option("checkpointLocation", self._checkpoint)
+        )
+        if running.is_draining:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _tagged(self) -> DataFrame:
+        """Call the function once, on frames without an end; all outputs are one query."""
+        graph, processor = self._running.graph, self._running.processor
+        frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
+        function = processor.function
+        result = function(**frames) if processor.is_join else function(_united(frames))
+        evaluation = without_function(
+            evaluation_of(
+                graph.id,
+                processor,
+                strategy=graph.strategy_of(processor),
+                errors=graph.errors_of(processor),
+                hash="",
+            )
+        )
+        tagged = {
+            path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
+            for path, frame in outputs_of(processor, result).items()
+        }
+        return _united(tagged)
+
+    def _frame(self, path: str) -> DataFrame:
+        reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
+        frame = reader.load().withColumn("value", functions.col("value").cast("string"))
+        return frame.select(*FRAME_NAMES)
+
+    def _note(self, query: StreamingQuery) -> None:
+        """Tell how far it is, here and on the server."""
+        gauge = self._running.gauge
+        new = [one for one in query.recentProgress if one["batchId"] > self._noted]
+        if not new:
+            gauge.state = State.IDLE
+            return
+        gauge.state = State.RUNNING
+        last = new[-1]
+        self._noted = last["batchId"]
+        gauge.step = self._noted + 1
+        gauge.read += sum(one["numInputRows"] for one in new)
+        gauge.step_seconds = last["batchDuration"] / 1000
+        positions = _positions(last["sources"])
+        if positions:
+            self._copy(positions)
+
+    def _copy(self, positions: Mapping[str, int]) -> None:
+        client, gauge = self._running.client, self._running.gauge
+        try:
+            client.group(self.group).set(positions)
+            ends = {path: client.stream(path).head().next_offset for path in positions}
+        except ClientError:
+            return  # it is only a copy, and the next one comes
+        gauge.lag = sum(
+            max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
+        )
+
+
+def _united(frames: Mapping[str, DataFrame]) -> DataFrame:
+    first, *others = frames.values()
+    for other in others:
+        first = first.unionAll(other)
+    return first
+
+
+def _positions(sources: Any) -> dict[str, int]:
+    """Read where the sources stand, as Spark reports it."""
+    found: dict[str, int] = {}
+    for source in sources:
+        told = source["endOffset"]
+        document = json.loads(told) if isinstance(told, str) else told
+        if isinstance(document, dict):
+            found.update(
+                {
+                    path: place["next"]
+                    for path, place in document.items()
+                    if isinstance(place, dict) and "next" in place
+                }
+            )
+    return found
+
+
+# ---- sink committing -----------------------------------------------------------------------------
+# Steps committed as the versions of a sink: for engines whose tasks stage by themselves.
+#
+# A producer may have five transactions staged, a sink has no such limit. The sink of a processor
+# is called `<graph>/<processor>`, and its versions simply count its commits: whether a step was
+# done is told by the positions the commit moves, never by its version. So a step that is done in
+# two commits, a record of the trace, and a group that was set back by hand need no rules of their
+# own.
+
+
+T = TypeVar("T")
+
+
+class SinkCommitter:
+    """Commits the steps of one processor. `version` is that of the next commit.
+
+    To begin gives the sink to this instance: an older one is refused from then on, and what it has
+    staged is dropped by the next commit. The producer of the same name is registered anew as well,
+    which tells instances apart and refuses one that runs on the other engine.
+    """
+
+    def __init__(self, client: Client, name: str, stop: Stop) -> None:
+        self.producer_id = name
+        self.epoch = 0
+        self.version = 0
+        self._client = client
+        self._stop = stop
+        self._known = KnownStreams(replace(client.site, retries=None))
+
+    def begin(self) -> None:
+        """Fence off an older instance."""
+        found = self._run(register_producer(self._client.site, self.producer_id))
+        self.epoch = found.producer_epoch
+        info = self._info()
+        if info is None:
+            # The first commit makes the sink, and says whose it is. It holds nothing.
+            try:
+                self.version = 0
+                self._commit(None, Parts())
+            except AppBound:
+                info = self._info()  # another instance was quicker
+        if info is not None:
+            last = info.last_version
+            self._run(commit_calls.rebind(self._client.site, self.producer_id, self._owner, last))
+            self.version = last + 1
+
+    def commit(
+        self,
+        step: Step | None,
+        appends: Appends,
+        moves: Moving,
+        *,
+        transactions: Sequence[str] = (),
+        record: Record | None = None,
+    ) -> CommitResult:
+        """Commit; the appends are few, as what is large is staged."""
+        small: dict[str, Sequence[Any]] = dict(appends)
+        if record is not None:
+            small[record[0]] = [record[1]]
+        return self._commit(step, Parts(small, moves, transactions=transactions))
+
+    def _commit(self, step: Step | None, parts: Parts) -> CommitResult:
+        hash = None if step is None else step.hash
+        version = Version(self.producer_id, self._owner, self.version, hash)
+        flow = commit_calls.commit_version(self._known, version, parts)
+        result = self._run(flow)
+        self.version += 1
+        return result
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.producer_id} instance {self.epoch}"
+
+    def _info(self) -> SinkInfo | None:
+        try:
+            return self._run(commit_calls.show(self._client.site, self.producer_id))
+        except Refused as error:
+            if error.code == "unknown_sink":
+                return None
+            raise
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._stop)

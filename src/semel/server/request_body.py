@@ -1,0 +1,170 @@
+"""A body that did not come together with its head: gathered piece by piece."""
+
+import re
+from enum import Enum, auto
+from typing import Final
+
+from semel.server.http import Refused, Request, malformed
+from semel.server.limits_http import HttpLimits
+from semel.server.request_head import CHUNKED, body_too_large, check_line_ends, check_trailer
+
+# ---- chunked -------------------------------------------------------------------------------------
+# A chunked request body, read strictly and bounded: in size, in pieces and in what it adds.
+
+
+_WORD: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*+"'
+_CHUNK: Final = re.compile(
+    rb"([0-9A-Fa-f]{1,15})(?:;" + _WORD + rb"(?:=(?:" + _WORD + rb"|" + _QUOTED + rb"))?)*+"
+)
+
+
+class _Next(Enum):
+    SIZE = auto()
+    DATA = auto()
+    DATA_END = auto()
+    TRAILER = auto()
+    NOTHING = auto()
+
+
+class ChunkedBody:
+    """Fed with what arrives; the caller keeps what was not consumed and brings it again."""
+
+    __slots__ = ("_chunk_count", "_limits", "_missing", "_next", "_trailer_bytes", "body")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.body: Final = bytearray()
+        self._limits = limits
+        self._next = _Next.SIZE
+        self._missing = 0
+        self._chunk_count = 0
+        self._trailer_bytes = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """The last chunk and the trailers have been read."""
+        return self._next is _Next.NOTHING
+
+    def feed(self, data: bytes, position: int) -> int:
+        """Consume from `position` on; where the next unconsumed byte is."""
+        while True:
+            before = position
+            if self._next is _Next.DATA:
+                position = self._take_data(data, position)
+            elif self._next is _Next.DATA_END:
+                position = self._take_data_end(data, position)
+            else:
+                position = self._take_line(data, position)
+            if self.is_complete or position == before or position == len(data):
+                return position
+
+    def _take_data(self, data: bytes, position: int) -> int:
+        piece = data[position : position + self._missing]
+        self.body.extend(piece)
+        self._missing -= len(piece)
+        if not self._missing:
+            self._next = _Next.DATA_END
+        return position + len(piece)
+
+    def _take_data_end(self, data: bytes, position: int) -> int:
+        end = data[position : position + 2]
+        if end == b"\r\n":
+            self._next = _Next.SIZE
+            return position + 2
+        if end not in (b"", b"\r"):
+            raise malformed("a chunk is longer than it said")
+        return position
+
+    def _take_line(self, data: bytes, position: int) -> int:
+        end = data.find(b"\r\n", position, position + self._limits.chunk_line_bytes_max + 2)
+        if end < 0:
+            rest = data[position : position + self._limits.chunk_line_bytes_max + 2]
+            check_line_ends(rest)
+            if len(rest) > self._limits.chunk_line_bytes_max + 1:
+                raise malformed("a chunk line is too long")
+            return position
+        line = data[position:end]
+        if self._next is _Next.SIZE:
+            self._begin_chunk(line)
+        elif line:
+            self._skip_trailer(line)
+        else:
+            self._next = _Next.NOTHING
+        return end + 2
+
+    def _begin_chunk(self, line: bytes) -> None:
+        match = _CHUNK.fullmatch(line)
+        if match is None:
+            raise malformed("a chunk size is malformed")
+        self._missing = int(match[1], 16)
+        self._chunk_count += 1
+        if len(self.body) + self._missing > self._limits.body_bytes_max:
+            raise body_too_large(self._limits)
+        if self._chunk_count > self._limits.chunk_count_max:
+            raise Refused(413, "body_too_large", "the body comes in too many chunks")
+        self._next = _Next.DATA if self._missing else _Next.TRAILER
+
+    def _skip_trailer(self, line: bytes) -> None:
+        check_trailer(line.decode("latin-1"))
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > self._limits.trailer_bytes_max:
+            raise Refused(431, "headers_too_large", "the trailers are too long")
+
+
+# ---- partial body --------------------------------------------------------------------------------
+
+
+class PartialBody:
+    """What has come of a request's body; `length` is CHUNKED if it tells its length itself."""
+
+    __slots__ = (
+        "_chunked",
+        "_limits",
+        "_missing_bytes",
+        "_pieces",
+        "_received_bytes",
+        "is_complete",
+        "request",
+    )
+
+    def __init__(self, request: Request, length: int, limits: HttpLimits) -> None:
+        self.request = request
+        self.is_complete = False
+        self._limits = limits
+        self._chunked = ChunkedBody(limits) if length == CHUNKED else None
+        self._missing_bytes = length
+        self._pieces: list[bytes] = []
+        self._received_bytes = 0
+
+    def take(self, data: bytes, position: int) -> tuple[int, int]:
+        """Take what belongs to it: where the rest begins, and how many bytes it has grown."""
+        if self._chunked is not None:
+            return self._take_chunks(self._chunked, data, position)
+        piece = data[position : position + self._missing_bytes]
+        self._pieces.append(piece)
+        self._received_bytes += len(piece)
+        self._missing_bytes -= len(piece)
+        if not self._missing_bytes:
+            self._complete(b"".join(self._pieces))
+        return position + len(piece), len(piece)
+
+    def _take_chunks(self, chunked: ChunkedBody, data: bytes, position: int) -> tuple[int, int]:
+        before = len(chunked.body)
+        end = chunked.feed(data, position)
+        self._received_bytes += end - position
+        grown = len(chunked.body) - before
+        if chunked.is_complete:
+            self._complete(bytes(chunked.body))
+        return end, grown
+
+    def _complete(self, body: bytes) -> None:
+        self.request.body = body
+        self.is_complete = True
+
+    def is_late(self, elapsed: float) -> bool:
+        """Whether it comes too slowly, so many seconds after its beginning."""
+        limits = self._limits
+        if elapsed > limits.body_seconds:
+            return True
+        wanted = elapsed * limits.body_bytes_per_second_min
+        return elapsed > limits.body_grace_seconds and self._received_bytes < wanted

@@ -1,0 +1,1 @@
+"""What a Spark session needs: Java, Python, settings."""

@@ -1,0 +1,344 @@
+"""Messages of a stream as Arrow columns, and as the body of an append: no Python for each row."""
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyarrow import types
+
+from semel.model.media import is_json
+from semel.model.messages import NO_KEY, NO_TIMESTAMP, pack_columns, pack_headers
+from semel.wire.bodies import decode_batch, encode_batch, pack_batch
+
+_MESSAGE_BYTES: Final = 16  # its length, that of its key, and its time
+_SHOWN_BYTES_MAX: Final = 60
+
+
+class RowError(ValueError):
+    """A row cannot be written; nothing of its batch will be seen."""
+
+    def __init__(self, partition: int, row: int, what: str) -> None:
+        super().__init__(partition, row, what)
+        self.partition = partition
+        self.row = row
+        self.what = what
+
+    def __str__(self) -> str:
+        place = f"partition {self.partition}, row {self.row}"
+        return f"{place}: {self.what}; nothing of this batch is written"
+
+
+class Rows(Struct, frozen=True):
+    """Messages of one stream, column by column; `numbers` count the rows of the partition."""
+
+    path: str
+    content_type: str
+    values: pa.Array
+    numbers: Any
+    keys: pa.Array | None = None
+    headers: pa.Array | None = None
+    times: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def cut(self, start: int, end: int) -> "Rows":
+        """Keep those from `start` up to `end`; nothing is copied."""
+        columns = [
+            None if column is None else column.slice(start, end - start)
+            for column in (self.values, self.keys, self.headers, self.times)
+        ]
+        numbers = self.numbers[start:end]
+        return Rows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+
+    def take(self, places: Any) -> "Rows":
+        """Keep those at `places`, in that order."""
+        columns = [
+            None if column is None else column.take(pa.array(places))
+            for column in (self.values, self.keys, self.headers, self.times)
+        ]
+        numbers = self.numbers[places]
+        return Rows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+
+    def sizes(self) -> Any:
+        """Tell what each adds to a body; headers come on top."""
+        sizes = lengths_of(self.values) + _MESSAGE_BYTES
+        if self.keys is not None:
+            sizes += pc.fill_null(pc.binary_length(self.keys), 0).to_numpy(zero_copy_only=False)
+        return sizes
+
+    def body(self) -> bytes:
+        """Pack them in the batch format."""
+        offsets, data = _buffers(self.values)
+        lengths = np.diff(offsets).astype("<u4").tobytes()
+        return pack_batch(
+            self.content_type, lengths, [data[offsets[0] : offsets[-1]]], self._extras()
+        )
+
+    def _extras(self) -> bytes:
+        times = lengths = keys = headers = b""
+        if self.times is not None and self.times.null_count < len(self):
+            times = _milliseconds(self.times)
+        if self.keys is not None and self.keys.null_count < len(self):
+            lengths, keys = _key_column(self.keys)
+        if self.headers is not None and pc.max(pc.list_value_length(self.headers)).as_py():
+            headers = pack_headers([_pairs(found) for found in self.headers.to_pylist()])
+        return pack_columns(timestamps=times, key_lengths=lengths, keys=keys, headers=headers)
+
+    def fault(self) -> tuple[int, str] | None:
+        """Find the first message the server cannot take: its row, and what is wrong with it."""
+        if not is_json(self.content_type):
+            return None
+        messages = self.values.view(pa.binary()).to_pylist()  # what is no UTF-8 is no text
+        for number, message in zip(self.numbers, messages, strict=True):
+            wrong = decode_batch(encode_batch(self.content_type, [message])).error
+            if wrong is not None:
+                return int(number), f"{wrong}: {message[:_SHOWN_BYTES_MAX]!r}"
+        return None
+
+
+def joined(pieces: list[Rows]) -> Rows:
+    """Put rows of one stream together, in order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    first = pieces[0]
+    columns = [
+        None
+        if getattr(first, name) is None
+        else pa.concat_arrays([getattr(piece, name) for piece in pieces])
+        for name in ("values", "keys", "headers", "times")
+    ]
+    numbers = np.concatenate([piece.numbers for piece in pieces])
+    return Rows(first.path, first.content_type, columns[0], numbers, *columns[1:])
+
+
+# ---- columns as bytes ----------------------------------------------------------------------------
+
+
+def compact(array: pa.Array) -> pa.Array:
+    """Give texts and bytes the layout with 32-bit offsets."""
+    if array.type in (pa.string(), pa.binary()):
+        return array
+    is_text = array.type in (pa.large_string(), pa.string_view())
+    return array.cast(pa.string() if is_text else pa.binary())
+
+
+def _buffers(array: pa.Array) -> tuple[Any, memoryview]:
+    _, offsets, data = array.buffers()
+    found = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return found, memoryview(b"" if data is None else data)
+
+
+def lengths_of(array: pa.Array) -> Any:
+    """Tell how many bytes each text has."""
+    return np.diff(_buffers(array)[0]).astype(np.int64)
+
+
+def nulls_as_json(values: pa.Array) -> pa.Array:
+    """Say null in JSON where a value is null."""
+    if not values.null_count:
+        return values
+    return pc.fill_null(values, "null" if values.type == pa.string() else b"null")
+
+
+def _milliseconds(times: pa.Array) -> bytes:
+    micros = pc.cast(pc.cast(times, pa.timestamp("us")), pa.int64())
+    found = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
+    if times.null_count:
+        found[times.is_null().to_numpy(zero_copy_only=False)] = NO_TIMESTAMP
+    raw: bytes = found.astype("<i8").tobytes()
+    return raw
+
+
+def _key_column(keys: pa.Array) -> tuple[bytes, bytes]:
+    empty = "" if keys.type == pa.string() else b""
+    offsets, data = _buffers(pc.fill_null(keys, empty) if keys.null_count else keys)
+    lengths = np.diff(offsets).astype("<u4")
+    if keys.null_count:
+        lengths[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+    return lengths.tobytes(), bytes(data[offsets[0] : offsets[-1]])
+
+
+def _pairs(found: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes]] | None:
+    if not found:
+        return None
+    pairs = [tuple(pair.values()) for pair in found if pair is not None]
+    return [(name, _bytes(value)) for name, value in pairs]
+
+
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
+
+
+# ---- json rows -----------------------------------------------------------------------------------
+# Rows as JSON objects, column by column: no Python runs for each row of the usual types.
+#
+# Each column becomes an array of JSON texts, and one join makes the objects of them. What JSON
+# has no word for is written as people expect: times as ISO 8601 (in UTC, if they are instants),
+# dates as YYYY-MM-DD, decimals as numbers with all their digits, binary as base64, NaN and
+# infinity as null.
+
+
+_NULL: Final = "null"
+_DAY: Final = 24 * 60 * 60 * 1_000_000  # microseconds
+_MICROS_MIN: Final = -719_162 * _DAY  # the year 1
+_MICROS_MAX: Final = 2_932_897 * _DAY - 1  # the end of 9999
+_quote: Final = msgspec.json.Encoder().encode
+
+
+def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
+    """Give one object for each row, nulls kept as null; a string array without nulls."""
+    parts: list[Any] = []
+    lead = "{"
+    for name, column in zip(names, columns, strict=True):
+        parts += [f"{lead}{_quote(name).decode()}:", json_texts(column)]
+        lead = ","
+    return pc.binary_join_element_wise(*parts, "}", "")
+
+
+def json_texts(array: pa.Array) -> pa.Array:
+    """Give the JSON text of each value; TypeError if the type has none."""
+    for is_kind, texts in _KINDS:
+        if is_kind(array.type):
+            found = texts(array)
+            return pc.fill_null(found, _NULL) if found.null_count else found
+    raise TypeError(f"the type {array.type} has no form in JSON")
+
+
+# ---- texts of one type, null where the value is --------------------------------------------------
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return pc.cast(array, pa.string())
+
+
+def _float(array: pa.Array) -> pa.Array:
+    finite = pc.is_finite(array)
+    if not pc.all(finite, min_count=0).as_py():
+        array = pc.if_else(finite, array, pa.scalar(None, array.type))
+    return pc.cast(array, pa.string())
+
+
+def _quoted(array: pa.Array) -> pa.Array:
+    """Put quotes around texts that need no escapes."""
+    return pc.binary_join_element_wise('"', pc.cast(array, pa.string()), '"', "")
+
+
+def _string(array: pa.Array) -> pa.Array:
+    array = pc.cast(array, pa.string())
+    if not _needs_escapes(array):
+        return _quoted(array)
+    texts = [None if raw is None else _escaped(raw) for raw in array.view(pa.binary()).to_pylist()]
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def _escaped(raw: bytes) -> bytes:
+    """Quote a text. What is no UTF-8 stays as it is: the server refuses it and names its row."""
+    try:
+        return _quote(raw.decode())
+    except UnicodeDecodeError:
+        return b'"%b"' % raw
+
+
+def _needs_escapes(array: pa.Array) -> bool:
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return False
+    first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]]
+    found = np.frombuffer(data, np.uint8, int(last - first), int(first))
+    return bool(((found < 0x20) | (found == 0x22) | (found == 0x5C)).any())
+
+
+def _timestamp(array: pa.Array) -> pa.Array:
+    # Without its zone an instant is in UTC; to print it with a zone takes thirty times as long.
+    times = pc.cast(array, pa.timestamp("us"))
+    _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
+    texts = pc.cast(times, pa.string())
+    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    return pc.binary_join_element_wise('"', texts, '"' if array.type.tz is None else 'Z"', "")
+
+
+def _date(array: pa.Array) -> pa.Array:
+    _require_four_digits(array, pa.int32(), _MICROS_MIN // _DAY, _MICROS_MAX // _DAY)
+    return _quoted(array)
+
+
+def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
+    """Refuse years that ISO 8601 has no digits for; Arrow would print something else."""
+    found = pc.min_max(array.view(kind)).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        raise ValueError("a year is not within 1 to 9999: cast the column to string, or drop it")
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    encoded = [None if raw is None else b64encode(raw) for raw in array.to_pylist()]
+    return _quoted(pa.array(encoded, pa.binary()).view(pa.string()))
+
+
+def _struct(array: pa.StructArray) -> pa.Array:
+    names = [field.name for field in array.type]
+    if not names:
+        texts = pa.array(["{}"] * len(array), pa.string())
+    else:
+        texts = json_objects(names, array.flatten())
+    return _where_there(array, texts)
+
+
+def _list(array: pa.Array) -> pa.Array:
+    return _enclosed(array, "[", json_texts(array.flatten()), "]")
+
+
+def _map(array: pa.MapArray) -> pa.Array:
+    entries = array.cast(_as_list(array.type))
+    keys, values = entries.flatten().flatten()
+    names = _string(keys) if types.is_string(keys.type) else _quoted(keys)
+    pairs = pc.binary_join_element_wise(names, json_texts(values), ":")
+    return _enclosed(entries, "{", pairs, "}")
+
+
+def _as_list(type_: pa.MapType) -> pa.ListType:
+    fields = [pa.field("key", type_.key_type, nullable=False), ("value", type_.item_type)]
+    return pa.list_(pa.struct(fields))
+
+
+def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:
+    """Join the items of each list."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), items), ",")
+    return _where_there(array, pc.binary_join_element_wise(start, joined, end, ""))
+
+
+def _where_there(array: pa.Array, texts: pa.Array) -> pa.Array:
+    if not array.null_count:
+        return texts
+    return pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))
+
+
+def _nothing(array: pa.Array) -> pa.Array:
+    return pa.nulls(len(array), pa.string())
+
+
+def _is_any(*kinds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda type_: any(is_kind(type_) for is_kind in kinds)
+
+
+_KINDS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], pa.Array]]]] = (
+    (_is_any(types.is_integer, types.is_boolean, types.is_decimal), _plain),
+    (types.is_floating, _float),
+    (_is_any(types.is_string, types.is_large_string, types.is_string_view), _string),
+    (types.is_timestamp, _timestamp),
+    (types.is_date32, _date),
+    (types.is_time, _quoted),
+    (_is_any(types.is_binary, types.is_large_binary, types.is_binary_view), _binary),
+    (types.is_map, _map),
+    (_is_any(types.is_list, types.is_large_list), _list),
+    (types.is_struct, _struct),
+    (types.is_null, _nothing),
+)

@@ -1,0 +1,1 @@
+"""The source: streams as Spark DataFrames, batch and streaming."""

@@ -1,0 +1,236 @@
+"""The columns of the source: those of a message as it is, or those of a schema of the user's."""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from semel.spark.options import SourceOptions, SparkOptionError
+from semel.spark.source.decode import Decoder
+from semel.spark.source.frames import Rows
+
+_HEADERS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_PLAIN: Final = (
+    ("key", BinaryType()),
+    ("value", BinaryType()),
+    ("stream", StringType()),
+    ("partition", IntegerType()),
+    ("offset", LongType()),
+    ("timestamp", TimestampType()),
+)
+CORRUPT: Final = "_corrupt_record"
+_FILLED: Final[dict[str, DataType]] = {
+    "_offset": LongType(),
+    "_timestamp": TimestampType(),
+    "_stream": StringType(),
+    CORRUPT: StringType(),
+}
+_DECODED: Final = (
+    BooleanType,
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    StringType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DecimalType,
+)
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+class SchemaError(SparkOptionError):
+    """The schema of a read cannot be filled from JSON; the message says what to write."""
+
+
+def source_schema(options: SourceOptions) -> StructType:
+    """Name the columns of a read that gives no schema of its own."""
+    fields = [StructField(name, kind) for name, kind in _PLAIN]
+    if options.has_headers:
+        fields.append(StructField("headers", _HEADERS))
+    return StructType(fields)
+
+
+def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
+    """Find out what a read is to give; raises SchemaError."""
+    if schema == source_schema(options):
+        return PlainColumns(schema, has_headers=options.has_headers)
+    return DecodedColumns(schema)
+
+
+class Columns:
+    """Turns the messages of a page into what Spark wants."""
+
+    has_headers = False
+
+    def __init__(self, schema: StructType) -> None:
+        self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+        """Make a batch of the messages of a stream."""
+        raise NotImplementedError
+
+
+class PlainColumns(Columns):
+    """The messages as they are."""
+
+    def __init__(self, schema: StructType, *, has_headers: bool) -> None:
+        super().__init__(schema)
+        self.has_headers = has_headers
+
+    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+        """Make a batch of the messages of a stream."""
+        count = len(rows.offsets)
+        columns: list[Any] = [
+            pa.nulls(count, pa.binary()) if rows.keys is None else rows.keys,
+            rows.values,
+            _constant(stream, pa.string(), count),
+            _constant(0, pa.int32(), count),
+            pa.array(rows.offsets),
+            _times(rows),
+        ]
+        if self.has_headers:
+            kind = self.arrow.field("headers").type
+            columns.append(pa.nulls(count, kind) if rows.headers is None else _headers(rows, kind))
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+class DecodedColumns(Columns):
+    """The messages decoded from JSON to a schema of the user's."""
+
+    def __init__(self, schema: StructType) -> None:
+        for field in schema.fields:
+            _check_field(field)
+        super().__init__(schema)
+        self._decoder = Decoder(
+            pa.schema([field for field in self.arrow if field.name not in _FILLED])
+        )
+
+    def __reduce__(self) -> Any:
+        """Go to the workers as what it is made of: a decoder cannot be sent."""
+        return _rebuilt, (self.arrow,)
+
+    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+        """Make a batch of the messages of a stream."""
+        table, bad = self._decoder.decode(rows.values)
+        filled = {
+            "_offset": lambda: pa.array(rows.offsets),
+            "_timestamp": lambda: _times(rows),
+            "_stream": lambda: _constant(stream, pa.string(), len(rows.offsets)),
+            CORRUPT: lambda: _texts(rows.values, bad),
+        }
+        columns = [
+            filled[name]() if name in filled else table.column(name).combine_chunks()
+            for name in self.arrow.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+def _rebuilt(arrow: pa.Schema) -> DecodedColumns:
+    columns = DecodedColumns.__new__(DecodedColumns)
+    columns.arrow = arrow
+    columns._decoder = Decoder(pa.schema([field for field in arrow if field.name not in _FILLED]))
+    return columns
+
+
+# ---- columns -------------------------------------------------------------------------------------
+
+
+def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _times(rows: Rows) -> pa.Array:
+    return pa.array(rows.times_us).view(_TIME)
+
+
+def _headers(rows: Rows, kind: pa.DataType) -> pa.Array:
+    assert rows.headers is not None
+    found = [
+        None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
+        for pairs in rows.headers
+    ]
+    return pa.array(found, kind)
+
+
+def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
+    """Give the text of the bad records, and null for the others."""
+    count = len(values)
+    if not bad:
+        return pa.nulls(count, pa.string())
+    texts = pa.array([values[index].as_py().decode(errors="replace") for index in bad])
+    places = np.full(count, -1)
+    places[bad] = np.arange(len(bad))
+    return texts.take(pa.array(places, mask=places < 0))
+
+
+# ---- the user's schema ---------------------------------------------------------------------------
+
+
+def _check_field(field: StructField) -> None:
+    wanted = _FILLED.get(field.name)
+    if wanted is not None and field.dataType != wanted:
+        raise SchemaError(
+            f"the column {field.name} is filled by semel: write `{field.name}"
+            f" {wanted.simpleString()}` in the schema"
+        )
+    _check_type(field.name, field.dataType)
+    if not field.nullable:
+        raise SchemaError(
+            f"the column {field.name} is declared not null, but a bad record gives nulls:"
+            " drop NOT NULL from the schema"
+        )
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _check_type(f"{name}.{field.name}", field.dataType)
+            _check_nullable(f"{name}.{field.name}", is_nullable=field.nullable)
+        return
+    if isinstance(kind, ArrayType):
+        _check_nullable(name, is_nullable=kind.containsNull)
+        _check_type(name, kind.elementType)
+        return
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        _check_nullable(name, is_nullable=kind.valueContainsNull)
+        _check_type(name, kind.valueType)
+        return
+    if not isinstance(kind, _DECODED):
+        raise SchemaError(
+            f"the column {name} cannot be decoded from JSON as {kind.simpleString()}:"
+            " read without a schema and convert the column value"
+        )
+
+
+def _check_nullable(name: str, *, is_nullable: bool) -> None:
+    if not is_nullable:
+        raise SchemaError(
+            f"{name} is declared not null, but JSON may hold a null: allow nulls there"
+        )

@@ -1,0 +1,1 @@
+"""The checker of transactions: history, order, cycles, positions."""

@@ -1,0 +1,248 @@
+"""The transaction checker: were transactions all or nothing, and did readers see only that?
+
+And did workers that share a group take every message once, each from where the one before ended?
+
+Values are unique, so the streams tell who put each message where, and nothing has to be searched
+for: the time taken grows with the size of the history. What semel does not promise is no anomaly:
+reads of several streams are no snapshot, a read may end before the first message of an open inline
+transaction, and inline transactions that overlap may stand in one order here and in another there.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from semel.testing.txn.cycles import cycles, graph_of
+from semel.testing.txn.ends import check_ends, check_order
+from semel.testing.txn.facts import Anomaly, Facts, Log, Sent, appends_of, told
+from semel.testing.txn.graph import Moments
+from semel.testing.txn.history import RecordedChange, TransactionHistory, TransactionRead
+from semel.testing.txn.positions import check_shared
+
+ANOMALIES_MAX: Final = 1_000
+
+
+class TransactionReport(Struct, frozen=True):
+    """What was checked, and what was found; no anomalies is good.
+
+    `committed` and `aborted` are what clients were told. What nobody was told is resolved by what
+    is visible. `edges` are those of the dependency graph. `ranges` are those that committed
+    transactions took for groups they share, `refused` the transactions that were refused because
+    of a position, `sets` and `deletes` those that were done.
+    """
+
+    anomalies: list[Anomaly]
+    committed: int
+    aborted: int
+    resolved_committed: int
+    resolved_aborted: int
+    reads: int
+    edges: int
+    ranges: int = 0
+    refused: int = 0
+    sets: int = 0
+    deletes: int = 0
+
+    def __str__(self) -> str:
+        shared = ""
+        if self.ranges or self.refused or self.sets:
+            shared = (
+                f" {self.ranges:,} ranges taken by groups, {self.refused:,} refused, {self.sets:,}"
+                f" sets, {self.deletes:,} deletes;"
+            )
+        return (
+            f"{self.committed:,} committed, {self.aborted:,} aborted, unknown resolved as"
+            f" {self.resolved_committed:,} committed and {self.resolved_aborted:,} aborted;"
+            f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+        )
+
+
+def check_transactions(
+    history: TransactionHistory,
+    committed: Log,
+    uncommitted: Log,
+    *,
+    positions: Mapping[tuple[str, str], int] | None = None,
+    incarnations: Mapping[str, str] | None = None,
+) -> TransactionReport:
+    """Compare a history with what the streams hold at its end, when nothing is open any more.
+
+    `committed` and `uncommitted` have every message of every stream as a reader is given them at
+    read_committed and at read_uncommitted; `positions` where groups are, by group and stream.
+    `incarnations` names the streams that those positions are in, with the words that moves used for
+    them; it is needed only if a stream with such positions was deleted and made anew. At most 1,000
+    anomalies are listed. Every client must have ended before, and no stream of the logs may be
+    trimmed or deleted. ValueError if a value was appended twice, or if too many moves of one group
+    have no answer.
+    """
+    facts = Facts(history, committed, uncommitted, positions or {})
+    moments = Moments(facts)
+    graph, edges = graph_of(moments)
+    checks: tuple[Iterable[Anomaly], ...] = (
+        check_ends(facts),
+        check_order(facts),
+        check_reads(facts),
+        check_shared(facts, positions, incarnations),
+        cycles(moments, graph),
+    )
+    anomalies = _listed(checks)
+    outcomes = [each.outcome for each in history.transactions]
+    unknown = [
+        end for end, told in zip(facts.is_committed, outcomes, strict=True) if told == "unknown"
+    ]
+    return TransactionReport(
+        anomalies,
+        committed=outcomes.count("committed"),
+        aborted=outcomes.count("aborted"),
+        resolved_committed=sum(unknown),
+        resolved_aborted=len(unknown) - sum(unknown),
+        reads=sum(1 for _ in facts.reads()),
+        edges=edges,
+        ranges=_count_ranges(facts),
+        refused=sum(each.refused_at is not None for each in history.transactions),
+        sets=_count_done(history.sets),
+        deletes=_count_done(history.deletes),
+    )
+
+
+def _count_ranges(facts: Facts) -> int:
+    every = zip(facts.history.transactions, facts.is_committed, strict=True)
+    return sum(len(transaction.ranges) for transaction, is_committed in every if is_committed)
+
+
+def _count_done(changes: Iterable[RecordedChange]) -> int:
+    return sum(change.returned_at is not None and not change.is_refused for change in changes)
+
+
+def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:
+    found: list[Anomaly] = []
+    for anomaly in _all(checks):
+        found.append(anomaly)
+        if len(found) == ANOMALIES_MAX:
+            break
+    return found
+
+
+def _all(checks: Iterable[Iterable[Anomaly]]) -> Iterator[Anomaly]:
+    for check in checks:
+        yield from check
+
+
+# ---- txn reads -----------------------------------------------------------------------------------
+# What readers saw: pieces of the streams as they are in the end, decided and whole.
+
+
+def check_reads(facts: Facts) -> Iterator[Anomaly]:
+    """Judge every read by itself; the first thing that is wrong with each."""
+    for read in facts.reads():
+        anomaly = _differs(facts, read) or _early(facts, read) or _behind(facts, read)
+        if anomaly is not None:
+            yield anomaly
+
+
+def _differs(facts: Facts, read: TransactionRead) -> Anomaly | None:
+    """Compare a read with the stream."""
+    logs = facts.committed if read.is_committed else facts.uncommitted
+    log = logs.get(read.stream, ())
+    if list(read.values) == list(log[read.start : read.end]):
+        return None
+    there = [*log[read.start : read.end], *[None] * len(read.values)]
+    at = next(i for i, value in enumerate(read.values) if value != there[i])
+    return _difference(facts, read, read.start + at, read.values[at])
+
+
+def _difference(facts: Facts, read: TransactionRead, number: int, value: Hashable) -> Anomaly:
+    """Name what is wrong with a value that is not number `number` of its stream in the end."""
+    who = f"{read.reader} was given {value!r} as number {number} of {read.stream}"
+    sent = facts.sender(read.stream, value)
+    if sent is None:
+        return Anomaly("never_sent", f"{who}, and nobody has sent it there")
+    by = told(sent.transaction)
+    ids: tuple[str, ...] = (sent.transaction.id,)
+    places = (facts.place if read.is_committed else facts.raw_place)[read.stream]
+    place = places.get(value)
+    if place is None:
+        if read.is_committed and not facts.is_committed[sent.number]:
+            return Anomaly("G1a", f"{who}, and {by} is not committed", ids)
+        return Anomaly("lost", f"{who}, and in the end {by} is not there", ids)
+    if place < number:
+        return Anomaly("duplicate", f"{who}, but in the end it is number {place}", ids)
+    log = facts.committed if read.is_committed else facts.uncommitted
+    skipped = log[read.stream][number]
+    passed = facts.sender(read.stream, skipped)
+    whose = "" if passed is None else f" of {told(passed.transaction)}"
+    ids = ids if passed is None else (passed.transaction.id, *ids)
+    return Anomaly("lost", f"{who}, and was never given {skipped!r}{whose} before it", ids)
+
+
+def _early(facts: Facts, read: TransactionRead) -> Anomaly | None:
+    """Find a message that was seen before its transaction could have been decided."""
+    for value in read.values:
+        sent = facts.sender(read.stream, value)
+        if sent is None:
+            continue
+        asked_at = sent.transaction.decide_at if read.is_committed else sent.append.invoked_at
+        if asked_at is not None and asked_at > read.returned_at:
+            asked = "its commit" if read.is_committed else "it"
+            text = (
+                f"{read.reader} was given {value!r} in {read.stream} before {asked} was sent,"
+                f" by {told(sent.transaction)}"
+            )
+            return Anomaly("G1b", text, (sent.transaction.id,))
+    return None
+
+
+def _behind(facts: Facts, read: TransactionRead) -> Anomaly | None:
+    """Find a message that a read lacks though it was decided, and that nothing held up.
+
+    Only an inline transaction that was still open can hold it up, with a message before it.
+    """
+    if not (read.is_committed and read.is_up_to_date):
+        return None
+    log = facts.uncommitted.get(read.stream, ())
+    for index in range(_first_unseen(facts, read), len(log)):
+        sent = facts.sender(read.stream, log[index])
+        if sent is None:
+            continue
+        begun_at, _ = facts.placed_between(sent)
+        if begun_at is not None and begun_at > read.returned_at:
+            return None  # this, and all behind it, came later
+        decided_by = facts.decided_by[sent.number]
+        is_decided = decided_by is not None and decided_by < read.invoked_at
+        is_partly_seen = facts.is_committed[sent.number] and _is_seen(facts, read, sent)
+        if facts.is_committed[sent.number] and (is_decided or is_partly_seen):
+            return _torn(read, log[index], sent, is_partly_seen=is_partly_seen)
+        if sent.transaction.is_inline and not is_decided:
+            return None  # it may have been open
+    return None
+
+
+def _first_unseen(facts: Facts, read: TransactionRead) -> int:
+    """Find where the uncommitted log goes on behind what a reader has seen."""
+    log = facts.committed.get(read.stream, ())
+    end = min(read.end, len(log))
+    return facts.raw_place.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
+
+
+def _is_seen(facts: Facts, read: TransactionRead, sent: Sent) -> bool:
+    """Whether the reader has seen another message of the same transaction in this stream."""
+    places = facts.place.get(read.stream, {})
+    return any(
+        places.get(append.values[0], read.end) < read.end
+        for append in appends_of(sent.transaction)
+        if append.stream == read.stream and append.values
+    )
+
+
+def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_seen: bool) -> Anomaly:
+    by, ids = told(sent.transaction), (sent.transaction.id,)
+    lacks = f"{read.reader} read {read.stream} up to number {read.end} and lacks {value!r} of {by}"
+    if is_partly_seen:
+        return Anomaly("G1b", f"{lacks}, of which it has seen another message there", ids)
+    streams = {append.stream for append in appends_of(sent.transaction)}
+    if len(streams) > 1:
+        others = ", ".join(sorted(streams - {read.stream}))
+        text = f"{lacks}, which was known to be committed before; it is also in {others}"
+        return Anomaly("torn", text, ids)
+    return Anomaly("stale", f"{lacks}, which was known to be committed before", ids)

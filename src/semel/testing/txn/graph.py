@@ -1,0 +1,197 @@
+"""The dependency graph of a history of transactions: what must have happened before what.
+
+Its nodes are moments, not whole transactions, because that is what semel promises. A staged
+transaction and a one-shot commit have their places in all streams from one decision: one moment.
+An inline one takes a place with each append, and is seen with its decision: several moments. Each
+read is a moment of its own: reads of several streams are no snapshot. In an execution that really
+took place every edge leads from earlier to later, so a cycle proves that a promise was broken.
+
+- ww: two messages stand in this order in a stream.
+- wr: a read has seen a message. At read_committed the decision came first, else the append.
+- rw: a read has not seen a message, and a later state of the stream has it.
+- then: one client did this after that, in one transaction or as one reader.
+
+Between the decisions and the reads of a stream stand its *cuts*, the places where reads ended: that
+the first n messages are visible. A decision need not make its message visible at once, since an
+older inline transaction may hold it up, so a read that lacks a message is before the next cut and
+not before the decision.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from semel.testing.txn.facts import Facts, Sent, told
+from semel.testing.txn.history import TransactionAppend, TransactionRead
+
+WW: Final = "ww"
+WR: Final = "wr"
+RW: Final = "rw"
+THEN: Final = "then"
+
+
+class Edge(NamedTuple):
+    """What leads from one moment to a later one."""
+
+    source: int
+    target: int
+    kind: str
+    stream: str = ""
+    value: Any = None
+    later: Any = None
+
+
+class Moments:
+    """The nodes: decisions first, by number of transaction; then steps, reads and cuts."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        transactions = facts.history.transactions
+        self._steps: list[int] = []  # the first step's node, by transaction
+        count = len(transactions)
+        for transaction in transactions:
+            self._steps.append(count)
+            count += len(transaction.steps)
+        self._reads = count
+        count += len(facts.history.reads)
+        self._cut_ends = _cut_ends(facts)
+        self._cuts: dict[str, int] = {}  # the first cut's node, by stream
+        for stream, ends in self._cut_ends.items():
+            self._cuts[stream] = count
+            count += len(ends)
+        self.count = count
+
+    def edges(self) -> Iterator[Edge]:
+        """Give all edges, the same ones every time."""
+        yield from self._in_transactions()
+        yield from self._of_readers()
+        yield from self._between_messages()
+        for stream in self._cut_ends:
+            yield from self._to_cuts(stream)
+        for node, read in self._all_reads():
+            yield from self._around(node, read)
+
+    def is_cut(self, node: int) -> bool:
+        """Whether a node is a state of a stream, and nothing that a client did."""
+        return node >= self._reads + len(self._facts.history.reads)
+
+    def told(self, node: int) -> str:
+        """Name a node in a sentence."""
+        transactions = self._facts.history.transactions
+        if node < len(transactions):
+            return f"the decision of {told(transactions[node])}"
+        if node >= self._reads:
+            return _told_read(self._facts.history.reads[node - self._reads])
+        number = bisect_right(self._steps, node) - 1
+        step = transactions[number].steps[node - self._steps[number]]
+        if isinstance(step, TransactionAppend):
+            return f"an append of {told(transactions[number])} to {step.stream}"
+        return _told_read(step)
+
+    def transaction(self, node: int) -> str | None:
+        """Give the id of the transaction a node belongs to."""
+        if node >= self._reads:
+            return None
+        is_decision = node < len(self._facts.history.transactions)
+        number = node if is_decision else bisect_right(self._steps, node) - 1
+        return self._facts.history.transactions[number].id
+
+    # ---- edges -----------------------------------------------------------------------------------
+
+    def _in_transactions(self) -> Iterator[Edge]:
+        for number, transaction in enumerate(self._facts.history.transactions):
+            before = None
+            for node, step in enumerate(transaction.steps, self._steps[number]):
+                if isinstance(step, TransactionAppend) and not transaction.is_inline:
+                    continue  # it has its place from the decision
+                if before is not None:
+                    yield Edge(before, node, THEN)
+                before = node
+            if before is not None:
+                yield Edge(before, number, THEN)
+
+    def _of_readers(self) -> Iterator[Edge]:
+        last: dict[str, int] = {}
+        for node, read in enumerate(self._facts.history.reads, self._reads):
+            before = last.get(read.reader)
+            if before is not None:
+                yield Edge(before, node, THEN)
+            last[read.reader] = node
+
+    def _between_messages(self) -> Iterator[Edge]:
+        sender, place = self._facts.sender, self._place
+        for stream, log in self._facts.uncommitted.items():
+            before: int | None = None
+            value: Any = None
+            for later in log:
+                sent = sender(stream, later)
+                if sent is None:
+                    continue
+                node = place(sent)
+                if before is not None and before != node:
+                    yield Edge(before, node, WW, stream, value, later)
+                before, value = node, later
+
+    def _to_cuts(self, stream: str) -> Iterator[Edge]:
+        ends, first = self._cut_ends[stream], self._cuts[stream]
+        log = self._facts.committed[stream]
+        start = 0
+        for index, end in enumerate(ends):
+            if index:
+                yield Edge(first + index - 1, first + index, WR, stream)
+            for value in log[start:end]:
+                sent = self._facts.sender(stream, value)
+                if sent is not None:
+                    yield Edge(sent.number, first + index, WR, stream, value)
+            start = end
+
+    def _all_reads(self) -> Iterator[tuple[int, TransactionRead]]:
+        yield from enumerate(self._facts.history.reads, self._reads)
+        for number, transaction in enumerate(self._facts.history.transactions):
+            for node, step in enumerate(transaction.steps, self._steps[number]):
+                if isinstance(step, TransactionRead):
+                    yield node, step
+
+    def _around(self, node: int, read: TransactionRead) -> Iterator[Edge]:
+        if not read.is_committed:
+            yield from self._around_uncommitted(node, read)
+            return
+        log = self._facts.committed.get(read.stream, ())
+        end = min(read.end, len(log))
+        ends = self._cut_ends.get(read.stream, [])
+        behind = bisect_right(ends, end)
+        if end:
+            yield Edge(self._cuts[read.stream] + behind - 1, node, WR, read.stream)
+        if read.is_up_to_date and behind < len(ends):
+            yield Edge(node, self._cuts[read.stream] + behind, RW, read.stream, log[end])
+
+    def _around_uncommitted(self, node: int, read: TransactionRead) -> Iterator[Edge]:
+        log = self._facts.uncommitted.get(read.stream, ())
+        end = min(read.end, len(log))
+        last = self._facts.sender(read.stream, log[end - 1]) if end else None
+        if last is not None:
+            yield Edge(self._place(last), node, WR, read.stream, log[end - 1])
+        if not read.is_up_to_date or end == len(log):
+            return
+        following = self._facts.sender(read.stream, log[end])
+        if following is not None:
+            yield Edge(node, self._place(following), RW, read.stream, log[end])
+
+    def _place(self, sent: Sent) -> int:
+        """Give the moment when a message got its place."""
+        if sent.transaction.is_inline:
+            return self._steps[sent.number] + sent.step
+        return sent.number
+
+
+def _cut_ends(facts: Facts) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = {}
+    for read in facts.reads():
+        end = min(read.end, len(facts.committed.get(read.stream, ())))
+        if read.is_committed and end:
+            found.setdefault(read.stream, set()).add(end)
+    return {stream: sorted(ends) for stream, ends in found.items()}
+
+
+def _told_read(read: TransactionRead) -> str:
+    return f"a read of {read.stream} up to number {read.end} by {read.reader}"
