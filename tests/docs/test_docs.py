@@ -266,6 +266,45 @@ def test_the_pages_have_examples_at_all() -> None:
     assert any(line.startswith("semel demo") for line in lines)
 
 
+# ---------------------------------------------------------------- its words
+
+# Pages that are written in the words of docs/contributing/glossary.md; none may leave this list.
+PLAIN = [
+    README,
+    ROOT / "docs/README.md",
+    ROOT / "docs/contributing/README.md",
+    ROOT / "docs/contributing/changing-the-journal.md",
+    CLI,
+    LIMITS,
+]
+AVOIDED = re.compile(
+    r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
+    r"|so many|wanted is|leave away)\b",
+    flags=re.IGNORECASE,
+)
+
+
+def avoided_words(text: str) -> list[str]:
+    """The words in a page's own sentences that the glossary replaces; code and links may differ."""
+    own = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(text))
+    return AVOIDED.findall(own)
+
+
+@pytest.mark.parametrize("page", PLAIN, ids=name_of)
+def test_a_plain_page_has_none_of_the_words_to_avoid(page: Path) -> None:
+    assert avoided_words(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_word_to_avoid_is_noticed() -> None:
+    page = "`behind` [a](adr/0015-steps-are-told.md)\n```text\ntold anew\n```\n"
+    assert avoided_words(page) == []
+    assert avoided_words(page + "It stands behind\nso many others.") == [
+        "stands",
+        "behind",
+        "so many",
+    ]
+
+
 # ---------------------------------------------------------------- what it points to
 
 
