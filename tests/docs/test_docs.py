@@ -39,6 +39,9 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 FORMAT = ROOT / "docs/reference/format.md"
 ERRORS = ROOT / "docs/reference/errors.md"
+LIMITS = ROOT / "docs/reference/limits.md"
+CLI = ROOT / "docs/reference/cli.md"
+PIPELINES = ROOT / "docs/tutorial/pipelines.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 INFO_STRINGS = frozenset({"python", "output", "sh", "console", "text"})
 RUN_SECONDS_MAX = 100
@@ -263,6 +266,45 @@ def test_the_pages_have_examples_at_all() -> None:
     assert any(line.startswith("semel demo") for line in lines)
 
 
+# ---------------------------------------------------------------- its words
+
+# Pages that are written in the words of docs/contributing/glossary.md; none may leave this list.
+PLAIN = [
+    README,
+    ROOT / "docs/README.md",
+    ROOT / "docs/contributing/README.md",
+    ROOT / "docs/contributing/changing-the-journal.md",
+    CLI,
+    LIMITS,
+]
+AVOIDED = re.compile(
+    r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
+    r"|so many|wanted is|leave away)\b",
+    flags=re.IGNORECASE,
+)
+
+
+def avoided_words(text: str) -> list[str]:
+    """The words in a page's own sentences that the glossary replaces; code and links may differ."""
+    own = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(text))
+    return AVOIDED.findall(own)
+
+
+@pytest.mark.parametrize("page", PLAIN, ids=name_of)
+def test_a_plain_page_has_none_of_the_words_to_avoid(page: Path) -> None:
+    assert avoided_words(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_word_to_avoid_is_noticed() -> None:
+    page = "`behind` [a](adr/0015-steps-are-told.md)\n```text\ntold anew\n```\n"
+    assert avoided_words(page) == []
+    assert avoided_words(page + "It stands behind\nso many others.") == [
+        "stands",
+        "behind",
+        "so many",
+    ]
+
+
 # ---------------------------------------------------------------- what it points to
 
 
@@ -394,7 +436,7 @@ def exit_codes_in(text: str) -> set[int]:
     return {int(row[0]) for row in table_rows(section) if row[0].isdigit()}
 
 
-@pytest.mark.parametrize("page", [README, ERRORS], ids=name_of)
+@pytest.mark.parametrize("page", [CLI, ERRORS], ids=name_of)
 def test_the_exit_codes_are_those_of_the_source(page: Path) -> None:
     kinds: list[type[errors.EngineError]] = [errors.EngineError]
     kinds.extend(errors.EngineError.__subclasses__())
@@ -432,25 +474,25 @@ def printed_limits(text: str) -> dict[str, int | None]:
     }
 
 
-def test_the_readme_prints_every_limit_as_it_is() -> None:
+def test_the_page_of_limits_has_every_limit_as_it_is() -> None:
     units = {"KIB", "MIB", "GIB"}
     real = {k: v for k, v in vars(limits).items() if k.isupper() and k not in units}
-    assert printed_limits(README.read_text(encoding="utf-8")) == real
+    assert printed_limits(LIMITS.read_text(encoding="utf-8")) == real
 
 
 def printed_http_limits(text: str) -> dict[str, int | None]:
     """Read the table of HTTP, whose names are fields; times are in milliseconds."""
-    section = text.partition("### Limits of HTTP\n")[2].partition("\n## ")[0]
+    section = text.partition("\n## HTTP\n")[2].partition("\n## ")[0]
     rows = [row for row in table_rows(section) if len(row) == 4 and row[0].startswith("`")]
     return {code_of(row[0]): value_of(row[1]) for row in rows}
 
 
-def test_the_readme_prints_every_limit_of_http_as_it_is() -> None:
+def test_the_page_of_limits_has_every_limit_of_http_as_it_is() -> None:
     real = {
         name: value * 1000 if name.endswith("_seconds") else value
         for name, value in asdict(HttpLimits()).items()
     }
-    assert printed_http_limits(README.read_text(encoding="utf-8")) == real
+    assert printed_http_limits(LIMITS.read_text(encoding="utf-8")) == real
 
 
 def printed_kinds(text: str) -> dict[str, tuple[int, list[str]]]:
@@ -644,8 +686,19 @@ def test_every_code_the_server_makes_itself_is_listed() -> None:
     assert {code for code in codes if f"`{code}`" not in listed} == set()
 
 
-def test_the_readme_begins_with_the_quickstart_that_the_demo_runs() -> None:
+def test_the_tutorial_begins_with_the_quickstart_that_the_demo_runs() -> None:
     quickstart = (ROOT / "examples/quickstart.py").read_text(encoding="utf-8")
-    first = next(examples(README, README.read_text(encoding="utf-8")))
+    first = next(examples(PIPELINES, PIPELINES.read_text(encoding="utf-8")))
     assert first.fence.body == quickstart
     assert "examples/quickstart.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+README_LINES_MAX = 150
+
+
+def test_the_readme_is_short_and_begins_with_a_producer() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= README_LINES_MAX
+    first = next(examples(README, text))
+    assert ".producer(" in first.fence.body
+    assert first.expected is not None

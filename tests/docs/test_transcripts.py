@@ -93,6 +93,7 @@ def test_there_are_transcripts_at_all() -> None:
     assert {name_of(page) for page, lines in TRANSCRIPTS.items() if lines} >= {
         "README.md",
         "docs/reference/cli.md",
+        "docs/reference/http.md",
     }
 
 
