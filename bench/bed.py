@@ -12,7 +12,7 @@ from semel.broker.clock import SystemClock
 from semel.broker.engine import Directory
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import recover
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.model.commands import Append, Batch, Create, ProducerTag
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
 from semel.model.outcomes import Appended, Outcome
@@ -74,7 +74,7 @@ class Bed:
             fresh_identity=os.urandom(IDENTITY_BYTES),
         )
         self._broker = Broker(recovered, now_ms=now_ms, segment_bytes=SEGMENT_BYTES_DEFAULT)
-        self._writer = Writer(
+        self._writer = JournalWriter(
             self._directory.disk,
             segment=recovered.segments.firsts[-1],
             segment_bytes=SEGMENT_BYTES_DEFAULT,

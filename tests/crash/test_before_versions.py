@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from semel import Client, errors
-from semel.client.group_calls import Positions, look
+from semel.client.group_calls import Positions, group_page
 from semel.model.offsets import print_offset
 from semel.testing import local
 
@@ -30,7 +30,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def shown(client: Client, group: str) -> Positions:
-    return client.run(look(client.site, group))
+    return client.run(group_page(client.site, group))
 
 
 def test_positions_of_before_have_version_0_and_count_from_there(client: Client) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from semel.journal.frame import BadFrame, decode, seed_of
+from semel.journal.frame import BadFrame, checksum_seed, decode
 from semel.journal.lmdb_store import LmdbStore
 from semel.model.checksum import crc32c
 from semel.model.commands import Append, Batch, Create
@@ -102,7 +102,7 @@ def is_frame(path: Path, at: int, seed: int) -> bool:
 
 
 def seed_from(path: Path) -> int:
-    return seed_of((path / IDENTITY).read_bytes()[-20:-4])
+    return checksum_seed((path / IDENTITY).read_bytes()[-20:-4])
 
 
 def test_a_frame_of_an_unknown_version_is_refused(

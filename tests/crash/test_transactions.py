@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from semel.journal.frame import seed_of
-from semel.journal.scan import Tear, frames_of
+from semel.journal.frame import checksum_seed
+from semel.journal.scan import TornTail, frames_of
 from semel.machine.events import Decided
 from tests.crash.directory import IDENTITY, contents, flip, segments
 from tests.crash.txn_lives import (
@@ -466,7 +466,7 @@ def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(liv
 
 def decisions(data: Path) -> list[tuple[Path, int, int]]:
     """List where the decisions are: the segment, and the bytes of each frame."""
-    seed = seed_of((data / IDENTITY).read_bytes()[-20:-4])
+    seed = checksum_seed((data / IDENTITY).read_bytes()[-20:-4])
     found = []
     crc = 0
     for path in segments(data):
@@ -478,7 +478,7 @@ def decisions(data: Path) -> list[tuple[Path, int, int]]:
                 crc = frame.crc
                 if isinstance(frame.record, Decided):
                     found.append((path, frame.lsn - first, frame.end - first))
-        except Tear:
+        except TornTail:
             continue
     return found
 

@@ -27,9 +27,9 @@ from semel.cli import exit_codes
 from semel.journal import checkpoint, frame
 from semel.journal.frame import KINDS, SegmentStarted
 from semel.machine import events, rows
-from semel.machine.events import Mark, Section, StreamAppended, StreamCreated
+from semel.machine.events import ProducerStamp, Section, StreamAppended, StreamCreated
 from semel.machine.rows import StreamRow
-from semel.model import errors, limits, outcomes, remembered
+from semel.model import errors, limits, outcomes, txn_outcome
 from semel.model.checksum import digest_of
 from semel.model.outcomes import Outcome
 from semel.model.transactions import SnapshotRange
@@ -523,10 +523,10 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
         for row in table_rows(text)
         if len(row) == 2 and code_of(row[1]).startswith("[")
     }
-    kinds: list[type] = [*rows.Row.__subclasses__(), Mark, checkpoint.Position]
-    kinds += [events.Ended, events.CommitMark, events.SinkMark, SnapshotRange]
-    kinds += [remembered.Remembered, remembered.Result, rows.NamedPosition]
-    kinds += [remembered.StreamResult, remembered.PositionResult]
+    kinds: list[type] = [*rows.Row.__subclasses__(), ProducerStamp, checkpoint.CheckpointPosition]
+    kinds += [events.Ended, events.CommitStamp, events.SinkStamp, SnapshotRange]
+    kinds += [txn_outcome.TxnOutcome, txn_outcome.TxnResult, rows.NamedPosition]
+    kinds += [txn_outcome.StreamResult, txn_outcome.PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real
 
@@ -540,12 +540,12 @@ def test_the_format_has_every_table_of_the_checkpoint() -> None:
 def example_bytes() -> bytes:
     """The journal of the worked example, made by the engine's own codec."""
     time_ms = 1_700_000_000_000
-    mark = Mark("p", "dense", 0, None, 0, 0, digest_of(b"hello"), None)
+    mark = ProducerStamp("p", "dense", 0, None, 0, 0, digest_of(b"hello"), None)
     row = StreamRow(1, "a", "i", "text/plain", time_ms)
     cases: list[tuple[frame.Record, tuple[Section, ...], int]] = [
         (SegmentStarted(4096), (), 0),
         (StreamCreated(row, 0, False), (), 0),
-        (StreamAppended(1, mark=mark), (Section(1, 0, 1, b"hello"),), 144),
+        (StreamAppended(1, stamp=mark), (Section(1, 0, 1, b"hello"),), 144),
     ]
     journal = b""
     previous_crc = 0
@@ -560,7 +560,7 @@ def example_bytes() -> bytes:
             watermark=watermark,
             time_ms=time_ms,
             previous_crc=previous_crc,
-            seed=frame.seed_of(b"sixteen bytes id"),
+            seed=frame.checksum_seed(b"sixteen bytes id"),
         )
         journal += b"".join(encoded.buffers)
         previous_crc = encoded.crc

@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from semel.client import calls
+from semel.client import stream_calls
 from semel.client.errors import ClientError
-from semel.client.flows import Kind, ask
-from semel.client.producer.batches import Batch, Ledger
+from semel.client.flows import RetrySafety, ask
+from semel.client.producer.batches import Acknowledgements, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.opening import Identity
+from semel.client.producer.opening import ProducerIdentity
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -21,7 +21,7 @@ def a_new_number_for_every_try(patch: pytest.MonkeyPatch) -> None:
     """Send a batch again as if it were another one."""
     retry = ProducerCore._retry
 
-    def renumbering(core: ProducerCore) -> Batch | None:
+    def renumbering(core: ProducerCore) -> ProducerBatch | None:
         batch = retry(core)
         if batch is not None and not core._is_sparse and not core.in_flight_count:
             for each in core._unsettled:
@@ -41,7 +41,7 @@ def a_new_session_for_every_connection(patch: pytest.MonkeyPatch) -> None:
         if core._settings.session is None or core._is_sparse:
             return
         core._settings = msgspec.structs.replace(core._settings, session=secrets.token_hex(16))
-        core._identity = Identity(core._settings)
+        core._identity = ProducerIdentity(core._settings)
         for number, batch in enumerate(core._unsettled):
             batch.seq = batch.last_seq = number
         core._next_seq = len(core._unsettled)
@@ -52,20 +52,20 @@ def a_new_session_for_every_connection(patch: pytest.MonkeyPatch) -> None:
 def an_append_without_a_key_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     """Take every call for one that may be repeated."""
 
-    def asking(request: Any, kind: Kind, **options: Any) -> Any:
-        return ask(request, Kind.REPEATABLE, **options)
+    def asking(request: Any, kind: RetrySafety, **options: Any) -> Any:
+        return ask(request, RetrySafety.REPEATABLE, **options)
 
-    patch.setattr(calls, "ask", asking)
+    patch.setattr(stream_calls, "ask", asking)
 
 
 def what_is_in_doubt_is_called_not_stored(patch: pytest.MonkeyPatch) -> None:
     """Say of every batch that was given up that it is not stored."""
-    give_up = Ledger.give_up
+    give_up = Acknowledgements.give_up
 
-    def certain(ledger: Ledger, batch: Batch, *, is_certain: bool) -> None:
+    def certain(ledger: Acknowledgements, batch: ProducerBatch, *, is_certain: bool) -> None:
         give_up(ledger, batch, is_certain=True)
 
-    patch.setattr(Ledger, "give_up", certain)
+    patch.setattr(Acknowledgements, "give_up", certain)
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from semel.broker.clock import Clock
-from semel.server.admission import Unread
-from semel.server.http import Handler, Request, Responder, Response, Stream
+from semel.server.admission import UnreadBudget
+from semel.server.http import Handler, Request, Responder, Response, ResponseStream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
@@ -54,7 +54,7 @@ class Server:
         loop: str,
         clock: Clock | None,
         tls: SSLContext | None,
-        unread: Unread | None,
+        unread: UnreadBudget | None,
     ) -> None:
         self.listener = Listener(clock)
         self.escaped: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ def serving(
     may_log: bool = False,
     clock: Clock | None = None,
     tls: SSLContext | None = None,
-    unread: Unread | None = None,
+    unread: UnreadBudget | None = None,
 ) -> Iterator[Server]:
     """A server that must neither let an exception escape nor, unless told so, log an error."""
     server = Server(handler, limits, loop, clock, tls, unread)
@@ -273,6 +273,6 @@ class Desk:
         response = Response(200, [("X-Path", request.path)], body)
         server.call(lambda: responder.send(response))
 
-    def start(self, server: Server, index: int) -> Stream:
-        stream: Stream = server.call(lambda: self.asked[index][1].start(200, []))
+    def start(self, server: Server, index: int) -> ResponseStream:
+        stream: ResponseStream = server.call(lambda: self.asked[index][1].start(200, []))
         return stream

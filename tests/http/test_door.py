@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.server.connection import Connection
+from semel.server.connection import ServerConnection
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
@@ -88,14 +88,14 @@ def test_an_address_that_is_taken_is_refused() -> None:
 def test_answers_are_not_held_back_by_the_kernel() -> None:
     """Without TCP_NODELAY a second small piece would wait for the first to be acknowledged."""
     sockets: list[Any] = []
-    made = Connection.connection_made
+    made = ServerConnection.connection_made
 
-    def keep(self: Connection, transport: asyncio.BaseTransport) -> None:
+    def keep(self: ServerConnection, transport: asyncio.BaseTransport) -> None:
         sockets.append(transport.get_extra_info("socket"))
         made(self, transport)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "connection_made", keep)
+        patch.setattr(ServerConnection, "connection_made", keep)
         with serving() as server:
             assert server.still_serves()
             with server.connect() as client:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.http import Refused, Request
+from semel.server.http import HttpRefused, Request
 from semel.server.limits_http import HttpLimits
 from semel.server.request_body import ChunkedBody
-from semel.server.request_head import Heads
+from semel.server.request_head import HeadCache
 from tests.http.harness import Server, get, post, serving
 from tests.http.test_smuggling import BAD, CHUNKED, GOOD
 
@@ -97,7 +97,7 @@ def after_first(answers: bytes) -> bytes:
     return rest[length:]
 
 
-HEADS = Heads(LIMITS)
+HEADS = HeadCache(LIMITS)
 
 
 class SecondOpinion:
@@ -132,7 +132,7 @@ def ours(raw: bytes) -> Request | None:
         return None
     try:
         return HEADS.read(head)[0]
-    except Refused:
+    except HttpRefused:
         return None
 
 
@@ -193,7 +193,7 @@ def check_body_against_llhttp(raw: bytes, random: Random) -> bool:
         position = chunked.feed(raw[:cut], 0)
         if not chunked.is_complete:
             position += chunked.feed(raw[position:], 0)
-    except Refused:
+    except HttpRefused:
         return False
     if not chunked.is_complete:
         return False

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.http import Refused
+from semel.server.http import HttpRefused
 from semel.server.limits_http import HttpLimits
-from semel.server.request_head import Heads
+from semel.server.request_head import HeadCache
 
 LIMITS = HttpLimits()
 HEAD = b"POST /v1/stream/a HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain"
@@ -47,11 +47,11 @@ heads = st.builds(
 )
 
 
-def meaning(heads: Heads, raw: bytes) -> tuple[Any, ...]:
+def meaning(heads: HeadCache, raw: bytes) -> tuple[Any, ...]:
     """All a reader of the head learns, or why it is refused."""
     try:
         request, length = heads.read(raw)
-    except Refused as refused:
+    except HttpRefused as refused:
         return refused.status, refused.code, refused.message
     head = request.head
     flags = head.is_modern, head.is_head, head.closes, head.is_expecting
@@ -59,20 +59,20 @@ def meaning(heads: Heads, raw: bytes) -> tuple[Any, ...]:
     return *said, *flags, length
 
 
-def read_often(heads: Heads, raw: bytes) -> None:
+def read_often(heads: HeadCache, raw: bytes) -> None:
     for _ in range(3):
         heads.read(raw)
 
 
 @given(st.lists(heads, min_size=1, max_size=12))
 def test_a_head_means_the_same_after_any_others(raws: list[bytes]) -> None:
-    known = Heads(LIMITS)
+    known = HeadCache(LIMITS)
     for raw in [*raws, *raws, *raws]:
-        assert meaning(known, raw) == meaning(Heads(LIMITS), raw)
+        assert meaning(known, raw) == meaning(HeadCache(LIMITS), raw)
 
 
 def test_requests_of_the_same_head_share_it_whatever_their_numbers() -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\nContent-Length: 3\r\nProducer-Seq: 1\r\nProducer-Id: p")
     one, length = heads.read(HEAD + b"\r\nContent-Length: 4\r\nProducer-Seq: 2\r\nProducer-Id: p")
     two, _ = heads.read(HEAD + b"\r\nProducer-Seq: 3\r\nProducer-Id: p\r\nContent-Length: 5")
@@ -82,7 +82,7 @@ def test_requests_of_the_same_head_share_it_whatever_their_numbers() -> None:
 
 @pytest.mark.parametrize("line", [b"Producer-Seq: 7", b"producer-seq: 7", b"PRODUCER-SEQ: 7"])
 def test_a_second_sequence_number_is_seen_behind_a_known_head(line: bytes) -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\n" + line)
     request, _ = heads.read(HEAD + b"\r\n" + line + b"\r\nProducer-Seq: 8")
     assert request.repeated == {"producer-seq"}
@@ -90,56 +90,56 @@ def test_a_second_sequence_number_is_seen_behind_a_known_head(line: bytes) -> No
 
 @pytest.mark.parametrize("line", [b"Content-Length: 7", b"content-length: 7", b"Content-length: 7"])
 def test_a_second_length_is_refused_behind_a_known_head(line: bytes) -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\n" + line)
-    with pytest.raises(Refused, match="not a number of bytes"):
+    with pytest.raises(HttpRefused, match="not a number of bytes"):
         heads.read(HEAD + b"\r\n" + line + b"\r\nContent-Length: 7")
 
 
 def test_a_coding_is_seen_behind_a_known_head() -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\nContent-Length: 7")
-    with pytest.raises(Refused, match="exclude each other"):
+    with pytest.raises(HttpRefused, match="exclude each other"):
         heads.read(HEAD + b"\r\nTransfer-Encoding: chunked\r\nContent-Length: 7")
 
 
 def test_a_known_head_does_not_let_a_large_body_in() -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\nContent-Length: 7")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefused) as refused:
         heads.read(HEAD + b"\r\nContent-Length: %d" % (LIMITS.body_bytes_max + 1))
     assert refused.value.status == 413
 
 
 def test_a_sequence_number_that_could_be_out_of_bounds_is_not_cut_out() -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     read_often(heads, HEAD + b"\r\nProducer-Seq: 7")
     assert heads.read(HEAD + b"\r\nProducer-Seq: 999999999999999")[0].seq
     assert not heads.read(HEAD + b"\r\nProducer-Seq: 9999999999999999")[0].seq
 
 
 def test_a_cut_line_is_not_longer_than_a_line_may_be() -> None:
-    heads = Heads(HttpLimits(header_line_bytes_max=30))
+    heads = HeadCache(HttpLimits(header_line_bytes_max=30))
     raw = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: "
     read_often(heads, raw + b"3")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefused) as refused:
         heads.read(raw + b"000000000000003")
     assert refused.value.status == 431
 
 
 def test_cut_lines_count_as_headers() -> None:
     limits = HttpLimits(header_count_max=4)
-    heads = Heads(limits)
+    heads = HeadCache(limits)
     raw = HEAD + b"\r\nX-A: 1"
     read_often(heads, raw)
     read_often(heads, raw + b"\r\nContent-Length: 7")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefused) as refused:
         heads.read(raw + b"\r\nContent-Length: 7\r\nProducer-Seq: 1")
     assert refused.value.status == 431
 
 
 def test_what_comes_only_once_is_not_kept_and_what_is_kept_is_bounded() -> None:
-    heads = Heads(LIMITS)
+    heads = HeadCache(LIMITS)
     for number in range(5_000):
         heads.read(HEAD + b"\r\nX-Once: %d" % number)
     assert not heads._known

@@ -11,7 +11,7 @@ import pytest
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.limits import KIB, MIB
-from semel.server.admission import Unread
+from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
@@ -28,7 +28,7 @@ PAGE: Final = get("/v1/stream/s?offset=-1")
 class Bed:
     """A server whose stream `s` is long, and what its answers hold."""
 
-    def __init__(self, server: Server, unread: Unread) -> None:
+    def __init__(self, server: Server, unread: UnreadBudget) -> None:
         self.server = server
         self.unread = unread
         self.reads = 0
@@ -44,7 +44,7 @@ class Bed:
 
 @contextmanager
 def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
-    unread = Unread(limits)
+    unread = UnreadBudget(limits)
     apps: list[App] = []
 
     def handler(request: Request, responder: Responder) -> None:
@@ -211,7 +211,7 @@ class Stuck:
     ],
 )
 def test_the_longest_stuck_goes_first_and_no_more_than_needed(wanted: int, cut: list[bool]) -> None:
-    unread = Unread(HttpLimits(unread_bytes_max=1_000, crowded_stall_seconds=2))
+    unread = UnreadBudget(HttpLimits(unread_bytes_max=1_000, crowded_stall_seconds=2))
     holders = [Stuck(300, 5.0), Stuck(400, 9.0), Stuck(300, 1.0)]
     unread.add(1_000)
     unread.wanted_bytes = wanted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from semel import AsyncClient, Client, errors
-from semel.client.group_calls import look
+from semel.client.group_calls import group_page
 from tests.integration.both import client_of
 from tests.spec.process import Server, offset_of
 from tests.spec.txn_calls import fresh
@@ -61,7 +61,7 @@ def batch(client: Any, path: str, group: str, count: int, **options: Any) -> lis
 
 def versions(server: Server, group: str) -> dict[str, int]:
     with Client(server.url) as client:
-        return client.run(look(client.site, group)).versions
+        return client.run(group_page(client.site, group)).versions
 
 
 def commit(

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from semel.broker.broker import Broker, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.model import outcomes as out
 from semel.model import transactions as txns
 from semel.model.commands import Append, Batch, Create, Delete, ProducerTag, TxnTag
 from semel.model.errors import DirectoryLocked, DiskFailed, EngineStopped, InvariantBroken
-from semel.model.remembered import Remembered
-from semel.model.txn_outcomes import Begun
+from semel.model.outcomes_txn import Begun
+from semel.model.txn_outcome import TxnOutcome
 
 SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=16 * 1024)
 Story = Callable[[Engine, list[BaseException]], Awaitable[None]]
@@ -80,7 +80,7 @@ def test_a_closed_engine_takes_nothing_and_its_directory_is_free(tmp_path: Path)
 @pytest.mark.parametrize("count", [1, 20], ids=["on the loop", "on the thread"])
 def test_a_failed_write_stops_the_engine_and_answers_nobody(tmp_path: Path, count: int) -> None:
     async def story(engine: Engine, _fatal: list[BaseException]) -> None:
-        with patch.object(Writer, "_sync", side_effect=DiskFailed("no disk")):
+        with patch.object(JournalWriter, "_sync", side_effect=DiskFailed("no disk")):
             calls = [engine.execute(append(engine)) for _ in range(count)]
             answers = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(answer, EngineStopped) for answer in answers)
@@ -197,7 +197,7 @@ def test_transactions_live_on_in_a_real_directory(tmp_path: Path) -> None:
     async def first(engine: Engine, _fatal: list[BaseException]) -> None:
         now_ms = engine.clock.now_ms()
         owner = txns.ProducerOwner("p", 0)
-        for txn_id, kind in (("staged", txns.STAGED), ("inline", txns.INLINE)):
+        for txn_id, kind in (("staged", txns.TXN_STAGED), ("inline", txns.TXN_INLINE)):
             begun = await engine.execute(txns.Begin(now_ms, txn_id, owner, kind, 600_000, ("s",)))
             assert isinstance(begun, Begun)
         staged = TxnTag("staged", 1, 0)
@@ -217,7 +217,7 @@ def test_transactions_live_on_in_a_real_directory(tmp_path: Path) -> None:
         assert isinstance(found, ReadDone)
         assert [piece.payload for piece in found.slices] == [b"plain", b"chunk"]
         assert found.next_offset == found.tail.stable == 4
-        ends: list[Remembered] = []
+        ends: list[TxnOutcome] = []
         engine.outcome("inline", None, ends.append)
         await engine.settle()
         assert (ends[0].decision, ends[0].epoch) == ("aborted", 1)

@@ -13,7 +13,7 @@ import uvloop
 from semel.testing import fault_proxy
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
-from semel.testing.fault_session import Session
+from semel.testing.fault_session import ProxySession
 from tests.integration.recorder import (
     PATIENCE_SECONDS,
     Caller,
@@ -463,7 +463,7 @@ def test_a_bug_of_the_proxy_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -
     async def fail(_session: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(Session, "_relay", fail)
+    monkeypatch.setattr(ProxySession, "_relay", fail)
     with Recorder() as server, pytest.raises(KeyError), FaultProxy(server.url) as proxy:
         Caller(proxy.port).socket.close()
         assert eventually(lambda: proxy.counts["connections"] == 1 and not proxy._sessions)

@@ -17,15 +17,15 @@ import semel
 from semel.client.client import Client
 from semel.client.local import LocalServer
 from semel.client.sync_driver import Stop
-from semel.client.txn_values import STAGED, PinnedRange, PinnedStep
+from semel.client.txn_values import KIND_STAGED, PinnedRange, PinnedStep
 from semel.model.offsets import print_offset
 from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run
 from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
 from semel.pipeline.evaluate import evaluate
-from semel.pipeline.executor import Loop, Made, Running, State, Work
+from semel.pipeline.executor import Loop, ProcessorRun, RunState, StepOutput, Work
 from semel.pipeline.local import sources
-from semel.pipeline.local.committing import Commits, Committer
+from semel.pipeline.local.committing import CommitProtocol, LocalCommitter
 from semel.pipeline.local.engine import LocalEngine, calls_of
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
 from semel.pipeline.trace import trace_of
@@ -122,7 +122,7 @@ def test_a_graph_forks_and_joins(place: Place) -> None:
 
     figures = run(graph)
     assert place.read("pairs") == [[n, n + 100] for n in range(10)]
-    assert {one.state for one in figures.values()} == {State.ENDED}
+    assert {one.state for one in figures.values()} == {RunState.ENDED}
     assert figures["pair"].read == 20
     assert run(graph)["fork"].read == 0, "all was done before"
 
@@ -307,7 +307,7 @@ def test_one_stopped_processor_stops_a_run_that_would_go_on(place: Place) -> Non
     with Runner(graph) as runner:
         assert runner.wait(PATIENCE_SECONDS)
         assert list(runner.stopped) == ["bad"]
-        assert runner.gauges["idle"].state is State.ENDED
+        assert runner.gauges["idle"].state is RunState.ENDED
 
 
 # ---- steps that are done again -------------------------------------------------------------------
@@ -695,7 +695,7 @@ def test_a_running_graph_follows_its_inputs_until_it_is_stopped(place: Place) ->
             place.fill("in", n)
             with place.server.stream(place.path("out")).tail(timeout=PATIENCE_SECONDS) as tail:
                 assert [next(tail).value for _ in range(n + 1)] == list(range(n + 1))
-        assert {one.state for one in runner.gauges.values()} <= {State.RUNNING, State.IDLE}
+        assert {one.state for one in runner.gauges.values()} <= {RunState.RUNNING, RunState.IDLE}
     assert runner.is_over
     assert runner.stopped == {}
     place.fill("in", 3)
@@ -949,10 +949,10 @@ class Distant:
     def complaints(self, graph: Graph) -> Sequence[str]:
         return LocalEngine().complaints(graph)
 
-    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
-        return Committer(client, name, stop)
+    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+        return LocalCommitter(client, name, stop)
 
-    def run(self, work: Work) -> Made:
+    def run(self, work: Work) -> StepOutput:
         if work.processor.is_join:
             return LocalEngine().run(work)
         messages = {}
@@ -962,21 +962,21 @@ class Distant:
             messages[binding] = [
                 one
                 for one in self._server.stream(path).read(start)
-                if isinstance(one.place, int) and one.place < found.to
+                if isinstance(one.ordinal, int) and one.ordinal < found.to
             ]
         read = sum(map(len, messages.values()))
         self.sizes.append(read)
         txn = self._server.transaction(
-            producer_id=work.producer_id, producer_epoch=work.producer_epoch, kind=STAGED
+            producer_id=work.producer_id, producer_epoch=work.producer_epoch, kind=KIND_STAGED
         )
         txn.begin()
         rows = list(evaluate(work.evaluation, calls_of(work.evaluation, messages)))
         for row in rows:
             txn.append(row.stream, row.raw)
         written = Counter(row.stream for row in rows)
-        return Made(transactions=[txn.token], read=read, written=written)
+        return StepOutput(transactions=[txn.token], read=read, written=written)
 
-    def query(self, running: Running) -> Loop:
+    def query(self, running: ProcessorRun) -> Loop:
         raise NotImplementedError(running.processor.id)
 
     def close(self) -> None: ...

@@ -13,7 +13,7 @@ from semel.client.local import LocalServer
 from semel.client.sync_driver import Stop
 from semel.pipeline import Graph, Runner
 from semel.pipeline.delivery import step_of
-from semel.pipeline.executor import Made, Work
+from semel.pipeline.executor import StepOutput, Work
 from semel.pipeline.local.engine import LocalEngine
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, RAN
 from semel.pipeline.spark.query import SinkCommitter
@@ -39,7 +39,7 @@ class Staging(LocalEngine):
         found = self.committers[name] = SinkCommitter(client, name, stop)
         return found
 
-    def run(self, work: Work) -> Made:
+    def run(self, work: Work) -> StepOutput:
         made = super().run(work)
         version = self.committers[work.producer_id].version
         tokens: list[str] = []
@@ -47,7 +47,7 @@ class Staging(LocalEngine):
             with self.client.sink(work.producer_id).task(version, len(tokens)) as task:
                 task.append_many(path, [raw])
                 tokens.append(task.prepare())
-        return Made(transactions=tokens, read=made.read, written=made.written)
+        return StepOutput(transactions=tokens, read=made.read, written=made.written)
 
 
 def dies_at(boundary: str) -> Callable[[str, str], None]:

@@ -14,15 +14,15 @@ from semel.machine import MachineLimits
 from semel.model.commands import Append, Batch, Create, ProducerTag, TxnTag
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     Begin,
     Commit,
     CommitAppend,
     CommitTxn,
     EngineCommand,
-    Listed,
+    ListedTxn,
     Prepare,
     ProducerOwner,
     SinkOwner,
@@ -112,9 +112,9 @@ class Clients:
         if rng.random() < 0.2:
             sink = model.commits.sinks.get(f"a{client}")
             owner = SinkOwner(f"a{client}", 0 if sink is None else sink.last + 1, 0)
-            return Begin(now_ms, f"t{client}", owner, STAGED, is_implicit=True)
+            return Begin(now_ms, f"t{client}", owner, TXN_STAGED, is_implicit=True)
         epoch = model.registry.get(name, 0) + (rng.random() < 0.05)
-        kind = rng.choice([INLINE, STAGED])
+        kind = rng.choice([TXN_INLINE, TXN_STAGED])
         by = ProducerOwner(name, epoch)
         return Begin(now_ms, f"t{client}", by, kind, timeout_ms, is_implicit=True)
 
@@ -132,7 +132,7 @@ class Clients:
         if legs:
             there, known = legs[0]
             path, leg = known.other, Leg(known.transfer, -known.amount, there)
-        if txn.kind == STAGED:
+        if txn.kind == TXN_STAGED:
             tag = TxnTag(txn.id, txn.epoch, txn.next_seq)
             return Append(path, now_ms, TEXT, leg.batch(), transaction=tag)
         owner = txn.owner
@@ -153,7 +153,7 @@ class Clients:
         if not txn.is_prepared:
             return Prepare(now_ms, txn.id, txn.epoch, chunks=2)
         tag = SinkTag(owner.app, "query", owner.version, f"d{owner.version}")
-        return Commit(now_ms, sink=tag, transactions=(Listed(txn.id, txn.epoch),))
+        return Commit(now_ms, sink=tag, transactions=(ListedTxn(txn.id, txn.epoch),))
 
     def _one_shot(self, model: Model, client: int, now_ms: int) -> EngineCommand:
         name = f"q{client}"
@@ -219,7 +219,7 @@ class Bank(World):
         seen: dict[str, list[Leg]] = {}
         blocked: set[str] = set()
         for path in ACCOUNTS:
-            view = self.broker.seen.by_path[path]
+            view = self.broker.durable_view.by_path[path]
             assert view.tail is not None
             end = view.tail.stable
             slices, _ = self.broker.reader.read_on(view, 0, end, 1 << 40, is_committed=True)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from semel.model import transactions as ask
 from semel.model.commands import Append, Create, StoredAppend
-from semel.model.remembered import Remembered
 from semel.model.transactions import EngineCommand
+from semel.model.txn_outcome import TxnOutcome
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Note
 
@@ -43,8 +43,8 @@ def _facts(model: Model, txn_id: str, epoch: int, now: int) -> dict[str, object]
     return {"remembered": remembered, "last_epoch": _last_epoch(model, txn_id, now)}
 
 
-def _remembered(note: Note) -> Remembered:
-    return Remembered(note.id, note.epoch, note.decision, note.reason, note.time_ms, note.result)
+def _remembered(note: Note) -> TxnOutcome:
+    return TxnOutcome(note.id, note.epoch, note.decision, note.reason, note.time_ms, note.result)
 
 
 def _with_stored(model: Model, command: Create) -> Create:

@@ -15,13 +15,13 @@ from semel.broker import reader
 from semel.broker.broker import Broker
 from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
-from semel.journal.appender import Appender, Part
+from semel.journal.appender import Appender, SegmentPart
 from semel.journal.index import Index
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.rows import ProducerRow
-from semel.machine.state import EVERYTHING, State, Stream
+from semel.machine.state import OFFSET_MAX, State, Stream
 from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS
@@ -38,7 +38,7 @@ class _Any:
 
 def answer_before_sync() -> Any:
     """Groups are written, but never synced."""
-    return patch.object(Writer, "_sync", lambda self: None)
+    return patch.object(JournalWriter, "_sync", lambda self: None)
 
 
 def skip_the_recovery_sync() -> Any:
@@ -54,12 +54,12 @@ def checkpoint_tentative_state() -> Any:
 def no_directory_sync() -> Any:
     """A new segment's name is never made durable."""
 
-    def roll(self: Writer, part: Part) -> None:
+    def roll(self: JournalWriter, part: SegmentPart) -> None:
         with patch.object(self._disk, "sync_names", lambda: None):
             real(self, part)
 
-    real = Writer._roll
-    return patch.object(Writer, "_roll", roll)
+    real = JournalWriter._roll
+    return patch.object(JournalWriter, "_roll", roll)
 
 
 def read_past_the_watermark() -> Any:
@@ -68,7 +68,7 @@ def read_past_the_watermark() -> Any:
 
     def note(self: Broker) -> None:
         real(self)
-        self.seen.promote(self._open.changes.values())
+        self.durable_view.promote(self._open.changes.values())
 
     return patch.object(Broker, "_note_changes", note)
 
@@ -99,7 +99,7 @@ def data_without_its_producer() -> Any:
 
     def encode(event: Any) -> bytes:
         if isinstance(event, StreamAppended):
-            event = replace(event, mark=None)
+            event = replace(event, stamp=None)
         return real(event)
 
     return patch.object(broker_module, "encode_meta", encode)
@@ -128,24 +128,24 @@ def unlink_a_live_segment() -> Any:
 def sync_again_after_an_error() -> Any:
     """A failed sync is tried once more, and believed."""
 
-    def sync(self: Writer) -> None:
+    def sync(self: JournalWriter) -> None:
         try:
             self._file.sync()
         except OSError:
             self._file.sync()
 
-    return patch.object(Writer, "_sync", sync)
+    return patch.object(JournalWriter, "_sync", sync)
 
 
 def begin_a_segment_too_early() -> Any:
     """A roll does not sync the old segment first."""
-    real = Writer._roll
+    real = JournalWriter._roll
 
-    def roll(self: Writer, part: Part) -> None:
-        with patch.object(Writer, "_sync", lambda self: None):
+    def roll(self: JournalWriter, part: SegmentPart) -> None:
+        with patch.object(JournalWriter, "_sync", lambda self: None):
             real(self, part)
 
-    return patch.object(Writer, "_roll", roll)
+    return patch.object(JournalWriter, "_roll", roll)
 
 
 def lose_an_abandoned_checkpoint() -> Any:
@@ -161,12 +161,12 @@ def lose_an_abandoned_checkpoint() -> Any:
 def go_on_after_a_short_write() -> Any:
     """A short write is taken for a whole one."""
 
-    real = Writer._write_at
+    real = JournalWriter._write_at
 
-    def write(self: Writer, lsn: int, buffers: Any, _size: int) -> None:
+    def write(self: JournalWriter, lsn: int, buffers: Any, _size: int) -> None:
         real(self, lsn, buffers, _Any())  # type: ignore[arg-type]
 
-    return patch.object(Writer, "_write_at", write)
+    return patch.object(JournalWriter, "_write_at", write)
 
 
 def expire_too_early() -> Any:
@@ -178,14 +178,14 @@ def forget_the_pruned_floor() -> Any:
     """Trimming a source takes the data its forks still read."""
 
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
-        return stream.tail.tail, EVERYTHING
+        return stream.tail.tail, OFFSET_MAX
 
-    return patch.object(broker_module, "kept_range", kept)
+    return patch.object(broker_module, "retained_range", kept)
 
 
 def keys_never_age() -> Any:
     """An idempotency key is remembered for ever."""
-    return patch.object(checks, "is_over", lambda state, row, time_ms: False)
+    return patch.object(checks, "is_key_expired", lambda state, row, time_ms: False)
 
 
 def index_forgets_a_cut() -> Any:
@@ -211,12 +211,12 @@ def promise_one_spare_twice() -> Any:
 
 def mix_up_extras() -> Any:
     """A read that begins inside an append gets the keys and headers of its first messages."""
-    real = messages.cut_extras
+    real = messages.slice_extras
 
     def cut(block: bytes, count: int, start: int, end: int) -> bytes:
         return real(block, count, 0, end - start)
 
-    return patch.object(reader, "cut_extras", cut)
+    return patch.object(reader, "slice_extras", cut)
 
 
 def keep_producers_over_a_switch() -> Any:

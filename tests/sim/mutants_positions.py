@@ -14,9 +14,9 @@ from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn import decide_end, lookup
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.remembered import COMMITTED, Remembered
-from semel.model.transactions import CommitTxn, Position
-from semel.model.txn_outcomes import BY_MOVE, PositionConflict
+from semel.model.outcomes_txn import BY_MOVE, PositionConflict
+from semel.model.transactions import CommitTxn, PositionMove
+from semel.model.txn_outcome import COMMITTED, TxnOutcome
 
 Refuse = Callable[..., Refusal | None]
 
@@ -40,25 +40,27 @@ def compare_only_when_naming() -> Any:
             for named in txn.row.positions
             for stream in (state.by_number[named.stream],)
         )
-        return real(state, Txn(replace(txn.row, positions=now), txn.streams, txn.pages), ending)
+        return real(
+            state, Txn(replace(txn.row, positions=now), txn.streams, txn.chunk_blocks), ending
+        )
 
     return _patched_guards(refuse)
 
 
 def compare_a_repeated_commit() -> Any:
     """A commit that was answered before is refused if its positions have been moved on since."""
-    real = lookup.find_called
+    real = lookup.find_for_call
 
     def find(state: State, call: Any) -> Any:
         found = real(state, call)
-        if isinstance(call, CommitTxn) and isinstance(found, Remembered):
+        if isinstance(call, CommitTxn) and isinstance(found, TxnOutcome):
             return _moved_on(state, found) or found
         return found
 
-    return patch.object(decide_end, "find_called", find)
+    return patch.object(decide_end, "find_for_call", find)
 
 
-def _moved_on(state: State, found: Remembered) -> Outcome | None:
+def _moved_on(state: State, found: TxnOutcome) -> Outcome | None:
     for moved in found.result.positions if found.decision == COMMITTED else ():
         stream = state.by_path.get(moved.path)
         stored = None if stream is None else stored_position(stream, moved.group)
@@ -77,7 +79,7 @@ def drop_a_position_with_its_stream() -> Any:
     real = positions.refuse_guards
 
     def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.pages)
+        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.chunk_blocks)
         return real(state, kept, ending)
 
     return _patched_guards(refuse)
@@ -125,7 +127,7 @@ def take_a_sink_for_a_producer() -> Any:
     """Two movers are one if they are printed alike."""
     real = positions._refuse_mover
 
-    def refuse(position: Position, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
+    def refuse(position: PositionMove, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
         is_alike = stored.mover is not None and print_mover(stored.mover) == print_mover(mover)
         return None if is_alike else real(position, stored, mover)
 
@@ -136,7 +138,7 @@ def take_a_new_guard_when_renaming() -> Any:
     """Naming a position again forgets when it was named first."""
     real = positions._name
 
-    def name(state: State, stream: Stream, position: Position, *rest: Any) -> Any:
+    def name(state: State, stream: Stream, position: PositionMove, *rest: Any) -> Any:
         named = real(state, stream, position, *rest)
         if rest[0] is None or not isinstance(named, NamedPosition) or named is rest[0]:
             return named
@@ -164,7 +166,7 @@ def move_one_position_twice() -> Any:
 
 def _without(txn: Txn, keys: Collection[tuple[str, int]]) -> Txn:
     kept = tuple(n for n in txn.row.positions if (n.group, n.stream) not in keys)
-    return Txn(replace(txn.row, positions=kept), txn.streams, txn.pages)
+    return Txn(replace(txn.row, positions=kept), txn.streams, txn.chunk_blocks)
 
 
 def lose_versions_at_a_checkpoint() -> Any:

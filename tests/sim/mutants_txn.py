@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker import lookups, reader
 from semel.journal import checkpoint, frame
-from semel.journal.txn_history import MemoryCut, put_memory
+from semel.journal.txn_history import TxnHistoryCut, put_txn_history
 from semel.machine import commits, positions
 from semel.machine.events import Decided, Ended
 from semel.machine.positions import move_positions
-from semel.machine.state import State, Stream, Txn, open_in
+from semel.machine.state import State, Stream, Txn, mark_open_in
 from semel.machine.txn import apply_end, apply_open, lookup, publish
 from semel.machine.txn.chunk_list import EXTENT_BYTES
 from semel.machine.txn.draft import Draft
@@ -53,7 +53,7 @@ def write_half_a_decision() -> Any:
 
 def decide_one_stream_at_a_time() -> Any:
     """Readers see a decision stream by stream."""
-    real = apply_end.set_tail
+    real = apply_end.set_tail_offset
 
     def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         held = stream.tail.stable
@@ -61,7 +61,7 @@ def decide_one_stream_at_a_time() -> Any:
         if stream.row.number % 2 and stream.open is not None and held < stream.tail.stable:
             stream.tail = replace(stream.tail, stable=held)
 
-    return patch.object(apply_end, "set_tail", set_tail)
+    return patch.object(apply_end, "set_tail_offset", set_tail)
 
 
 def overlook_an_open_transaction() -> Any:
@@ -74,30 +74,30 @@ def let_the_second_hold_nothing_up() -> Any:
 
     def open_first(stream: Stream, txn_number: int, first: int) -> None:
         if not stream.open:
-            open_in(stream, txn_number, first)
+            mark_open_in(stream, txn_number, first)
 
-    return patch.object(apply_open, "open_in", open_first)
+    return patch.object(apply_open, "mark_open_in", open_first)
 
 
 def lose_aborted_offsets_at_a_checkpoint() -> Any:
     """A checkpoint does not hold what was aborted."""
-    return _patched_memory(lambda memory: MemoryCut(memory.outcomes, {}))
+    return _patched_memory(lambda memory: TxnHistoryCut(memory.outcomes, {}))
 
 
 def lose_outcomes_at_a_checkpoint() -> Any:
     """A checkpoint does not hold how transactions ended."""
-    return _patched_memory(lambda memory: MemoryCut({}, memory.aborted))
+    return _patched_memory(lambda memory: TxnHistoryCut({}, memory.aborted))
 
 
 def let_a_late_call_end_the_next_transaction() -> Any:
     """The epoch of a transaction is not looked at."""
-    real = lookup.find
+    real = lookup.find_txn
 
     def find(state: State, txn_id: str, epoch: int, **known: Any) -> Any:
         txn = state.transactions.get(txn_id)
         return real(state, txn_id, epoch, **known) if txn is None else txn
 
-    return patch.object(lookup, "find", find)
+    return patch.object(lookup, "find_txn", find)
 
 
 def take_the_receipts_of_another_transaction() -> Any:
@@ -141,17 +141,17 @@ def move_in_a_stream_made_anew() -> Any:
 
 def commit_a_version_twice() -> Any:
     """A sink's version is not compared with the last one."""
-    return patch.object(commits, "judge_sink", lambda state, tag: None)
+    return patch.object(commits, "check_version", lambda state, tag: None)
 
 
 def commit_a_sequence_twice() -> Any:
     """The sequence of a one-shot commit is not looked at."""
-    return patch.object(commits, "_judge_producer", lambda state, command: None)
+    return patch.object(commits, "_check_producer", lambda state, command: None)
 
 
 def show_control_records() -> Any:
     """Readers are given control records."""
-    return patch.object(reader, "CONTROL", -1)
+    return patch.object(reader, "SECTION_CONTROL", -1)
 
 
 def never_time_out() -> Any:
@@ -166,7 +166,7 @@ def let_zombies_live() -> Any:
 
 def forget_how_it_ended() -> Any:
     """Outcomes are not looked up."""
-    return patch.object(lookups.Facts, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
+    return patch.object(lookups.Lookups, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
 
 
 def place_a_chunk_twice() -> Any:
@@ -180,11 +180,11 @@ def place_a_chunk_twice() -> Any:
     return patch.object(Draft, "place_chunks", place)
 
 
-def _patched_memory(change: Callable[[MemoryCut], MemoryCut]) -> Any:
-    def put(tables: Any, memory: MemoryCut, *rest: Any) -> None:
-        put_memory(tables, change(memory), *rest)
+def _patched_memory(change: Callable[[TxnHistoryCut], TxnHistoryCut]) -> Any:
+    def put(tables: Any, memory: TxnHistoryCut, *rest: Any) -> None:
+        put_txn_history(tables, change(memory), *rest)
 
-    return patch.object(checkpoint, "put_memory", put)
+    return patch.object(checkpoint, "put_txn_history", put)
 
 
 TXN_MUTANTS: tuple[Mutant, ...] = (

@@ -70,24 +70,24 @@ def _fork_view(fork: ForkRow) -> dict[str, object]:
 
 
 def _receipts(ring: bytes) -> list[receipts.Receipt]:
-    return [receipts.unpack(ring, i) for i in range(receipts.held(ring))]
+    return [receipts.unpack(ring, i) for i in range(receipts.receipts_of(ring))]
 
 
 def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
     held = _receipts(row.receipts)
     is_writing = row.txn in state.by_txn
     past = None
-    if row.zero and row.last_seq < 0:
-        last = receipts.unpack(row.zero, 0)
+    if row.first_receipt and row.last_seq < 0:
+        last = receipts.unpack(row.first_receipt, 0)
         past = (last.last_seq, last.next_offset if last.first_offset >= 0 else None)
-    elif row.zero and not (held and held[0].first_seq == 0):
-        held.insert(0, receipts.unpack(row.zero, 0))
+    elif row.first_receipt and not (held and held[0].first_seq == 0):
+        held.insert(0, receipts.unpack(row.first_receipt, 0))
     view: dict[str, object] = {
         "mode": row.mode,
         "epoch": row.epoch,
         "last": row.last_seq if row.latest_seq < 0 else row.latest_seq,
         "session": row.session,
-        "older_sessions": row.older,
+        "older_sessions": row.old_sessions,
         "receipts": tuple(map(_receipt_view, held)),
         "cursor": row.cursor,
         "updated_ms": row.updated_ms,
@@ -159,7 +159,7 @@ def demand_readable(broker: Broker, model: Model) -> None:
     for path, stream in model.streams.items():
         if stream.is_deleted:
             continue
-        view = broker.seen.by_path[path]
+        view = broker.durable_view.by_path[path]
         tail = view.tail
         assert tail is not None
         for end, is_committed in ((tail.tail, False), (tail.stable, True)):

@@ -3,10 +3,10 @@
 from semel.broker.broker import Broker
 from semel.machine import State
 from semel.machine.state import Txn
-from semel.machine.txn.chunk_list import chunk_at, parts_of
+from semel.machine.txn.chunk_list import chunk_at, chunks_in
 from semel.machine.txn.result import unpack_result
 from semel.model.outcomes import Outcome
-from semel.model.remembered import COMMITTED, Remembered
+from semel.model.txn_outcome import COMMITTED, TxnOutcome
 from tests.sim.demands import demand, demand_equal
 from tests.sim.reference import Model
 
@@ -65,7 +65,7 @@ def _txn_view(txn: Txn) -> dict[str, object]:
         ],
         "lost": list(row.lost),
         "deleted": row.deleted,
-        "sent": [chunk_at(txn.pages, seq) for seq in range(row.next_seq)],
+        "sent": [chunk_at(txn.chunk_blocks, seq) for seq in range(row.next_seq)],
         "streams": {
             number: (known.first, known.messages, known.chunks)
             for number, known in txn.streams.items()
@@ -91,20 +91,20 @@ def demand_derived(state: State) -> None:
 
 def parts_view(state: State) -> dict[int, list[tuple[int, int, int]]]:
     """List where the parts of open transactions stand; the model knows nothing of it."""
-    return {number: list(parts_of(txn.pages)) for number, txn in state.by_txn.items()}
+    return {number: list(chunks_in(txn.chunk_blocks)) for number, txn in state.by_txn.items()}
 
 
 def demand_outcomes(broker: Broker, model: Model, now_ms: int) -> None:
     """Compare every outcome that is remembered; nothing may be on its way to the disk."""
     now = max(now_ms, model.time_ms)
     for note in model.txns.notes:
-        got: list[Remembered | Outcome | None] = []
+        got: list[TxnOutcome | Outcome | None] = []
         broker.outcome(note.id, note.epoch, now_ms=now_ms, reply=got.append)
         what = f"the outcome of {note.id}, {note.epoch}: {got}"
         if note not in model.txns.notes_of(note.id, now):
             continue  # its time is over, or the id has begun to count anew
         found = got[0]
-        assert isinstance(found, Remembered), what
+        assert isinstance(found, TxnOutcome), what
         is_equal = (found.decision, found.reason) == (note.decision, note.reason)
         demand(is_equal and found.time_ms == note.time_ms, what)
         demand(note.decision != COMMITTED or found.result == note.result, what)

@@ -11,8 +11,8 @@ from msgspec.structs import replace as replace_fields
 from semel.model import commands as ask
 from semel.model import limits
 from semel.model import outcomes as out
+from semel.model import outcomes_txn as txn_out
 from semel.model import transactions as txn_ask
-from semel.model import txn_outcomes as txn_out
 from semel.model.checksum import digest_of
 from semel.model.commands import DENSE, Append, Batch, Create, ProducerTag
 from semel.model.outcomes import Outcome

@@ -3,19 +3,19 @@
 from typing import NamedTuple
 
 from semel.model import outcomes as out
+from semel.model import outcomes_txn as txn_out
 from semel.model import transactions as ask
-from semel.model import txn_outcomes as txn_out
 from semel.model.commands import Batch
 from semel.model.outcomes import Outcome
-from semel.model.remembered import (
+from semel.model.transactions import TXN_INLINE, ProducerOwner, SinkOwner
+from semel.model.txn_outcome import (
     ABORTED,
     BY_COMMIT,
     COMMITTED,
     PositionResult,
-    Result,
     StreamResult,
+    TxnResult,
 )
-from semel.model.transactions import INLINE, ProducerOwner, SinkOwner
 from tests.sim.reference_positions import Mover
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn
@@ -28,7 +28,7 @@ class Version(NamedTuple):
 
     number: int
     input: str | None
-    result: Result
+    result: TxnResult
 
 
 class Sink(NamedTuple):
@@ -92,7 +92,7 @@ class Commits:
         if seq <= last:
             held, brought = dict(txns.results[c.producer_id]), txns.digests[c.producer_id]
             other = seq in held and brought[seq] != c.digest
-            return txn_out.Committed(
+            return txn_out.CommitDone(
                 None, None, held.get(seq), is_duplicate=True, is_mismatch=other
             )  # 3
         return out.SequenceGap(last + 1, seq) if seq > last + 1 else None  # 4
@@ -113,11 +113,11 @@ class Commits:
         if kept is None:
             return txn_out.VersionForgotten(sink.last)  # s2
         if tag.input is not None and kept.input is not None:
-            again = txn_out.Committed(None, None, kept.result, is_duplicate=True)
+            again = txn_out.CommitDone(None, None, kept.result, is_duplicate=True)
             return again if tag.input == kept.input else diverged  # s3
         if tag.version < sink.last:
             return diverged  # s4
-        return txn_out.Committed(None, None, kept.result, is_duplicate=True, is_unchecked=True)
+        return txn_out.CommitDone(None, None, kept.result, is_duplicate=True, is_unchecked=True)
 
     def _find_listed(self, c: ask.Commit) -> list[Txn] | Outcome:
         """Row 5, and s6."""
@@ -131,7 +131,7 @@ class Commits:
             found.append(txn)
         return found
 
-    def _find_one(self, c: ask.Commit, listed: ask.Listed) -> Txn | Outcome:
+    def _find_one(self, c: ask.Commit, listed: ask.ListedTxn) -> Txn | Outcome:
         txns, now = self.txns, self.txns.now(c.now_ms)
         txn = txns.find(now, listed.id, listed.epoch, None)
         if not isinstance(txn, Txn):
@@ -142,7 +142,7 @@ class Commits:
             if not _is_sinks(txn, c.sink):
                 return txn_out.NotOwner()
             return (self._left_out(txn) or txn) if txn.is_prepared else txns.incomplete(txn)
-        if txn.kind == INLINE:
+        if txn.kind == TXN_INLINE:
             return txn_out.InvalidTxnState("inline")
         return txns.find_undecided(now, txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
 
@@ -219,7 +219,7 @@ class Commits:
 
     def _accept(self, c: ask.Commit, listed: list[Txn]) -> Outcome:
         txns, now = self.txns, self.txns.write(c.now_ms)
-        parts: list[Result] = []
+        parts: list[TxnResult] = []
         for append in c.appends:
             stream = txns.book.streams[append.path]
             first = stream.tail
@@ -227,21 +227,21 @@ class Commits:
             stream.store(append.batch)
             stream.written_ms = now
             done = StreamResult(append.path, first, stream.tail, append.batch.count)
-            parts.append(Result((done,)))
+            parts.append(TxnResult((done,)))
         if c.sink is not None:
             self._forget_notes_of(c.sink.app)
         parts += [txns.finish(txn, COMMITTED, "", now) for txn in listed]
         moved = [PositionResult(p.group, p.path, p.to) for p in c.positions]
         self._move(c.positions, _mover_of(c))
-        parts.append(Result((), tuple(moved)))
+        parts.append(TxnResult((), tuple(moved)))
         result = _joined(parts)
         if c.sink is not None:
             self._remember_version(c.sink, result, now)
         else:
             self._remember_seq(c, result, now)
-        return txn_out.Committed(None, None, result)
+        return txn_out.CommitDone(None, None, result)
 
-    def _remember_seq(self, c: ask.Commit, result: Result, now: int) -> None:
+    def _remember_seq(self, c: ask.Commit, result: TxnResult, now: int) -> None:
         assert c.producer_id is not None
         assert c.producer_epoch is not None
         assert c.producer_seq is not None
@@ -252,7 +252,7 @@ class Commits:
         txns.results[name] = held[-txns.bounds.results :]
         txns.digests.setdefault(name, {})[c.producer_seq] = c.digest
 
-    def _remember_version(self, tag: ask.SinkTag, result: Result, now: int) -> None:
+    def _remember_version(self, tag: ask.SinkTag, result: TxnResult, now: int) -> None:
         old = self.sinks.get(tag.app, Sink(tag.query_id, -1, ()))
         versions = (*old.versions, Version(tag.version, tag.input, result))
         kept = versions[-self.txns.bounds.versions :]
@@ -292,7 +292,7 @@ class Commits:
         self.txns.write(c.now_ms)
         return txn_out.PositionsSet(self._move(c.positions, None))  # A19
 
-    def _move(self, moves: tuple[ask.Position, ...], mover: Mover | None) -> tuple[int, ...]:
+    def _move(self, moves: tuple[ask.PositionMove, ...], mover: Mover | None) -> tuple[int, ...]:
         """Move positions, and return the new versions."""
         positions = self.txns.positions
         return tuple(positions.move(positions.key(m.group, m.path), m.to, mover) for m in moves)
@@ -344,7 +344,7 @@ def bad_batch(batch: Batch | None, body_error: str | None) -> out.Refusal | None
     return None
 
 
-def _joined(parts: list[Result]) -> Result:
+def _joined(parts: list[TxnResult]) -> TxnResult:
     """Put the shares of a commit together: one row per stream, one per position."""
     streams: dict[str, StreamResult] = {}
     positions: dict[tuple[str, str], PositionResult] = {}
@@ -356,7 +356,7 @@ def _joined(parts: list[Result]) -> Result:
             streams[r.path] = StreamResult(r.path, old.first_offset, r.next_offset, count)
         positions |= {(moved.group, moved.path): moved for moved in part.positions}
         deleted |= set(part.deleted)
-    return Result(
+    return TxnResult(
         tuple(streams[path] for path in sorted(streams)),
         tuple(positions[key] for key in sorted(positions)),
         tuple(sorted(deleted)),

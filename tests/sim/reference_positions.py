@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from semel.model import outcomes as out
+from semel.model import outcomes_txn as txn_out
 from semel.model import transactions as ask
-from semel.model import txn_outcomes as txn_out
 from semel.model.outcomes import Outcome
 from semel.model.transactions import Owner, ProducerOwner
 from tests.sim.reference_streams import Stream
@@ -110,7 +110,7 @@ class Positions:
 
     # ---- naming ----------------------------------------------------------------------------------
 
-    def name(self, txn: Namer, moves: Iterable[ask.Position]) -> dict[Key, Named] | Outcome:
+    def name(self, txn: Namer, moves: Iterable[ask.PositionMove]) -> dict[Key, Named] | Outcome:
         """Name one position after the other; return all that are named then, or a refusal."""
         names = dict(txn.positions)
         fresh: list[Key] = []  # new to their stream, named before in this call
@@ -131,7 +131,7 @@ class Positions:
             names[key] = Named(move.path, move.to, guard, move.expected, move.version)
         return names
 
-    def _judge_renamed(self, old: Named, move: ask.Position) -> Outcome | None:
+    def _judge_renamed(self, old: Named, move: ask.PositionMove) -> Outcome | None:
         if move.expected in (None, old.to):
             return None
         version = self.at(move.group, move.path).version
@@ -140,7 +140,7 @@ class Positions:
             move.group, move.path, old.to, version=version, reason=why
         )  # A4
 
-    def _judge_new(self, txn: Namer, move: ask.Position) -> Outcome | None:
+    def _judge_new(self, txn: Namer, move: ask.PositionMove) -> Outcome | None:
         return (
             self.held(move)  # A6
             or self.moved_elsewhere(move)  # A7
@@ -149,13 +149,13 @@ class Positions:
 
     # ---- the rules one by one --------------------------------------------------------------------
 
-    def _conflict(self, move: ask.Position, reason: str) -> txn_out.PositionConflict:
+    def _conflict(self, move: ask.PositionMove, reason: str) -> txn_out.PositionConflict:
         stored = self.at(move.group, move.path)
         return txn_out.PositionConflict(
             move.group, move.path, stored.offset, version=stored.version, reason=reason
         )
 
-    def _in_another_stream(self, move: ask.Position) -> Outcome | None:
+    def _in_another_stream(self, move: ask.PositionMove) -> Outcome | None:
         """A2."""
         incarnation, stored = self._streams[move.path].incarnation, self.at(move.group, move.path)
         if move.incarnation in (None, incarnation):
@@ -169,14 +169,14 @@ class Positions:
             reason=txn_out.BY_INCARNATION,
         )
 
-    def held(self, move: ask.Position, besides: Collection[int] = NOBODY) -> Outcome | None:
+    def held(self, move: ask.PositionMove, besides: Collection[int] = NOBODY) -> Outcome | None:
         """A6 and A15."""
         holder = self.holder(self.key(move.group, move.path), besides)
         if holder is None:
             return None
         return txn_out.UnstableOffsets(move.group, move.path, holder.id, holder.epoch)
 
-    def moved_elsewhere(self, move: ask.Position) -> Outcome | None:
+    def moved_elsewhere(self, move: ask.PositionMove) -> Outcome | None:
         """A7."""
         stored = self.at(move.group, move.path)
         if move.expected not in (None, stored.offset):
@@ -185,7 +185,7 @@ class Positions:
             return self._conflict(move, txn_out.BY_VERSION)
         return None
 
-    def moved_by_another(self, move: ask.Position, mover: Mover) -> Outcome | None:
+    def moved_by_another(self, move: ask.PositionMove, mover: Mover) -> Outcome | None:
         """A8."""
         stored = self.at(move.group, move.path)
         if move.expected is not None or stored.mover in (None, mover):
@@ -201,7 +201,7 @@ class Positions:
             txn_out.BY_MOVER,
         )
 
-    def past_the_tail(self, move: ask.Position, growth: dict[int, int]) -> Outcome | None:
+    def past_the_tail(self, move: ask.PositionMove, growth: dict[int, int]) -> Outcome | None:
         """A9b, of what is named anew and again; `growth` is what the commit itself adds."""
         stream = self._streams[move.path]
         tail = stream.tail + growth.get(stream.number, 0)
@@ -210,7 +210,7 @@ class Positions:
         return txn_out.StreamRefused(move.path, out.OffsetBeyondTail(tail))
 
     def no_place(
-        self, move: ask.Position, growth: dict[int, int], fresh: list[Key]
+        self, move: ask.PositionMove, growth: dict[int, int], fresh: list[Key]
     ) -> Outcome | None:
         """A9b, of what is named for the first time; a group new to its stream joins `fresh`."""
         if (refusal := self.past_the_tail(move, growth)) is not None:
@@ -231,7 +231,7 @@ class Positions:
         for group, path in self.lost(txn.positions):
             return txn_out.PositionConflict(group, path, 0, reason=txn_out.BY_DELETION)
         for key, named in self.alive(txn.positions):
-            move = ask.Position(key[0], named.path, named.to)
+            move = ask.PositionMove(key[0], named.path, named.to)
             if named.guard != self.at(key[0], named.path).version:
                 return self._conflict(move, txn_out.BY_MOVE)
             if (refusal := self.held(move, {*besides, txn.number})) is not None:
@@ -240,7 +240,7 @@ class Positions:
 
     def judge_own(
         self,
-        moves: Iterable[ask.Position],
+        moves: Iterable[ask.PositionMove],
         mover: Mover,
         growth: dict[int, int],
         ending: Collection[int],
@@ -259,7 +259,7 @@ class Positions:
                 return refusal
         return None
 
-    def judge_set(self, moves: Iterable[ask.Position]) -> Outcome | None:
+    def judge_set(self, moves: Iterable[ask.PositionMove]) -> Outcome | None:
         """A19: judge a plain set."""
         fresh: list[Key] = []
         for move in moves:

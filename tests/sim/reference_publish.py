@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from semel.model import outcomes as out
-from semel.model import txn_outcomes as txn_out
+from semel.model import outcomes_txn as txn_out
 from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
 from semel.model.outcomes import Outcome
-from semel.model.transactions import INLINE
+from semel.model.transactions import TXN_INLINE
 from tests.sim import reference_producers as rules
 from tests.sim.reference_streams import Stream
 from tests.sim.reference_txn import Chunk, Txn
@@ -30,7 +30,7 @@ def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
         return out.InvalidRequest("close" if c.close else "idempotency_key")  # 6c
     if stream.number not in txn.streams and not txn.is_implicit:
         return txn_out.PartitionNotInTxn()  # 6d
-    if txn.kind == INLINE:
+    if txn.kind == TXN_INLINE:
         return _publish_inline(model, stream, c, txn)
     return _stage(model, stream, c, tag, txn)
 

@@ -10,11 +10,12 @@ from typing import NamedTuple, Protocol
 
 from semel.model import limits
 from semel.model import outcomes as out
+from semel.model import outcomes_txn as txn_out
 from semel.model import transactions as ask
-from semel.model import txn_outcomes as txn_out
 from semel.model.commands import Batch
 from semel.model.outcomes import Outcome
-from semel.model.remembered import (
+from semel.model.transactions import TXN_INLINE, TXN_STAGED, Owner, ProducerOwner, SinkOwner
+from semel.model.txn_outcome import (
     ABORTED,
     BY_FENCE,
     BY_OPERATOR,
@@ -23,10 +24,9 @@ from semel.model.remembered import (
     BY_TIMEOUT,
     COMMITTED,
     PositionResult,
-    Result,
     StreamResult,
+    TxnResult,
 )
-from semel.model.transactions import INLINE, STAGED, Owner, ProducerOwner, SinkOwner
 from tests.sim.reference_positions import NOBODY, Key, Named, Positions, mover_of
 from tests.sim.reference_producers import is_issued_name
 from tests.sim.reference_streams import Stream
@@ -49,7 +49,7 @@ class Note(NamedTuple):
     decision: str
     reason: str
     time_ms: int
-    result: Result
+    result: TxnResult
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Transactions:
         self.aborted: set[int] = set()  # numbers, for ever
         self.positions = Positions(book.streams, self.open, bounds.groups)
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
-        self.results: dict[str, list[tuple[int, Result]]] = {}
+        self.results: dict[str, list[tuple[int, TxnResult]]] = {}
         self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
         self.ended: dict[str, list[int]] = {}  # epochs of a producer's transactions, for ever
 
@@ -164,7 +164,9 @@ class Transactions:
 
     def open_in(self, stream: Stream) -> list[Txn]:
         """List the inline transactions that hold messages in a stream, oldest first."""
-        inline = [t for t in self.open.values() if t.kind == INLINE and stream.number in t.streams]
+        inline = [
+            t for t in self.open.values() if t.kind == TXN_INLINE and stream.number in t.streams
+        ]
         held = [txn for txn in inline if stream.data_of(txn.number)]
         return sorted(held, key=lambda txn: txn.number)
 
@@ -233,7 +235,7 @@ class Transactions:
 
     def begin(self, c: ask.Begin) -> Outcome:
         now, owner = self.now(c.now_ms), c.owner
-        if isinstance(owner, SinkOwner) and c.kind != STAGED:
+        if isinstance(owner, SinkOwner) and c.kind != TXN_STAGED:
             return out.InvalidRequest("kind")  # 1
         txn = self.open.get(c.id)
         if txn is not None and txn.is_overdue(now):
@@ -281,7 +283,7 @@ class Transactions:
             return None
         mine = [other for other in self.pending_of(owner.id) if other.owner == owner]
         for other in mine:
-            if c.kind == INLINE and other.kind == INLINE and not other.is_prepared:
+            if c.kind == TXN_INLINE and other.kind == TXN_INLINE and not other.is_prepared:
                 return txn_out.ConcurrentTransactions(other.id)  # 7
         if len(mine) >= self.bounds.pending:
             return txn_out.TooManyTransactions(self.bounds.pending)  # 8
@@ -360,7 +362,7 @@ class Transactions:
             return out.LimitReached("transaction_streams", self.bounds.streams)
         if both != txn.streams:
             txn.streams, txn.touched_ms = both, self.write(c.now_ms)
-        return txn_out.TxnExtended(txn.id, len(both))
+        return txn_out.ExtendDone(txn.id, len(both))
 
     def add_positions(self, c: ask.AddPositions) -> Outcome:
         txn = self.find_open(self.now(c.now_ms), c)
@@ -375,7 +377,7 @@ class Transactions:
             return out.LimitReached("transaction_positions", self.bounds.positions)  # A9c
         if names != txn.positions:
             txn.positions, txn.touched_ms = names, self.write(c.now_ms)
-        return txn_out.TxnExtended(txn.id, count)
+        return txn_out.ExtendDone(txn.id, count)
 
     # ---- prepare, commit, abort ------------------------------------------------------------------
 
@@ -384,7 +386,7 @@ class Transactions:
         if not isinstance(txn, Txn):
             return txn
         if not txn.is_prepared:
-            if txn.kind == STAGED and not self._is_counted(txn, c):
+            if txn.kind == TXN_STAGED and not self._is_counted(txn, c):
                 return self.incomplete(txn)
             if (refusal := self.positions.judge_named(txn)) is not None:
                 return refusal  # A10
@@ -411,7 +413,7 @@ class Transactions:
         if isinstance(found, Note):
             if found.decision == COMMITTED:
                 told = found.result  # A12
-                return txn_out.Committed(found.id, found.epoch, told, is_duplicate=True)
+                return txn_out.CommitDone(found.id, found.epoch, told, is_duplicate=True)
             return self.told_to_commit(found)
         if not isinstance(found, Txn):
             return found
@@ -420,14 +422,14 @@ class Transactions:
         if (refusal := self.closed_under(found) or self.moved_under(found)) is not None:
             return refusal
         result = self.finish(found, COMMITTED, "", self.write(c.now_ms))
-        return txn_out.Committed(found.id, found.epoch, result)
+        return txn_out.CommitDone(found.id, found.epoch, result)
 
     def told_to_commit(self, note: Note) -> Outcome:
         """Refuse to commit what is decided already."""
         if note.decision == COMMITTED:
             return txn_out.InvalidTxnState(COMMITTED)
         is_late = note.reason == BY_TIMEOUT
-        return txn_out.TxnTimedOut() if is_late else txn_out.TxnAborted(note.reason)
+        return txn_out.TxnTimedOut() if is_late else txn_out.AlreadyAborted(note.reason)
 
     def closed_under(self, txn: Txn) -> Outcome | None:
         for chunk in txn.chunks:
@@ -445,8 +447,8 @@ class Transactions:
         found = self.find(self.now(c.now_ms), c.id, c.epoch, None if is_fence else claim(c))
         if isinstance(found, Note):
             if found.decision == COMMITTED:
-                return txn_out.TxnCommitted()
-            return txn_out.Aborted(found.id, found.epoch, found.reason)
+                return txn_out.AlreadyCommitted()
+            return txn_out.AbortDone(found.id, found.epoch, found.reason)
         if not isinstance(found, Txn):
             return found
         reason = BY_OPERATOR if is_fence or c.by_operator else BY_REQUEST
@@ -458,7 +460,7 @@ class Transactions:
             self.raise_epoch(owner.id, epoch + 1, self.write(c.now_ms), fenced_by_hand=found)
         else:
             self.finish(found, ABORTED, reason, self.write(c.now_ms))
-        return txn_out.Aborted(found.id, found.epoch, reason)
+        return txn_out.AbortDone(found.id, found.epoch, reason)
 
     def expire(self, c: ask.ExpireTxn) -> Outcome:
         now, txn = self.now(c.now_ms), self.open.get(c.id)
@@ -470,24 +472,24 @@ class Transactions:
             return out.StillAlive()
         reason = BY_TIMEOUT if txn.is_overdue(now) else BY_REAPER
         self.finish(txn, ABORTED, reason, self.write(c.now_ms))
-        return txn_out.Aborted(txn.id, txn.epoch, reason)
+        return txn_out.AbortDone(txn.id, txn.epoch, reason)
 
     # ---- the decision ----------------------------------------------------------------------------
 
-    def finish(self, txn: Txn, decision: str, reason: str, now: int) -> Result:
+    def finish(self, txn: Txn, decision: str, reason: str, now: int) -> TxnResult:
         """Decide a transaction: give out offsets, move positions, remember the outcome."""
         del self.open[txn.id]
         deleted = {*txn.deleted, *(path for _, path in self.positions.lost(txn.positions))}  # A13
         if decision == ABORTED:
             self.aborted.add(txn.number)
-        if txn.kind == INLINE:
+        if txn.kind == TXN_INLINE:
             streams = self._mark(txn, now)
         else:
             streams = self._unfold(txn, now) if decision == COMMITTED else ()
         if decision == COMMITTED:
-            result = Result(streams, self._move(txn), tuple(sorted(deleted)))
+            result = TxnResult(streams, self._move(txn), tuple(sorted(deleted)))
         else:
-            result = Result()  # A16
+            result = TxnResult()  # A16
         note = Note(txn.id, txn.epoch, txn.owner, decision, reason, now, result)
         self.notes.append(note)
         self._forget_oldest(note)

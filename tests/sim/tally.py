@@ -3,7 +3,7 @@
 from collections import Counter
 
 from semel.model.outcomes import InvalidRequest, LimitReached, Outcome
-from semel.model.txn_outcomes import PositionConflict
+from semel.model.outcomes_txn import PositionConflict
 
 
 def count(counts: Counter[str], outcome: Outcome) -> None:

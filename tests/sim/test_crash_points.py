@@ -10,19 +10,19 @@ import pytest
 from msgspec.structs import replace
 
 from semel.broker.broker import Broker
-from semel.model import txn_outcomes as txn_out
+from semel.model import outcomes_txn as txn_out
 from semel.model.commands import Append, Batch, Create, ProducerTag, TxnTag
 from semel.model.errors import CorruptData, CorruptRead
 from semel.model.transactions import (
-    INLINE,
     READ_UNCOMMITTED,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddPositions,
     Begin,
     CommitTxn,
     EngineCommand,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
 )
@@ -35,7 +35,7 @@ from tests.sim.script import Script
 KILL = "kill"
 STREAMS = ("a", "b", "c")
 WAYS = pytest.mark.parametrize("way", [*CRASH_MODES, KILL])
-KINDS = pytest.mark.parametrize("kind", [INLINE, STAGED])
+KINDS = pytest.mark.parametrize("kind", [TXN_INLINE, TXN_STAGED])
 CHECKPOINTS = pytest.mark.parametrize("is_cut", [False, True], ids=["journal", "checkpoint"])
 
 
@@ -53,12 +53,12 @@ def begin(script: Script, kind: str, timeout_ms: int = 60_000) -> Begin:
 def messages(script: Script, kind: str, epoch: int = 1) -> Iterator[EngineCommand]:
     """Word one message of the transaction for each stream, and a position."""
     for number, path in enumerate(STREAMS):
-        tag = TxnTag("t", epoch, number if kind == STAGED else None)
-        by = ProducerTag("p", 0, 0, 0) if kind == INLINE else None
+        tag = TxnTag("t", epoch, number if kind == TXN_STAGED else None)
+        by = ProducerTag("p", 0, 0, 0) if kind == TXN_INLINE else None
         body = Batch(path.encode())
         now = script.now_ms
         yield Append(path, now, "text/plain", body, producer=by, transaction=tag)
-    yield AddPositions(script.now_ms, "t", epoch, positions=(Position("g", "a", 0),))
+    yield AddPositions(script.now_ms, "t", epoch, positions=(PositionMove("g", "a", 0),))
 
 
 def commit(script: Script) -> CommitTxn:
@@ -81,7 +81,7 @@ def demand_all(script: Script) -> None:
     assert seen(script) == [[b"a"], [b"b"], [b"c"]]
     assert script.model.txns.positions.stored == {("g", 1): (0, 1, (True, "p"))}
     answer = script.do(commit(script))
-    assert isinstance(answer, txn_out.Committed)
+    assert isinstance(answer, txn_out.CommitDone)
     assert answer.is_duplicate
 
 
@@ -100,10 +100,10 @@ def open_with_messages(kind: str, timeout_ms: int = 60_000) -> Script:
 @pytest.mark.parametrize("way", CRASH_MODES)
 def test_t1_a_begin_that_was_not_durable_never_was(way: str) -> None:
     script = new_script()
-    assert script.send(begin(script, INLINE)) == []
+    assert script.send(begin(script, TXN_INLINE)) == []
     crash(script, way)
     assert script.do(commit(script)) == txn_out.UnknownTransaction()
-    script.done(begin(script, INLINE))
+    script.done(begin(script, TXN_INLINE))
 
 
 # rows: X04
@@ -132,7 +132,7 @@ def test_t2_an_open_transaction_times_out_after_a_crash(way: str, kind: str) -> 
     script.now_ms += 100
     assert script.do(commit(script)) == txn_out.TxnTimedOut()
     demand_nothing(script)
-    assert [script.stable(path) for path in STREAMS] == [2 * (kind == INLINE)] * 3
+    assert [script.stable(path) for path in STREAMS] == [2 * (kind == TXN_INLINE)] * 3
 
 
 # rows: X04
@@ -182,11 +182,11 @@ def test_t7_a_commit_whose_answer_was_lost_is_told_again(way: str, kind: str, is
         script.take_checkpoint()
     crash(script, way)
     again = script.do(commit(script))
-    assert isinstance(first, txn_out.Committed)
-    assert isinstance(again, txn_out.Committed)
+    assert isinstance(first, txn_out.CommitDone)
+    assert isinstance(again, txn_out.CommitDone)
     assert again.is_duplicate
     assert again.result == first.result
-    assert script.do(AbortTxn(script.now_ms, "t", 1)) == txn_out.TxnCommitted()
+    assert script.do(AbortTxn(script.now_ms, "t", 1)) == txn_out.AlreadyCommitted()
 
 
 # rows: R28
@@ -201,8 +201,8 @@ def test_t8_an_abort_stays_one(way: str, kind: str, is_cut: bool) -> None:
         script.take_checkpoint()
     crash(script, way)
     demand_nothing(script)
-    assert script.do(commit(script)) == txn_out.TxnAborted("abort")
-    if kind == INLINE:
+    assert script.do(commit(script)) == txn_out.AlreadyAborted("abort")
+    if kind == TXN_INLINE:
         assert script.offsets("a", READ_UNCOMMITTED) == [0]
 
 
@@ -299,7 +299,7 @@ def test_without_that_rule_chunks_would_be_lost() -> None:
 def fill_segments_with_chunks() -> Script:
     """Fill whole segments with nothing but chunks of an open transaction, below a checkpoint."""
     script = new_script()
-    script.done(begin(script, STAGED))
+    script.done(begin(script, TXN_STAGED))
     for seq in range(40):
         tag, body = TxnTag("t", 1, seq), Batch(b"%03d" % seq * 100)
         script.done(Append("a", script.now_ms, "text/plain", body, transaction=tag))
@@ -321,7 +321,7 @@ def fallen(script: Script) -> tuple[VirtualDisk, VirtualStore]:
 def read_again(script: Script, disk: VirtualDisk, store: VirtualStore, path: str) -> None:
     recovered = script.recover(disk, store)
     broker = Broker(recovered, now_ms=script.now_ms, segment_bytes=script.segment_bytes)
-    view = broker.seen.by_path[path]
+    view = broker.durable_view.by_path[path]
     assert view.tail is not None
     broker.reader.read_on(view, 0, view.tail.stable, 1 << 20, is_committed=True)
 

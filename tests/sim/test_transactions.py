@@ -21,4 +21,4 @@ def test_the_machine_alone_agrees_with_the_model(seed: int) -> None:
 def test_the_sum_of_all_accounts_never_changes(seed: int) -> None:
     counts = run_world(Bank(seed), 1_500).counts
     assert counts["audits, whole"] > 10
-    assert counts["Committed"] > 50
+    assert counts["CommitDone"] > 50

@@ -14,7 +14,13 @@ from semel.machine.positions import stored_position
 from semel.model import transactions as ask
 from semel.model.commands import Create, Delete
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import INLINE, STAGED, EngineCommand, Position, ProducerOwner
+from semel.model.transactions import (
+    TXN_INLINE,
+    TXN_STAGED,
+    EngineCommand,
+    PositionMove,
+    ProducerOwner,
+)
 from tests.unit.machine.builders import JSON, json_batch
 
 GROUP: Final = "g"
@@ -111,7 +117,7 @@ class Run:
             command = Delete(INPUT, 0)
         else:
             to = 0 if what == "rewind" else 12
-            command = ask.SetPositions(0, (Position(GROUP, INPUT, to),))
+            command = ask.SetPositions(0, (PositionMove(GROUP, INPUT, to),))
         outcome = self.ask(command)
         if isinstance(command, ask.SetPositions) and not isinstance(outcome, Refusal):
             self.sets.append(self.clock)
@@ -217,7 +223,7 @@ class Worker:
             self._stop()
 
     def _begin(self) -> None:
-        kind = STAGED if self._is_listed else INLINE
+        kind = TXN_STAGED if self._is_listed else TXN_INLINE
         owner = ProducerOwner(self._producer, 0)
         self._ask(ask.Begin(0, self._id, owner, kind, None, (), True))
 
@@ -225,12 +231,12 @@ class Worker:
         self._named_at = self._run.clock
         self._ask(ask.AddPositions(0, self._id, 1, positions=(self._move(),)))
 
-    def _move(self) -> Position:
+    def _move(self) -> PositionMove:
         sends = self._run.plan.sends
         if sends == ONLY_TO:
-            return Position(GROUP, INPUT, self._end)
+            return PositionMove(GROUP, INPUT, self._end)
         version = self._version if sends == ALL else None
-        return Position(GROUP, INPUT, self._end, self._first, self._incarnation, version)
+        return PositionMove(GROUP, INPUT, self._end, self._first, self._incarnation, version)
 
     def _prepare(self) -> None:
         self._is_prepared = self._ask(ask.Prepare(0, self._id, 1))
@@ -245,7 +251,7 @@ class Worker:
 
     def _decision(self) -> EngineCommand:
         if self._is_listed:
-            listed = (ask.Listed(self._id, 1),)
+            listed = (ask.ListedTxn(self._id, 1),)
             return ask.Commit(0, self._producer, 0, 0, transactions=listed)
         if self._way == AT_ONCE:
             self._named_at = self._run.clock

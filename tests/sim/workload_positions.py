@@ -9,7 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from semel.model.commands import Create, Delete
-from semel.model.transactions import EngineCommand, Position
+from semel.model.transactions import EngineCommand, PositionMove
 from tests.sim.reference import Model
 from tests.sim.reference_positions import Named
 from tests.sim.reference_txn import Txn
@@ -29,32 +29,32 @@ class PositionWorkload:
 
     # ---- what is sent ----------------------------------------------------------------------------
 
-    def naming(self, model: Model, txn: Txn | None) -> tuple[Position, ...]:
+    def naming(self, model: Model, txn: Txn | None) -> tuple[PositionMove, ...]:
         """Draw what a transaction names: new, again, by the same call, or twice in one call."""
         rng = self._rng
         if txn is not None and txn.positions and rng.random() < 0.15:
             key, named = rng.choice(list(txn.positions.items()))
-            call = Position(key[0], named.path, named.to, named.expected, None, named.version)
+            call = PositionMove(key[0], named.path, named.to, named.expected, None, named.version)
             return (call,)
         near = [] if txn is None else [txn]
         moves = [self._one(model, near, txn) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
         if rng.random() < 0.08:
             first = moves[0]
             expected = rng.choice([first.to, first.to, first.expected, None])
-            moves.append(Position(first.group, first.path, self._to(model, first), expected))
+            moves.append(PositionMove(first.group, first.path, self._to(model, first), expected))
         return tuple(moves)
 
-    def own(self, model: Model, near: Sequence[Txn]) -> tuple[Position, ...]:
+    def own(self, model: Model, near: Sequence[Txn]) -> tuple[PositionMove, ...]:
         """Draw the positions of a one-shot commit, some of which transactions nearby have named."""
         count = self._rng.choice([0, 0, 0, 1, 1, 2])
         return _distinct([self._one(model, near, None) for _ in range(count)])
 
-    def setting(self, model: Model) -> tuple[Position, ...]:
+    def setting(self, model: Model) -> tuple[PositionMove, ...]:
         """Draw a plain set: a rewind of one that is stored, or any move."""
         rng, stored = self._rng, list(model.txns.positions.stored)
         if stored and rng.random() < 0.35:
             group, number = rng.choice(stored)
-            return (Position(group, model.txns.by_number(number)[0], 0),)
+            return (PositionMove(group, model.txns.by_number(number)[0], 0),)
         return _distinct([self._one(model, [], None) for _ in range(rng.choice([1, 1, 2]))])
 
     def ending(self, model: Model, now_ms: int) -> EngineCommand | None:
@@ -74,10 +74,10 @@ class PositionWorkload:
     def _often(self, usual: T, *others: T, rate: float) -> T:
         return usual if self._rng.random() < rate else self._rng.choice(others)
 
-    def _one(self, model: Model, near: Sequence[Txn], txn: Txn | None) -> Position:
+    def _one(self, model: Model, near: Sequence[Txn], txn: Txn | None) -> PositionMove:
         group, path = self._where(model, near)
         if path not in model.streams:
-            return Position(group, path, self._rng.randint(0, 3))
+            return PositionMove(group, path, self._rng.randint(0, 3))
         named = None
         if txn is not None:
             named = txn.positions.get(model.txns.positions.key(group, path))
@@ -99,7 +99,7 @@ class PositionWorkload:
             names = [(group, model.txns.by_number(number)[0]) for group, number in stored]
         return rng.choice(names) if names else (rng.choice(GROUPS), self._path(model))
 
-    def _move(self, model: Model, group: str, path: str, named: Named | None) -> Position:
+    def _move(self, model: Model, group: str, path: str, named: Named | None) -> PositionMove:
         """Draw a move of a position; `named` is the one this transaction has named before."""
         rng, stream, stored = self._rng, model.streams[path], model.txns.positions.at(group, path)
         expected = incarnation = version = None
@@ -112,10 +112,10 @@ class PositionWorkload:
             )
         if rng.random() < 0.3:
             incarnation = self._often(stream.incarnation, ELSEWHERE, rate=0.88)
-        to = self._to(model, Position(group, path, 0))
-        return Position(group, path, to, expected, incarnation, version)
+        to = self._to(model, PositionMove(group, path, 0))
+        return PositionMove(group, path, to, expected, incarnation, version)
 
-    def _to(self, model: Model, move: Position) -> int:
+    def _to(self, model: Model, move: PositionMove) -> int:
         """Choose an offset: mostly ahead of what is stored, now and then past the tail."""
         rng, stream = self._rng, model.streams.get(move.path)
         if stream is None:
@@ -125,6 +125,6 @@ class PositionWorkload:
         return rng.randint(min(first, stream.tail), stream.tail) + (rng.random() < 0.03)
 
 
-def _distinct(moves: list[Position]) -> tuple[Position, ...]:
+def _distinct(moves: list[PositionMove]) -> tuple[PositionMove, ...]:
     """Leave out the second of two that are about the same position."""
     return tuple({(move.group, move.path): move for move in moves}.values())

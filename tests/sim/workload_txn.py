@@ -25,8 +25,8 @@ from semel.model.commands import (
     TxnTag,
 )
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     EngineCommand,
     ProducerOwner,
     SinkOwner,
@@ -60,7 +60,7 @@ class TxnWorkload:
             self._producers.append("sink:a0")  # it moves positions like the sink, by its name only
         self._groups = ["g0", "g1"]
         self._positions = PositionWorkload(rng, self._path)
-        self._kinds = rng.choice([[INLINE, INLINE, STAGED], [INLINE], [STAGED]])
+        self._kinds = rng.choice([[TXN_INLINE, TXN_INLINE, TXN_STAGED], [TXN_INLINE], [TXN_STAGED]])
         self._late: deque[EngineCommand] = deque(maxlen=60)
         self._count = 0
         self._crowd = 0  # how many are still to be begun by one producer, in a row
@@ -166,7 +166,7 @@ class TxnWorkload:
         """Begin another of the first producer, and no decision of one between."""
         name = self._producers[0]
         owner = ProducerOwner(name, model.registry.get(name, 0))
-        return ask.Begin(now_ms, f"m{self._count}", owner, STAGED, 60_000, (), True)
+        return ask.Begin(now_ms, f"m{self._count}", owner, TXN_STAGED, 60_000, (), True)
 
     def _begin_sink(self, model: Model, now_ms: int) -> EngineCommand:
         rng, app = self._rng, self._rng.choice(self._apps)
@@ -174,7 +174,7 @@ class TxnWorkload:
         self._count += 1
         owner = SinkOwner(app, version, rng.randint(0, 2))
         name = self._often(f"k{self._count}", rng.choice(self._ids), rate=0.9)
-        kind = self._often(STAGED, INLINE, rate=0.97)
+        kind = self._often(TXN_STAGED, TXN_INLINE, rate=0.97)
         return ask.Begin(now_ms, name, owner, kind, None, (), rng.random() < 0.95)
 
     def _next_version(self, model: Model, app: str) -> int:
@@ -204,7 +204,7 @@ class TxnWorkload:
         return txn.id, txn.epoch, txn
 
     def _prepare(self, model: Model, now_ms: int) -> EngineCommand:
-        name, epoch, txn = self._target(model, self._often(STAGED, None, rate=0.8))
+        name, epoch, txn = self._target(model, self._often(TXN_STAGED, None, rate=0.8))
         if self._rng.random() < 0.3:
             name, epoch, txn = self._namer(model)
         command = ask.Prepare(now_ms, name, epoch, **self._claim(txn))
@@ -222,7 +222,7 @@ class TxnWorkload:
     def _decide(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, txn = self._namer(model)
         if txn is not None and isinstance(txn.owner, SinkOwner) and self._rng.random() < 0.8:
-            name, epoch, txn = self._target(model, INLINE)
+            name, epoch, txn = self._target(model, TXN_INLINE)
         make = ask.CommitTxn if self._rng.random() < 0.65 else ask.AbortTxn
         return make(now_ms, name, epoch, **self._claim(txn))
 
@@ -248,7 +248,7 @@ class TxnWorkload:
 
     def _publish(self, model: Model, now_ms: int) -> EngineCommand:
         rng = self._rng
-        name, epoch, txn = self._target(model, INLINE)
+        name, epoch, txn = self._target(model, TXN_INLINE)
         if txn is None:
             return self._begin(model, now_ms)
         path = self._stream_of(model, txn)
@@ -287,7 +287,7 @@ class TxnWorkload:
 
     def _stage(self, model: Model, now_ms: int) -> EngineCommand:
         rng = self._rng
-        name, epoch, txn = self._target(model, STAGED)
+        name, epoch, txn = self._target(model, TXN_STAGED)
         if txn is None:
             return self._begin_sink(model, now_ms)
         path = self._stream_of(model, txn)
@@ -305,7 +305,7 @@ class TxnWorkload:
 
     def _disturb(self, model: Model, now_ms: int) -> EngineCommand:
         """Do something to a stream that a transaction would rather not see."""
-        rng, txn = self._rng, self._open(model, INLINE)
+        rng, txn = self._rng, self._open(model, TXN_INLINE)
         path = self._stream_of(model, txn)
         stream = model.streams.get(path)
         tail = 0 if stream is None else stream.tail
@@ -329,13 +329,13 @@ class TxnWorkload:
         if rng.random() < 0.06:
             epoch, seq = max(0, epoch + rng.choice([1, 1, -1])), rng.choice([0, 0, 0, 1])
         owner = ProducerOwner(name, epoch)
-        mine = [t for t in model.txns.open.values() if t.owner == owner and t.kind == STAGED]
+        mine = [t for t in model.txns.open.values() if t.owner == owner and t.kind == TXN_STAGED]
         chosen = self._some(mine, 2)
-        listed = [ask.Listed(txn.id, txn.epoch) for txn in chosen]
+        listed = [ask.ListedTxn(txn.id, txn.epoch) for txn in chosen]
         # What a raised epoch ends holds nothing.
         near = chosen or [t for t in model.txns.open.values() if t.is_prepared and _is_by(t, name)]
         if rng.random() < 0.04:
-            listed.append(ask.Listed(*self._target(model)[:2]))
+            listed.append(ask.ListedTxn(*self._target(model)[:2]))
         appends = tuple(self._commit_append(model) for _ in range(rng.choice([0, 1, 2, 3])))
         expects = {}
         if rng.random() < 0.15 and (stream := model.streams.get(path := self._path(model))):
@@ -366,9 +366,9 @@ class TxnWorkload:
         )
         mine = [t for t in model.txns.open.values() if _is_of(t, app, version)]
         ready = [t for t in mine if t.is_prepared or rng.random() < 0.05]
-        listed = [ask.Listed(txn.id, txn.epoch) for txn in self._some(ready, 4)]
+        listed = [ask.ListedTxn(txn.id, txn.epoch) for txn in self._some(ready, 4)]
         if rng.random() < 0.05:
-            listed.append(ask.Listed(*self._target(model)[:2]))
+            listed.append(ask.ListedTxn(*self._target(model)[:2]))
         tag = ask.SinkTag(
             app,
             self._often("query", "other", rate=0.97),

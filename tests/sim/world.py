@@ -13,13 +13,13 @@ from random import Random
 from msgspec.structs import replace
 
 from semel.broker.broker import ReadDone
-from semel.broker.timers import is_mortal
-from semel.journal.appender import Group, chunks_max, streams_max
+from semel.broker.timers import can_expire
+from semel.journal.appender import WriteGroup, chunks_max, streams_max
 from semel.journal.checkpoint import Cut, commit_cut
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import Segments, unlink_segments
 from semel.journal.store import StoreFull
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.machine import Decision, MachineLimits, State
 from semel.machine.events import StreamExpired
 from semel.model.commands import Expire
@@ -140,7 +140,7 @@ class World:
         self.disk.lock()
         self.segment_bytes = self.rng.choice(self.segment_sizes)  # a setting may change
         recovered = self.recover(self.disk, self.store)
-        self.writer = Writer(
+        self.writer = JournalWriter(
             self.disk,
             segment=recovered.segments.firsts[-1],
             segment_bytes=self.segment_bytes,
@@ -158,7 +158,7 @@ class World:
             producer_idle_ms=self.producer_idle_ms,
         )
         self.broker.set_room(room)
-        self.group: Group | None = None
+        self.group: WriteGroup | None = None
         self.is_group_on_disk = False
         self.cut: Cut | None = None
         self.dead: list[int] | None = None
@@ -173,7 +173,7 @@ class World:
 
     def _check_ends(self) -> None:
         """What is stable never goes back, nor does the tail."""
-        for number, view in self.broker.seen.by_number.items():
+        for number, view in self.broker.durable_view.by_number.items():
             if view.tail is None:
                 continue
             stable, tail = view.tail.stable, view.tail.tail
@@ -263,7 +263,7 @@ class World:
     def _check_expiry(self, command: EngineCommand, event: StreamExpired) -> None:
         """A sliding window may end late, never early."""
         assert isinstance(command, Expire)
-        view = self.broker.seen.by_number.get(event.stream)
+        view = self.broker.durable_view.by_number.get(event.stream)
         if view is not None and view.row.ttl_ms is not None and view.row.expires_at_ms is None:
             used_ms = self.last_use.get(event.stream, 0)
             now_ms = self.broker.state.time_ms
@@ -339,8 +339,8 @@ class World:
         """Let a client read a whole stream: it must see exactly what is durable."""
         path = self.workload.path()
         self.counts["operations"] += 1
-        view = self.broker.seen.by_path.get(path)
-        if view is not None and is_mortal(view.row):
+        view = self.broker.durable_view.by_path.get(path)
+        if view is not None and can_expire(view.row):
             self._read_mortal(path)
             return
         isolation = self.txn_rng.choice([READ_COMMITTED, READ_UNCOMMITTED])
@@ -366,7 +366,7 @@ class World:
     def wait(self) -> None:
         """Let a client wait at the end of a stream."""
         path = self.workload.path()
-        view = self.broker.seen.by_path.get(path)
+        view = self.broker.durable_view.by_path.get(path)
         if view is None or view.tail is None:
             return
         woken: list[bool] = []
@@ -424,7 +424,7 @@ class World:
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
         demand_outcomes(self.broker, self.model, self.now_ms)
         for path, offset, is_committed, woken in self.waiters:
-            view = self.broker.seen.by_path.get(path)
+            view = self.broker.durable_view.by_path.get(path)
             is_past = view is None or view.tail is None
             if view is not None and view.tail is not None:
                 is_past = (view.tail.stable if is_committed else view.tail.tail) > offset

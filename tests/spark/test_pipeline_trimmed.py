@@ -5,7 +5,7 @@ import pytest
 import semel
 from semel.model.offsets import print_offset
 from semel.pipeline.delivery import Range
-from semel.pipeline.spark.reading import cut, pages
+from semel.pipeline.spark.reading import read_parts, split_parts
 from semel.spark.errors import DataLossError
 
 
@@ -18,11 +18,11 @@ def test_every_task_of_a_step_from_the_beginning_takes_what_is_left() -> None:
         assert incarnation is not None
 
         def read(start: int) -> list[int]:
-            parts = cut({"in": "in"}, [Range("in", incarnation, start, 20)], 4, 1)
+            parts = split_parts({"in": "in"}, [Range("in", incarnation, start, 20)], 4, 1)
             return [
                 offset
                 for part in parts
-                for page in pages(server.url, part.ranges["in"], is_open=part.is_open)
+                for page in read_parts(server.url, part.ranges["in"], is_open=part.is_open)
                 for offset in page.column("offset").to_pylist()
             ]
 

@@ -28,7 +28,7 @@ from semel.spark import session
 from semel.spark.data_source import SemelDataSource
 from semel.spark.options import parse_sink
 from semel.spark.sink import staging, writers
-from semel.spark.sink.commit import commit
+from semel.spark.sink.commit import commit_version
 from semel.spark.sink.staging import Chunker
 
 TARGETS: Final = 3
@@ -71,7 +71,7 @@ class TorturedSource(SemelDataSource):
 class TorturedWriter(writers.StreamWriter):
     """The sink as it is, but for small chunks, and its replays counted."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> writers.Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writers.StagedTask:
         """Stage in many chunks."""
         vars(staging)["Chunker"] = partial(Chunker, CHUNK_BYTES)
         return super().write(iterator)
@@ -84,7 +84,7 @@ class TorturedWriter(writers.StreamWriter):
 
 
 def _commit(home: str, *arguments: Any) -> CommitResult:
-    result = commit(*arguments)
+    result = commit_version(*arguments)
     if result.duplicate:
         note(home, "replays")
     return result

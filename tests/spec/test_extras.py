@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from semel.model.limits import HEADER_VALUE_BYTES_MAX, MESSAGE_KEY_BYTES_MAX
-from semel.wire.bodies import Piece, Producer, decode_frames, encode_batch
+from semel.wire.bodies import Piece, SliceProducer, decode_frames, encode_batch
 from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Answer, Server, Stream, offset_of
 
@@ -45,7 +45,7 @@ def test_messages_come_back_with_what_they_carried_and_who_brought_them(
     assert send(stream, kind, [b"1", b"2", b"3"], **RICH, producer_seq=0, **PRODUCER).status == 200
     assert stream.post(b"4", content_type=kind).status == 204
     rich, plain = pieces(stream)
-    assert rich.producer == Producer("p", 3, 0, 0)
+    assert rich.producer == SliceProducer("p", 3, 0, 0)
     assert shown(rich) == [
         (b"1", b"a", HEADERS[0], -5),
         (b"2", None, [], rich.time_ms),
@@ -63,7 +63,7 @@ def test_a_read_or_a_fork_inside_an_append_has_its_part_of_them(server: Server) 
     send(source, JSON, [b"1", b"2", b"3"], **RICH, producer_seq=0, **PRODUCER)
     (part,) = pieces(source, 2)
     assert (part.keys(), part.headers(), part.timestamps()) == ([b""], [HEADERS[2]], [TIMES[2]])
-    assert part.producer == Producer("p", 3, 0, 0), "the numbers are those of the whole append"
+    assert part.producer == SliceProducer("p", 3, 0, 0), "the numbers are those of the whole append"
     made = fork.put(
         stream_forked_from=source.target,
         stream_fork_offset=offset_of(0),

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from semel.broker import broker, durable_view
-from semel.broker.reader import Reader
+from semel.broker.reader import BrokerReader
 from semel.machine import commits, positions
 from semel.machine.positions import move_positions
 from semel.machine.rows import OwnerKey, TailRow
@@ -19,8 +19,8 @@ from semel.machine.txn.decide_end import decide_abort_txn
 from semel.machine.txn.draft import Draft
 from semel.model.commands import Batch
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.remembered import COMMITTED, Remembered
 from semel.model.transactions import AbortTxn
+from semel.model.txn_outcome import COMMITTED, TxnOutcome
 from semel.server import event_stream
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -34,18 +34,18 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
         return tail.tail
 
     for module in (broker, durable_view, event_stream):
-        patch.setattr(module, "end_of", end_of)
+        patch.setattr(module, "tail_of_view", end_of)
 
 
 def readers_are_given_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
     """Skip nothing."""
 
     def visible(
-        self: Reader, number: int, offset: int, end: int, *, is_committed: bool
+        self: BrokerReader, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
         yield offset, end
 
-    patch.setattr(Reader, "_visible", visible)
+    patch.setattr(BrokerReader, "_visible", visible)
 
 
 def a_commit_skips_a_stream(patch: pytest.MonkeyPatch) -> None:
@@ -72,18 +72,18 @@ def a_commit_is_written_as_an_abort(patch: pytest.MonkeyPatch) -> None:
 def an_abort_after_the_commit_counts(patch: pytest.MonkeyPatch) -> None:
     """Hide what a transaction has committed when an abort of it comes late."""
     hidden: dict[int, set[int]] = {}
-    visible = Reader._visible
+    visible = BrokerReader._visible
 
     def deciding(state: State, command: AbortTxn) -> Any:
         found = command.remembered
-        if isinstance(found, Remembered) and found.decision == COMMITTED:
+        if isinstance(found, TxnOutcome) and found.decision == COMMITTED:
             for part in found.result.streams:
                 number = state.by_path[part.path].row.number
                 hidden.setdefault(number, set()).add(part.first_offset)
         return decide_abort_txn(state, command)
 
     def hiding(
-        self: Reader, number: int, offset: int, end: int, *, is_committed: bool
+        self: BrokerReader, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
         for first, last in visible(self, number, offset, end, is_committed=is_committed):
             for gap in sorted(hidden.get(number, ())):
@@ -96,12 +96,12 @@ def an_abort_after_the_commit_counts(patch: pytest.MonkeyPatch) -> None:
 
     deciders = importlib.import_module("semel.machine.decide")  # not its function
     patch.setitem(deciders._DECIDERS, AbortTxn, deciding)
-    patch.setattr(Reader, "_visible", hiding)
+    patch.setattr(BrokerReader, "_visible", hiding)
 
 
 def a_repeated_commit_is_done_again(patch: pytest.MonkeyPatch) -> None:
     """Do not look at the number of a one-shot commit."""
-    patch.setattr(commits, "_judge_producer", lambda state, command: None)
+    patch.setattr(commits, "_check_producer", lambda state, command: None)
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
     refuse_guards = positions.refuse_guards
 
     def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.pages)
+        kept = Txn(replace(txn.row, lost=()), txn.streams, txn.chunk_blocks)
         return refuse_guards(state, kept, ending)
 
     for module in (decide_end, commits):

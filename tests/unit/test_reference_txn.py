@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from semel.model import commands as plain
 from semel.model import outcomes as out
+from semel.model import outcomes_txn as txn_out
 from semel.model import transactions as ask
-from semel.model import txn_outcomes as txn_out
 from semel.model.commands import Batch, TxnTag
 from semel.model.outcomes import Outcome
-from semel.model.remembered import PositionResult, Result, StreamResult
-from semel.model.transactions import INLINE, STAGED, EngineCommand, Position
+from semel.model.transactions import TXN_INLINE, TXN_STAGED, EngineCommand, PositionMove
+from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
 from tests.unit.machine.builders import JSON, append, create, dense, fork, json_batch, sparse
@@ -30,7 +30,7 @@ def begin(
     txn: str = "t",
     *,
     by: ask.Owner | None = None,
-    kind: str = INLINE,
+    kind: str = TXN_INLINE,
     now: int = 0,
     timeout: int | None = None,
     streams: tuple[str, ...] = (),
@@ -84,7 +84,7 @@ def one_shot(
     *appends: str,
     epoch: int = 0,
     listed: tuple[str, ...] = (),
-    positions: tuple[Position, ...] = (),
+    positions: tuple[PositionMove, ...] = (),
     expects: tuple[tuple[str, int], ...] = (),
 ) -> ask.Commit:
     return ask.Commit(
@@ -93,7 +93,7 @@ def one_shot(
         epoch,
         seq,
         appends=tuple(ask.CommitAppend(path, "text/plain", Batch(b"one")) for path in appends),
-        transactions=tuple(ask.Listed(txn, 1) for txn in listed),
+        transactions=tuple(ask.ListedTxn(txn, 1) for txn in listed),
         positions=positions,
         expects=expects,
     )
@@ -107,11 +107,11 @@ def sink_commit(
     query: str = "q",
 ) -> ask.Commit:
     tag = ask.SinkTag("a", query, version, given, previous)
-    return ask.Commit(0, sink=tag, transactions=tuple(ask.Listed(txn, 1) for txn in listed))
+    return ask.Commit(0, sink=tag, transactions=tuple(ask.ListedTxn(txn, 1) for txn in listed))
 
 
 def sink(txn: str, version: int = 0, *, app: str = "a", now: int = 0) -> ask.Begin:
-    return begin(txn, by=ask.SinkOwner(app, version, 0), kind=STAGED, now=now)
+    return begin(txn, by=ask.SinkOwner(app, version, 0), kind=TXN_STAGED, now=now)
 
 
 def model_of(*commands: EngineCommand, bounds: Bounds | None = None) -> Model:
@@ -171,7 +171,7 @@ def test_a_decision_puts_one_control_record_into_each_stream_with_messages() -> 
     run(model, begin(streams=("s", "u", "v")), publish(0), publish(0, path="u"), publish(1))
     answer = model.execute(commit())
     streams = (StreamResult("s", 0, 3, 2), StreamResult("u", 0, 2, 1))
-    assert answer == txn_out.Committed("t", 1, Result(streams))
+    assert answer == txn_out.CommitDone("t", 1, TxnResult(streams))
     assert [model.streams[path].tail for path in "suv"] == [3, 2, 0]
 
 
@@ -189,7 +189,7 @@ def test_a_fork_sees_the_aborted_extents_of_its_source() -> None:
 
 
 def test_a_sinks_transaction_is_staged() -> None:
-    command = begin(by=ask.SinkOwner("a", 0, 0), kind=INLINE)
+    command = begin(by=ask.SinkOwner("a", 0, 0), kind=TXN_INLINE)
     assert unchanged(Model(), command) == out.InvalidRequest("kind")
 
 
@@ -211,29 +211,33 @@ def test_begin_checks_the_producer() -> None:
 
 @pytest.mark.parametrize(
     "again",
-    [begin(by=owner("r")), begin(kind=STAGED), begin(by=ask.SinkOwner("a", 0, 0), kind=STAGED)],
+    [
+        begin(by=owner("r")),
+        begin(kind=TXN_STAGED),
+        begin(by=ask.SinkOwner("a", 0, 0), kind=TXN_STAGED),
+    ],
 )
 def test_begin_of_an_id_in_other_hands_is_refused(again: ask.Begin) -> None:
     assert unchanged(model_of(begin()), again) == txn_out.ConcurrentTransactions("t")
 
 
 def test_a_raised_epoch_ends_what_the_older_ones_began() -> None:
-    model = model_of(create(), begin(), publish(0), begin("u", kind=STAGED))
+    model = model_of(create(), begin(), publish(0), begin("u", kind=TXN_STAGED))
     assert model.execute(begin(by=owner(epoch=1))) == txn_out.Begun("t", 2, MINUTE_MS, is_new=True)
-    assert model.execute(commit()) == txn_out.TxnAborted("fenced")
-    assert model.execute(commit("u")) == txn_out.TxnAborted("fenced")
+    assert model.execute(commit()) == txn_out.AlreadyAborted("fenced")
+    assert model.execute(commit("u")) == txn_out.AlreadyAborted("fenced")
     assert model.streams["s"].tail == 2
     assert model.registry == {"p": 1}
 
 
 def test_one_inline_transaction_of_a_producer_at_a_time_unless_prepared() -> None:
-    model = model_of(begin(), begin("w", kind=STAGED))
+    model = model_of(begin(), begin("w", kind=TXN_STAGED))
     assert unchanged(model, begin("u")) == txn_out.ConcurrentTransactions("t")
     run(model, prepare(), begin("u"))
 
 
 def test_five_may_be_pending() -> None:
-    model = model_of(*(begin(name, kind=STAGED) for name in "abcde"))
+    model = model_of(*(begin(name, kind=TXN_STAGED) for name in "abcde"))
     assert unchanged(model, begin("f")) == txn_out.TooManyTransactions(5)
 
 
@@ -260,7 +264,7 @@ def test_begin_names_streams_that_are_there() -> None:
 
 def test_an_id_counts_its_epochs_as_long_as_an_outcome_is_known() -> None:
     model = model_of(begin(), abort(), begin(), abort(epoch=2))
-    assert model.execute(begin(now=7 * DAY_MS - 1, kind=STAGED)) == txn_out.Begun(
+    assert model.execute(begin(now=7 * DAY_MS - 1, kind=TXN_STAGED)) == txn_out.Begun(
         "t", 3, 7 * DAY_MS - 1 + MINUTE_MS, is_new=True
     )
     model = model_of(begin(), abort())
@@ -284,16 +288,16 @@ def test_find_refuses_what_is_unknown_stale_or_someone_elses() -> None:
 # rows: X25
 def test_a_late_commit_cannot_end_the_next_transaction() -> None:
     model = model_of(begin(), abort(), begin())
-    assert unchanged(model, commit()) == txn_out.TxnAborted("abort")
-    assert unchanged(model, abort()) == txn_out.Aborted("t", 1, "abort")
+    assert unchanged(model, commit()) == txn_out.AlreadyAborted("abort")
+    assert unchanged(model, abort()) == txn_out.AbortDone("t", 1, "abort")
     assert unchanged(model, prepare()) == txn_out.InvalidTxnState("aborted", "abort")
 
 
 def test_a_decision_never_changes() -> None:
     model = model_of(create(), begin(), publish(0), commit())
-    again = txn_out.Committed("t", 1, Result((StreamResult("s", 0, 2, 1),)), is_duplicate=True)
+    again = txn_out.CommitDone("t", 1, TxnResult((StreamResult("s", 0, 2, 1),)), is_duplicate=True)
     assert unchanged(model, commit()) == again
-    assert unchanged(model, abort()) == txn_out.TxnCommitted()
+    assert unchanged(model, abort()) == txn_out.AlreadyCommitted()
     assert unchanged(model, publish(1)) == txn_out.InvalidTxnState("committed")
 
 
@@ -301,7 +305,7 @@ def test_a_call_that_meets_a_deadline_ends_the_transaction_first() -> None:
     model = model_of(create(), begin(timeout=10), publish(0, now=5))
     assert model.execute(publish(1, now=10)) == txn_out.TxnTimedOut()
     assert unchanged(model, commit()) == txn_out.TxnTimedOut()
-    assert unchanged(model, abort()) == txn_out.Aborted("t", 1, "timeout")
+    assert unchanged(model, abort()) == txn_out.AbortDone("t", 1, "timeout")
     assert model.execute(begin(now=10)) == txn_out.Begun("t", 2, 10 + MINUTE_MS, is_new=True)
 
 
@@ -317,7 +321,7 @@ def add(*paths: str) -> ask.AddStreams:
     return ask.AddStreams(0, "t", 1, streams=paths)
 
 
-def place(*positions: Position) -> ask.AddPositions:
+def place(*positions: PositionMove) -> ask.AddPositions:
     return ask.AddPositions(0, "t", 1, positions=positions)
 
 
@@ -325,23 +329,23 @@ def test_streams_are_added_all_or_none_and_again_without_a_trace() -> None:
     model = model_of(create("s"), create("u"), begin(implicit=False))
     assert unchanged(model, add("s", "z")) == txn_out.StreamRefused("z", out.NotFound())
     assert unchanged(model, publish(0)) == txn_out.PartitionNotInTxn()
-    assert model.execute(add("s", "u")) == txn_out.TxnExtended("t", 2)
-    assert unchanged(model, add("u")) == txn_out.TxnExtended("t", 2)
+    assert model.execute(add("s", "u")) == txn_out.ExtendDone("t", 2)
+    assert unchanged(model, add("u")) == txn_out.ExtendDone("t", 2)
     run(model, publish(0), prepare())
     assert unchanged(model, add("s")) == txn_out.InvalidTxnState("prepared")
 
 
 def test_positions_move_with_the_commit_only() -> None:
-    model = model_of(create(), append(), append(), begin(), place(Position("g", "s", 1)))
-    assert model.execute(place(Position("g", "s", 2))) == txn_out.TxnExtended("t", 1)
+    model = model_of(create(), append(), append(), begin(), place(PositionMove("g", "s", 1)))
+    assert model.execute(place(PositionMove("g", "s", 2))) == txn_out.ExtendDone("t", 1)
     beyond = txn_out.StreamRefused("s", out.OffsetBeyondTail(2))
-    assert unchanged(model, place(Position("g", "s", 3))) == beyond
+    assert unchanged(model, place(PositionMove("g", "s", 3))) == beyond
     assert model.txns.positions.stored == {}
-    moved = Result((), (PositionResult("g", "s", 2),))
-    assert model.execute(commit()) == txn_out.Committed("t", 1, moved)
+    moved = TxnResult((), (PositionResult("g", "s", 2),))
+    assert model.execute(commit()) == txn_out.CommitDone("t", 1, moved)
     assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"))}
-    run(model, begin(), ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0),)))
-    other = ask.AddPositions(0, "t", 2, positions=(Position("g", "s", 0, None, "other"),))
+    run(model, begin(), ask.AddPositions(0, "t", 2, positions=(PositionMove("g", "s", 0),)))
+    other = ask.AddPositions(0, "t", 2, positions=(PositionMove("g", "s", 0, None, "other"),))
     seen = model.streams["s"].incarnation
     told = txn_out.PositionConflict("g", "s", 2, seen, 1, None, txn_out.BY_INCARNATION)
     assert unchanged(model, other) == told
@@ -354,32 +358,34 @@ def test_additions_have_limits() -> None:
     model = model_of(create("s"), create("u"), begin(streams=("s",)), bounds=bounds)
     assert unchanged(model, add("u")) == out.LimitReached("transaction_streams", 1)
     assert unchanged(model, publish(0, path="u")) == out.LimitReached("transaction_streams", 1)
-    both = place(Position("g", "s", 0), Position("h", "s", 0))
+    both = place(PositionMove("g", "s", 0), PositionMove("h", "s", 0))
     assert unchanged(model, both) == out.LimitReached("transaction_positions", 1)  # A9c
 
 
 def test_a_position_of_a_deleted_stream_still_counts() -> None:
-    model = model_of(create(), begin(), place(Position("g", "s", 0)), bounds=Bounds(positions=1))
+    model = model_of(
+        create(), begin(), place(PositionMove("g", "s", 0)), bounds=Bounds(positions=1)
+    )
     run(model, plain.Delete("s", 0), create())
-    again = place(Position("g", "s", 0))
+    again = place(PositionMove("g", "s", 0))
     assert unchanged(model, again) == out.LimitReached("transaction_positions", 1)
 
 
 def test_a_stream_has_room_for_so_many_groups() -> None:
     bounds = Bounds(groups=2)
     model = model_of(
-        create(), begin(), ask.SetPositions(0, (Position("a", "s", 0),)), bounds=bounds
+        create(), begin(), ask.SetPositions(0, (PositionMove("a", "s", 0),)), bounds=bounds
     )
     full = out.LimitReached("groups_per_stream", 2)
-    two = (Position("b", "s", 0), Position("c", "s", 0))
+    two = (PositionMove("b", "s", 0), PositionMove("c", "s", 0))
     assert unchanged(model, place(*two)) == full  # A9b: the first takes the last room
     assert unchanged(model, ask.SetPositions(0, two)) == full
     assert unchanged(model, one_shot(0, positions=two)) == full
-    known = (Position("b", "s", 0), Position("a", "s", 0), Position("b", "s", 0, 0))
-    assert model.execute(place(*known)) == txn_out.TxnExtended("t", 2)
-    run(model, ask.SetPositions(0, (Position("c", "s", 0),)))
-    assert unchanged(model, place(Position("d", "s", 0))) == full
-    assert unchanged(model, place(Position("b", "s", 0, 0))) == txn_out.TxnExtended("t", 2)
+    known = (PositionMove("b", "s", 0), PositionMove("a", "s", 0), PositionMove("b", "s", 0, 0))
+    assert model.execute(place(*known)) == txn_out.ExtendDone("t", 2)
+    run(model, ask.SetPositions(0, (PositionMove("c", "s", 0),)))
+    assert unchanged(model, place(PositionMove("d", "s", 0))) == full
+    assert unchanged(model, place(PositionMove("b", "s", 0, 0))) == txn_out.ExtendDone("t", 2)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.row}: {story.name}")
@@ -460,12 +466,12 @@ def test_an_append_with_a_raised_epoch_fences_the_transaction_behind_its_message
     assert model.execute(append(by=dense(0, epoch=1))) == OK(1, 2, False, 1, 0)
     assert offsets(model, committed=True) == [1]
     assert model.streams["s"].tail == 3
-    assert model.execute(commit()) == txn_out.TxnAborted("fenced")
+    assert model.execute(commit()) == txn_out.AlreadyAborted("fenced")
 
 
 def test_registering_again_fences() -> None:
     model = model_of(create(), begin(), publish(0), plain.Register(0, "p"))
-    assert unchanged(model, commit()) == txn_out.TxnAborted("fenced")
+    assert unchanged(model, commit()) == txn_out.AlreadyAborted("fenced")
     assert unchanged(model, publish(1)) == txn_out.InvalidTxnState("aborted", "fenced")
 
 
@@ -488,11 +494,13 @@ def test_a_writing_producer_is_not_idle() -> None:
     ],
 )
 def test_a_chunk_has_one_shape(command: plain.Append, field: str) -> None:
-    assert unchanged(model_of(create(), begin(kind=STAGED)), command) == out.InvalidRequest(field)
+    assert unchanged(model_of(create(), begin(kind=TXN_STAGED)), command) == out.InvalidRequest(
+        field
+    )
 
 
 def test_chunks_get_their_offsets_from_the_decision() -> None:
-    model = model_of(create("s"), create("u"), begin(kind=STAGED))
+    model = model_of(create("s"), create("u"), begin(kind=TXN_STAGED))
     assert model.execute(stage(0, b"a")) == txn_out.Staged(1)
     run(model, stage(1, b"b", path="u"), append(b"between"), stage(2, b"c"))
     assert unchanged(model, stage(1, b"b", path="u")) == out.Duplicate(None, None, False)
@@ -505,25 +513,25 @@ def test_chunks_get_their_offsets_from_the_decision() -> None:
     assert unchanged(model, strict) == out.PayloadMismatch()
     assert unchanged(model, stage(4)) == out.SequenceGap(3, 4)
     assert stable(model) == 1
-    result = Result((StreamResult("s", 1, 3, 2), StreamResult("u", 0, 1, 1)))
-    assert model.execute(commit()) == txn_out.Committed("t", 1, result)
+    result = TxnResult((StreamResult("s", 1, 3, 2), StreamResult("u", 0, 1, 1)))
+    assert model.execute(commit()) == txn_out.CommitDone("t", 1, result)
     assert model.messages("s", committed=True) == [(0, b"between"), (1, b"a"), (2, b"c")]
 
 
 def test_an_aborted_staged_transaction_leaves_nothing() -> None:
-    model = model_of(create(), begin(kind=STAGED), stage(0), abort())
+    model = model_of(create(), begin(kind=TXN_STAGED), stage(0), abort())
     assert (offsets(model), model.streams["s"].tail) == ([], 0)
 
 
 def test_chunks_renew_the_deadline_and_inline_messages_do_not() -> None:
-    model = model_of(create(), begin(kind=STAGED, timeout=10), stage(0, now=9))
+    model = model_of(create(), begin(kind=TXN_STAGED, timeout=10), stage(0, now=9))
     assert model.txns.open["t"].deadline_ms == 19
     model = model_of(create(), begin(timeout=10), publish(0, now=9))
     assert model.txns.open["t"].deadline_ms == 10
 
 
 def test_a_chunk_meets_the_checks_of_an_append() -> None:
-    model = model_of(create(), begin(kind=STAGED), bounds=Bounds(chunks=1))
+    model = model_of(create(), begin(kind=TXN_STAGED), bounds=Bounds(chunks=1))
     assert unchanged(model, stage(0, path="z")) == out.NotFound()
     wrong = replace(stage(0), content_type="a/b")
     assert unchanged(model, wrong) == out.ContentTypeConflict("text/plain")
@@ -548,16 +556,16 @@ def test_a_stream_in_an_inline_transaction_cannot_be_closed() -> None:
 
 def test_a_deleted_stream_leaves_its_transactions_and_groups() -> None:
     model = model_of(create("s"), create("u"), begin(), publish(0), publish(0, path="u"))
-    run(model, ask.SetPositions(0, (Position("g", "s", 1),)), place(Position("g", "s", 0)))
+    run(model, ask.SetPositions(0, (PositionMove("g", "s", 1),)), place(PositionMove("g", "s", 0)))
     run(model, prepare(), plain.Delete("s", 0), create("s"))
-    result = Result((StreamResult("u", 0, 2, 1),), (), ("s",))
-    assert model.execute(commit()) == txn_out.Committed("t", 1, result)
+    result = TxnResult((StreamResult("u", 0, 2, 1),), (), ("s",))
+    assert model.execute(commit()) == txn_out.CommitDone("t", 1, result)
     assert (model.txns.positions.stored, model.streams["s"].tail) == ({}, 0)
 
 
 def test_a_soft_deleted_stream_leaves_them_too() -> None:
     model = model_of(create(), append(), fork(), begin(), publish(0), plain.Delete("s", 0))
-    assert model.execute(commit()) == txn_out.Committed("t", 1, Result((), (), ("s",)))
+    assert model.execute(commit()) == txn_out.CommitDone("t", 1, TxnResult((), (), ("s",)))
     assert model.streams["s"].tail == 2
 
 
@@ -583,7 +591,7 @@ def test_a_fork_leaves_at_what_is_stable() -> None:
 
 
 def test_prepare_compares_what_was_counted() -> None:
-    model = model_of(create(kind=JSON), begin(kind=STAGED))
+    model = model_of(create(kind=JSON), begin(kind=TXN_STAGED))
     run(model, replace(stage(0, json_batch(b"1", b"2")), content_type=JSON))
     short = txn_out.BranchIncomplete("t", 1, 2)
     assert unchanged(model, replace(prepare(), chunks=2)) == short
@@ -600,7 +608,7 @@ def test_a_prepared_one_has_no_deadline() -> None:
 
 
 def test_a_commit_into_a_closed_stream_leaves_the_transaction_open() -> None:
-    model = model_of(create(), begin(kind=STAGED), stage(0), append(None, close=True))
+    model = model_of(create(), begin(kind=TXN_STAGED), stage(0), append(None, close=True))
     refusal = txn_out.StreamRefused("s", out.StreamClosed(0))
     assert unchanged(model, commit()) == refusal
     run(model, abort())
@@ -609,15 +617,15 @@ def test_a_commit_into_a_closed_stream_leaves_the_transaction_open() -> None:
 def test_an_operator_may_decide_for_anybody() -> None:
     model = model_of(begin())
     by_hand = ask.AbortTxn(0, "t", 1, "r", 9, by_operator=True)
-    assert model.execute(by_hand) == txn_out.Aborted("t", 1, "operator")
+    assert model.execute(by_hand) == txn_out.AbortDone("t", 1, "operator")
 
 
 def test_a_fence_ends_the_transaction_and_its_owner() -> None:
-    model = model_of(begin(), begin("u", kind=STAGED))
-    assert model.execute(ask.FenceTxn(0, "t", 1)) == txn_out.Aborted("t", 1, "operator")
-    assert model.execute(commit("u")) == txn_out.TxnAborted("fenced")
+    model = model_of(begin(), begin("u", kind=TXN_STAGED))
+    assert model.execute(ask.FenceTxn(0, "t", 1)) == txn_out.AbortDone("t", 1, "operator")
+    assert model.execute(commit("u")) == txn_out.AlreadyAborted("fenced")
     assert unchanged(model, begin()) == out.StaleEpoch(1)
-    assert unchanged(model, ask.FenceTxn(0, "t", 1)) == txn_out.Aborted("t", 1, "operator")
+    assert unchanged(model, ask.FenceTxn(0, "t", 1)) == txn_out.AbortDone("t", 1, "operator")
     run(model, sink("k"), ask.FenceTxn(0, "k", 1))
 
 
@@ -625,14 +633,14 @@ def test_a_deadline_ends_a_transaction_and_not_before() -> None:
     model = model_of(begin(timeout=10))
     assert unchanged(model, ask.ExpireTxn(9, "t", 1)) == out.StillAlive()
     assert unchanged(model, ask.ExpireTxn(10, "t", 2)) == txn_out.UnknownTransaction()
-    assert model.execute(ask.ExpireTxn(10, "t", 1)) == txn_out.Aborted("t", 1, "timeout")
+    assert model.execute(ask.ExpireTxn(10, "t", 1)) == txn_out.AbortDone("t", 1, "timeout")
 
 
 def test_a_sinks_transaction_is_reaped_when_nobody_touches_it_for_a_day() -> None:
     model = model_of(create(), sink("k"), stage(0, txn="k", now=5), prepare("k", now=7))
     assert unchanged(model, ask.ExpireTxn(DAY_MS + 6, "k", 1)) == out.StillAlive()
     answer = model.execute(ask.ExpireTxn(DAY_MS + 7, "k", 1))
-    assert answer == txn_out.Aborted("k", 1, "reaped")
+    assert answer == txn_out.AbortDone("k", 1, "reaped")
     assert unchanged(model, sink_commit(0, "k")) == txn_out.BranchMissing("k")
 
 
@@ -653,16 +661,16 @@ def test_an_id_that_was_forgotten_begins_above_all_its_producer_had() -> None:
 
 
 def test_a_one_shot_commit_appends_moves_and_decides_in_one_step() -> None:
-    model = model_of(create("s"), create("u"), begin(kind=STAGED), stage(0, b"chunk"))
-    command = one_shot(0, "s", "u", "s", listed=("t",), positions=(Position("g", "s", 3),))
+    model = model_of(create("s"), create("u"), begin(kind=TXN_STAGED), stage(0, b"chunk"))
+    command = one_shot(0, "s", "u", "s", listed=("t",), positions=(PositionMove("g", "s", 3),))
     streams = (StreamResult("s", 0, 3, 3), StreamResult("u", 0, 1, 1))
-    result = Result(streams, (PositionResult("g", "s", 3),))
-    assert model.execute(command) == txn_out.Committed(None, None, result)
-    again = txn_out.Committed(None, None, result, is_duplicate=True)
+    result = TxnResult(streams, (PositionResult("g", "s", 3),))
+    assert model.execute(command) == txn_out.CommitDone(None, None, result)
+    again = txn_out.CommitDone(None, None, result, is_duplicate=True)
     assert unchanged(model, command) == again
     assert [body for _, body in model.messages("s")] == [b"one", b"one", b"chunk"]
-    own = Result((StreamResult("s", 2, 3, 1),))
-    assert unchanged(model, commit()) == txn_out.Committed("t", 1, own, is_duplicate=True)
+    own = TxnResult((StreamResult("s", 2, 3, 1),))
+    assert unchanged(model, commit()) == txn_out.CommitDone("t", 1, own, is_duplicate=True)
 
 
 def test_a_one_shot_commit_checks_its_producer_and_sequence() -> None:
@@ -680,12 +688,12 @@ def test_a_one_shot_commit_checks_its_producer_and_sequence() -> None:
 def test_old_results_are_let_go_but_not_the_sequence() -> None:
     model = model_of(create(), one_shot(0, "s"), one_shot(1, "s"), bounds=Bounds(results=1))
     answer = unchanged(model, one_shot(0, "s"))
-    assert answer == txn_out.Committed(None, None, None, is_duplicate=True)
+    assert answer == txn_out.CommitDone(None, None, None, is_duplicate=True)
 
 
 def test_a_one_shot_commit_lists_staged_transactions_of_its_owner_once() -> None:
-    model = model_of(create(), begin(), begin("o", by=owner("r"), kind=STAGED), sink("k"))
-    run(model, begin("d", kind=STAGED), abort("d"), begin("e", kind=STAGED))
+    model = model_of(create(), begin(), begin("o", by=owner("r"), kind=TXN_STAGED), sink("k"))
+    run(model, begin("d", kind=TXN_STAGED), abort("d"), begin("e", kind=TXN_STAGED))
 
     def listing(*names: str) -> Outcome:
         return unchanged(model, one_shot(0, listed=names))
@@ -693,14 +701,14 @@ def test_a_one_shot_commit_lists_staged_transactions_of_its_owner_once() -> None
     assert listing("t") == txn_out.InvalidTxnState("inline")
     assert listing("o") == txn_out.NotOwner()
     assert listing("k") == txn_out.NotOwner()
-    assert listing("d") == txn_out.TxnAborted("abort")
+    assert listing("d") == txn_out.AlreadyAborted("abort")
     assert listing("z") == txn_out.UnknownTransaction()
     assert listing("e", "e") == out.InvalidRequest("transactions")
 
 
 def test_a_one_shot_commit_checks_its_streams() -> None:
     model = model_of(create("s"), create("c", closed=True), create("j", kind=JSON))
-    run(model, begin("t", kind=STAGED), create("x"), stage(0, path="x"))
+    run(model, begin("t", kind=TXN_STAGED), create("x"), stage(0, path="x"))
     run(model, append(None, path="x", close=True))
 
     def refused(command: ask.Commit) -> out.Refusal:
@@ -719,16 +727,16 @@ def test_a_one_shot_commit_checks_its_streams() -> None:
 
 def test_positions_compare_and_set() -> None:
     model = model_of(create(), append(), append())
-    wrong = one_shot(0, positions=(Position("g", "s", 1, 1),))
+    wrong = one_shot(0, positions=(PositionMove("g", "s", 1, 1),))
     assert unchanged(model, wrong) == txn_out.PositionConflict("g", "s", 0)  # by its offset
-    run(model, one_shot(0, positions=(Position("g", "s", 1, 0),)))
-    far = one_shot(1, "s", positions=(Position("g", "s", 4, 1),))
+    run(model, one_shot(0, positions=(PositionMove("g", "s", 1, 0),)))
+    far = one_shot(1, "s", positions=(PositionMove("g", "s", 4, 1),))
     assert unchanged(model, far) == txn_out.StreamRefused("s", out.OffsetBeyondTail(3))
-    back = ask.SetPositions(0, (Position("g", "s", 0, 1), Position("h", "s", 2)))
+    back = ask.SetPositions(0, (PositionMove("g", "s", 0, 1), PositionMove("h", "s", 2)))
     assert model.execute(back) == txn_out.PositionsSet((2, 1))
     found = model.txns.positions.stored
     assert found == {("g", 1): (0, 2, (True, "p")), ("h", 1): (2, 1, None)}
-    lost = ask.SetPositions(0, (Position("g", "z", 0),))
+    lost = ask.SetPositions(0, (PositionMove("g", "z", 0),))
     assert unchanged(model, lost) == txn_out.StreamRefused("z", out.NotFound())
 
 
@@ -737,9 +745,9 @@ def test_positions_compare_and_set() -> None:
 
 def test_a_sinks_version_is_committed_once() -> None:
     model = model_of(create(), sink("k", 3), stage(0, txn="k"), prepare("k"))
-    result = Result((StreamResult("s", 0, 1, 1),))
-    assert model.execute(sink_commit(3, "k", given="A")) == txn_out.Committed(None, None, result)
-    again = txn_out.Committed(None, None, result, is_duplicate=True)
+    result = TxnResult((StreamResult("s", 0, 1, 1),))
+    assert model.execute(sink_commit(3, "k", given="A")) == txn_out.CommitDone(None, None, result)
+    again = txn_out.CommitDone(None, None, result, is_duplicate=True)
     assert unchanged(model, sink_commit(3, "other", given="A")) == again
     assert unchanged(model, sink_commit(3, given="B")) == txn_out.CheckpointDiverged(3)
     unchecked = replace(again, is_unchecked=True)
@@ -782,8 +790,8 @@ def test_a_sinks_commit_drops_what_it_does_not_list() -> None:
     model = model_of(sink("k", 1), prepare("k"), sink("old", 1), sink("new", 2), sink("b", app="b"))
     run(model, sink_commit(1, "k"))
     assert sorted(model.txns.open) == ["b", "new"]
-    assert unchanged(model, abort("old")) == txn_out.Aborted("old", 1, "superseded")
-    assert unchanged(model, abort("k")) == txn_out.TxnCommitted()
+    assert unchanged(model, abort("old")) == txn_out.AbortDone("old", 1, "superseded")
+    assert unchanged(model, abort("k")) == txn_out.AlreadyCommitted()
     run(model, sink_commit(2))
     assert unchanged(model, abort("k")) == txn_out.UnknownTransaction()
 
@@ -826,8 +834,8 @@ def test_a_copy_lives_by_itself() -> None:
     model = model_of(create(), begin(), publish(0), sink_commit(0))
     twin = model.copy()
     before = twin.view()
-    run(model, place(Position("g", "s", 1)), commit(), sink_commit(1), plain.Delete("s", 0))
+    run(model, place(PositionMove("g", "s", 1)), commit(), sink_commit(1), plain.Delete("s", 0))
     assert twin.view() == before
-    assert twin.execute(commit()) == txn_out.Committed(
-        "t", 1, Result((StreamResult("s", 0, 2, 1),))
+    assert twin.execute(commit()) == txn_out.CommitDone(
+        "t", 1, TxnResult((StreamResult("s", 0, 2, 1),))
     )

@@ -14,15 +14,22 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from semel.broker.durable_view import Seen, View, Waiter, add_waiter, drop_waiter, end_of
-from semel.broker.lookups import Facts, TxnTally, expire, met_by, paths_of
-from semel.broker.reader import Reader, Slice
-from semel.broker.timers import Deadlines, Expiry, IdleProducers, is_due, is_mortal
-from semel.journal.appender import Appender, Group, frame_bytes_max
+from semel.broker.durable_view import (
+    DurableView,
+    StreamView,
+    Waiter,
+    add_waiter,
+    drop_waiter,
+    tail_of_view,
+)
+from semel.broker.lookups import Lookups, TxnTally, affected_paths, affected_txns, expire_command
+from semel.broker.reader import BrokerReader, Slice
+from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire, is_due
+from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
-from semel.journal.txn_history import note_places
+from semel.journal.txn_history import index_frames
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
 from semel.machine.events import (
@@ -33,7 +40,7 @@ from semel.machine.events import (
     TxnPublished,
 )
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import Txn, kept_range
+from semel.machine.state import Txn, retained_range
 from semel.model.commands import (
     Append,
     Create,
@@ -57,14 +64,14 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
-from semel.model.remembered import Remembered
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, STAGED, EngineCommand
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_STAGED, EngineCommand
+from semel.model.txn_outcome import TxnOutcome
 
 # An offset to read from: the end, wherever it is.
 TAIL: Final = -1
 
 Reply = Callable[[Outcome], None]
-OutcomeReply = Callable[[Remembered | Outcome | None], None]
+OutcomeReply = Callable[[TxnOutcome | Outcome | None], None]
 T = TypeVar("T")
 
 
@@ -100,16 +107,18 @@ class Broker:
         producer_idle_ms: int = 0,
     ) -> None:
         self.state: State = recovered.state
-        self.seen = Seen(self.state)
+        self.durable_view = DurableView(self.state)
         self.is_full = False
         self.txn_tally = TxnTally()
         self._index = recovered.index
-        self._memory = recovered.memory
-        self._facts = Facts(self.state, self._memory)
+        self._txn_history = recovered.txn_history
+        self._lookups = Lookups(self.state, self._txn_history)
         self._deadlines = Deadlines(self.state)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
-        self.reader = Reader(self.seen, self._index, self._memory, self._segments)
+        self.reader = BrokerReader(
+            self.durable_view, self._index, self._txn_history, self._segments
+        )
         self._expiry = Expiry(self.state, now_ms)
         self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
         self._appender = Appender(
@@ -150,7 +159,7 @@ class Broker:
             return False
         if type(command) is not Append or command.transaction is not None:
             try:
-                known = self._with_facts(command)
+                known = self._with_lookups(command)
             except ReadFailed as error:
                 self._release(reply, _unread(error))
                 return True
@@ -195,12 +204,12 @@ class Broker:
     def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
         """Index a frame that may hold more than the messages of one stream."""
         self.txn_tally.note(self.state.news)
-        note_places(
+        index_frames(
             self.state.news,
             sections,
             lsn=lsn,
             index=self._index,
-            memory=self._memory,
+            memory=self._txn_history,
             segments=self._segments,
         )
         if isinstance(event, TxnBegun):
@@ -211,8 +220,8 @@ class Broker:
         if isinstance(event, TxnPublished | ProducerRaised):
             inner = event.append
             event = (inner or event.claimed) if isinstance(event, ProducerRaised) else inner
-        if isinstance(event, StreamAppended) and event.mark:
-            idle.watch(event.stream, event.mark.id)
+        if isinstance(event, StreamAppended) and event.stamp:
+            idle.watch(event.stream, event.stamp.id)
         elif isinstance(event, ProducerClaimed):
             idle.watch(event.stream, event.id)
 
@@ -223,7 +232,7 @@ class Broker:
             row, tail = stream.row, stream.tail
             is_removed = tail.is_deleted and row.number not in self.state.by_number
             changes[row.number] = (row, None if is_removed else tail)
-            if is_mortal(row):
+            if can_expire(row):
                 if tail.is_deleted:
                     self._expiry.forget(row.number)
                 else:
@@ -253,35 +262,35 @@ class Broker:
 
     def _expire_before(self, command: EngineCommand) -> bool:
         """Write the end of streams whose time is over before a command meets them."""
-        return all(self._expire_if_due(path, command.now_ms) for path in paths_of(command))
+        return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
-    def _with_facts(self, command: EngineCommand) -> EngineCommand | None:
+    def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
         """Add to a command what its decision needs from the journal; None if it has to wait."""
         if isinstance(command, Create):
             fork = command.fork
             if fork is None or not fork.sub_offset:
                 return command
             return None if self._awaits_source(fork) else self._with_stored(command, fork)
-        for txn in met_by(self.state, command):
+        for txn in affected_txns(self.state, command):
             if not self._end_if_due(txn, command.now_ms):
                 return None
-        return self._facts.add(command)
+        return self._lookups.add(command)
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
         """Write the end of a transaction whose time is over before a command meets it."""
         is_open = self.state.by_txn.get(txn.row.number) is txn
         if not is_open or not is_due(self.state, txn, now_ms):
             return True
-        return self._commit(decide(self.state, expire(txn, now_ms)), now_ms, _nobody)
+        return self._commit(decide(self.state, expire_command(txn, now_ms)), now_ms, _nobody)
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
-        if stream is None or not is_mortal(stream.row) or stream.tail.is_deleted:
+        if stream is None or not can_expire(stream.row) or stream.tail.is_deleted:
             return True
         if not self._expiry.is_over(stream, now_ms):
             return True
-        expire = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
-        return self._commit(decide(self.state, expire), now_ms, _nobody)
+        expire_command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
+        return self._commit(decide(self.state, expire_command), now_ms, _nobody)
 
     def _awaits_source(self, fork: ForkRequest) -> bool:
         """Tell whether the append a fork divides is still on its way to the disk."""
@@ -290,7 +299,7 @@ class Broker:
             return False
         if fork.offset is None or fork.offset >= source.tail.stable:
             return False
-        view = self.seen.by_number.get(source.row.number)
+        view = self.durable_view.by_number.get(source.row.number)
         return view is None or view.tail is None or view.tail.stable <= fork.offset
 
     def _with_stored(self, command: Create, fork: ForkRequest) -> Create:
@@ -302,7 +311,7 @@ class Broker:
         if not source.tail.head <= offset < source.tail.stable:
             return command
         number = source.row.number
-        view = self.seen.by_number[number]
+        view = self.durable_view.by_number[number]
         assert view.tail is not None
         end = view.tail.stable
         slices, _ = self.reader.read_on(view, offset, end, 1, is_committed=True)
@@ -316,7 +325,7 @@ class Broker:
 
     # ---- work orders ---------------------------------------------------------------------------
 
-    def next_group(self) -> Group | None:
+    def next_group(self) -> WriteGroup | None:
         """Hand out the next bytes to write, unless some are being written."""
         if self._flying is not None:
             return None
@@ -332,7 +341,7 @@ class Broker:
             self._unpark()  # the next group forms while this one is on its way
         return group
 
-    def written(self, group: Group) -> None:
+    def written(self, group: WriteGroup) -> None:
         """EO-6. A group is on disk (and durable, if it was to be): readers see, answers leave."""
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -340,11 +349,11 @@ class Broker:
             self._needs_watermark = group.size > 0
             self._needs_sync = self._needs_sync and group.end < self._cut_lsn
             self._appender.durable = self._segments.durable = group.end
-        woken = self.seen.promote(flying.changes.values())
+        woken = self.durable_view.promote(flying.changes.values())
         for number, (_, tail) in flying.changes.items():
             if tail is None:
                 self._index.forget(number)
-                self._memory.forget(number)
+                self._txn_history.forget(number)
         for reply, answer in flying.answers:
             reply(answer)
         for waiter in woken:
@@ -407,22 +416,22 @@ class Broker:
             self.state.meta_row(),
             dirty,
             self._index.cut(),
-            {n: kept_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
+            {n: retained_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
             self._segments.spans(),
-            self._memory.cut(),
+            self._txn_history.cut(),
             [page for txn in self.state.by_txn.values() for page in _chunks_of(txn)],
         )
 
     def cut_done(self, dead: list[int]) -> None:
         """The checkpoint is durable; the segments in `dead` may be unlinked after this."""
         self._index.finish_cut()
-        self._memory.finish_cut()
+        self._txn_history.finish_cut()
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
         """The store had no room: take everything back, for the next checkpoint."""
         self._index.undo_cut()
-        self._memory.undo_cut()
+        self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)
         self._cut_lsn = -1
 
@@ -464,8 +473,8 @@ class Broker:
             return False
         return True
 
-    def _view(self, path: str) -> tuple[View, TailRow] | Outcome:
-        view = self.seen.by_path.get(path)
+    def _view(self, path: str) -> tuple[StreamView, TailRow] | Outcome:
+        view = self.durable_view.by_path.get(path)
         if view is None or view.tail is None:
             return NotFound()
         return Gone() if view.tail.is_deleted else (view, view.tail)
@@ -480,16 +489,16 @@ class Broker:
         if offset is None:
             offset = tail.head
         elif offset == TAIL:
-            offset = end_of(tail, is_committed)
+            offset = tail_of_view(tail, is_committed)
         if offset > tail.tail:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
             return OffsetTrimmed(tail.head)
-        if is_mortal(view.row):
+        if can_expire(view.row):
             self._expiry.touch(view.row.number, now_ms)
         try:
             # Whoever stands behind what is stable stays there.
-            end = max(offset, end_of(tail, is_committed))
+            end = max(offset, tail_of_view(tail, is_committed))
             slices, next_offset = self.reader.read_on(
                 view, offset, end, bytes_max, is_committed=is_committed
             )
@@ -503,20 +512,20 @@ class Broker:
         offset: int,
         wake: Callable[[], None],
         isolation: str = READ_UNCOMMITTED,
-    ) -> tuple[View, Waiter] | None:
+    ) -> tuple[StreamView, Waiter] | None:
         """Call `wake` once when the stream may have more than `offset`, is closed or gone.
 
         None if there is nothing to wait for, or too many wait.
         """
-        view = self.seen.by_path.get(path)
+        view = self.durable_view.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
             return None
         waiter = Waiter(offset, wake, is_committed=isolation == READ_COMMITTED)
-        if end_of(view.tail, waiter.is_committed) > offset or not add_waiter(view, waiter):
+        if tail_of_view(view.tail, waiter.is_committed) > offset or not add_waiter(view, waiter):
             return None
         return view, waiter
 
-    def stop_waiting(self, waiting: tuple[View, Waiter]) -> None:
+    def stop_waiting(self, waiting: tuple[StreamView, Waiter]) -> None:
         """Give up a wait."""
         drop_waiter(*waiting)
 
@@ -541,8 +550,8 @@ class Broker:
         """Tell how a transaction ended: that of `epoch`, or (None) the newest of its id."""
         try:
             if epoch is None:
-                epoch = self._facts.last_epoch(txn_id, now_ms)
-            found = self._facts.of(txn_id, epoch, now_ms)[0]
+                epoch = self._lookups.last_epoch(txn_id, now_ms)
+            found = self._lookups.of(txn_id, epoch, now_ms)[0]
         except ReadFailed as error:
             self._release(reply, _unread(error))
         else:
@@ -555,7 +564,7 @@ def _unread(error: ReadFailed) -> Outcome:
 
 
 def _chunks_of(txn: Txn) -> list[bytes]:
-    return txn.pages if txn.row.kind == STAGED else []
+    return txn.chunk_blocks if txn.row.kind == TXN_STAGED else []
 
 
 def _nobody(_outcome: Outcome) -> None:

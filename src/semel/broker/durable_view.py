@@ -28,7 +28,7 @@ class Waiter:
         self.is_committed: Final = is_committed
 
 
-class View(Struct, gc=False, eq=False):
+class StreamView(Struct, gc=False, eq=False):
     """One stream at the durable watermark; `tail` is None once it is gone."""
 
     row: StreamRow
@@ -36,14 +36,14 @@ class View(Struct, gc=False, eq=False):
     waiters: dict[Waiter, None] | None = None
 
 
-class Seen:
+class DurableView:
     """All durable streams, by name and by number; the names of those that live, in order."""
 
     def __init__(self, state: State) -> None:
-        self.by_path: dict[str, View] = {}
-        self.by_number: dict[int, View] = {}
+        self.by_path: dict[str, StreamView] = {}
+        self.by_number: dict[int, StreamView] = {}
         for number, stream in state.by_number.items():
-            view = View(stream.row, stream.tail)
+            view = StreamView(stream.row, stream.tail)
             self.by_number[number] = view
             self.by_path[stream.row.path] = view
         self.paths = SortedPaths(
@@ -56,7 +56,7 @@ class Seen:
         for row, tail in changes:
             view = self.by_number.get(row.number)
             if view is None:
-                view = View(row, None)
+                view = StreamView(row, None)
                 self.by_number[row.number] = view
                 if tail is not None:
                     self.paths.add(row.path)
@@ -71,13 +71,13 @@ class Seen:
                 woken.extend(_take_due(view, view.waiters))
         return woken
 
-    def _remove(self, view: View) -> None:
+    def _remove(self, view: StreamView) -> None:
         del self.by_number[view.row.number]
         if self.by_path.get(view.row.path) is view:
             del self.by_path[view.row.path]
 
 
-def add_waiter(view: View, waiter: Waiter) -> bool:
+def add_waiter(view: StreamView, waiter: Waiter) -> bool:
     """Let a reader wait; False if too many do already."""
     if view.waiters is None:
         view.waiters = {}
@@ -87,23 +87,23 @@ def add_waiter(view: View, waiter: Waiter) -> bool:
     return True
 
 
-def drop_waiter(view: View, waiter: Waiter) -> None:
+def drop_waiter(view: StreamView, waiter: Waiter) -> None:
     """Stop waiting; harmless if the reader was woken already."""
     if view.waiters is not None:
         view.waiters.pop(waiter, None)
 
 
-def end_of(tail: TailRow, is_committed: bool) -> int:
+def tail_of_view(tail: TailRow, is_committed: bool) -> int:
     """Tell how far a reader may read."""
     return tail.stable if is_committed else tail.tail
 
 
-def _take_due(view: View, waiters: dict[Waiter, None]) -> list[Waiter]:
+def _take_due(view: StreamView, waiters: dict[Waiter, None]) -> list[Waiter]:
     tail = view.tail
     if tail is None or tail.is_closed or tail.is_deleted:
         view.waiters = None
         return list(waiters)
-    due = [waiter for waiter in waiters if waiter.offset < end_of(tail, waiter.is_committed)]
+    due = [waiter for waiter in waiters if waiter.offset < tail_of_view(tail, waiter.is_committed)]
     for waiter in due:
         del waiters[waiter]
     return due

@@ -19,15 +19,15 @@ from semel.broker.broker import Broker, ReadDone, Reply
 from semel.broker.clock import Clock, SystemClock
 from semel.broker.settings import Settings
 from semel.broker.worker import Worker
-from semel.journal.appender import Group
-from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut, let_go
+from semel.journal.appender import WriteGroup
+from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut, drop_removed
 from semel.journal.disk import Disk, RealDisk
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.lmdb_store import LmdbStore
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
-from semel.journal.writer import Room, Writer
+from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
@@ -97,7 +97,7 @@ class Engine:
         self._settings = settings
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._writer = Writer(
+        self._writer = JournalWriter(
             directory.disk,
             segment=recovered.segments.firsts[-1],
             segment_bytes=settings.segment_bytes,
@@ -349,17 +349,17 @@ class Engine:
         else:
             self._write_here(group)
 
-    def _write_here(self, group: Group) -> None:
+    def _write_here(self, group: WriteGroup) -> None:
         self._written(group, self._write(group))
 
-    def _is_worth_a_thread(self, group: Group) -> bool:
+    def _is_worth_a_thread(self, group: WriteGroup) -> bool:
         """A lone frame on a quick, idle disk is synced sooner than a thread wakes up."""
         if not group.is_synced:
             return False
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
         return is_slow or group.frames != 1
 
-    def _write(self, group: Group) -> Room | None:
+    def _write(self, group: WriteGroup) -> Room | None:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
@@ -368,7 +368,7 @@ class Engine:
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
 
-    def _written(self, group: Group, room: Room | None) -> None:
+    def _written(self, group: WriteGroup, room: Room | None) -> None:
         self._is_writing = False
         self.broker.written(group)
         if room is not None:
@@ -436,7 +436,7 @@ class Engine:
         self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
 
     def _tidy(self, cut: Cut, dead: list[int]) -> None:
-        let_go(cut)
+        drop_removed(cut)
         unlink_segments(self._directory.disk, dead)
 
     def _cut_over(self, _result: object) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from semel.journal.txn_history import Memory
-from semel.machine.rows import News, OutcomeRow
+from semel.journal.txn_history import TxnHistory
+from semel.machine.rows import Effect, OutcomeRow
 from semel.machine.state import State, Txn, owner_key
-from semel.machine.txn.lookup import is_kept
+from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import Append, Create, Register
 from semel.model.limits import TXN_ID_BYTES_MAX
-from semel.model.remembered import BY_TIMEOUT, COMMITTED, Remembered
 from semel.model.transactions import (
     AddPositions,
     AddStreams,
@@ -25,10 +24,11 @@ from semel.model.transactions import (
     TxnCall,
     TxnCommand,
 )
+from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
 from semel.model.validation import is_name, is_number
 
 
-def paths_of(command: EngineCommand) -> list[str]:
+def affected_paths(command: EngineCommand) -> list[str]:
     """List the streams a command meets."""
     if isinstance(command, Create) and command.fork is not None:
         return [command.path, command.fork.source]
@@ -45,7 +45,7 @@ def paths_of(command: EngineCommand) -> list[str]:
     return [] if isinstance(command, TxnCommand | Register) else [command.path]
 
 
-def met_by(state: State, command: EngineCommand) -> list[Txn]:
+def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """List the open transactions a command is about; a begin meets all of its producer's.
 
     Those are few. A sink may have very many, and none of them is in the way of another.
@@ -67,14 +67,14 @@ def _ids_of(command: EngineCommand) -> Iterator[str]:
         yield from (listed.id for listed in command.transactions)
 
 
-class Facts:
+class Lookups:
     """Finds in the journal's memory what the state does not hold."""
 
-    def __init__(self, state: State, memory: Memory) -> None:
+    def __init__(self, state: State, memory: TxnHistory) -> None:
         self._state = state
-        self._memory = memory
+        self._txn_history = memory
 
-    def of(self, txn_id: str, epoch: int, now_ms: int) -> tuple[Remembered | None, int]:
+    def of(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
         """Find the outcome of a transaction, and the epoch of its id's newest outcome.
 
         Commands come here before they are judged: what no transaction can be called has neither.
@@ -84,8 +84,8 @@ class Facts:
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
-        row = self._memory.outcome(txn_id, epoch)
-        is_there = row is not None and is_kept(self._state, row, now_ms)
+        row = self._txn_history.outcome(txn_id, epoch)
+        is_there = row is not None and is_outcome_retained(self._state, row, now_ms)
         remembered = row.outcome if row is not None and is_there else None
         return remembered, self.last_epoch(txn_id, now_ms)
 
@@ -93,7 +93,9 @@ class Facts:
         """Find the epoch of an id's newest outcome still remembered; 0 if none is."""
         if not is_name(txn_id, TXN_ID_BYTES_MAX):
             return 0
-        row = self._memory.last_outcome(txn_id, lambda row: is_kept(self._state, row, now_ms))
+        row = self._txn_history.last_outcome(
+            txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
+        )
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand:
@@ -118,7 +120,7 @@ class Facts:
         return command
 
 
-def expire(txn: Txn, now_ms: int) -> ExpireTxn:
+def expire_command(txn: Txn, now_ms: int) -> ExpireTxn:
     """Word the end of a transaction whose time is over."""
     return ExpireTxn(now_ms, txn.row.id, txn.row.epoch)
 
@@ -140,7 +142,7 @@ class TxnTally:
         """How many took too long; they count as aborted too."""
         return self.aborted[BY_TIMEOUT]
 
-    def note(self, news: Iterable[News]) -> None:
+    def note(self, news: Iterable[Effect]) -> None:
         """Count what ended."""
         for row in news:
             if not isinstance(row, OutcomeRow):

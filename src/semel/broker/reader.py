@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.broker.durable_view import Seen, View
+from semel.broker.durable_view import DurableView, StreamView
 from semel.journal.frame import Record
 from semel.journal.index import Index
 from semel.journal.segments import Segments
-from semel.journal.txn_history import Memory
+from semel.journal.txn_history import TxnHistory
 from semel.machine.events import (
-    CONTROL,
-    STAGED,
-    Mark,
+    SECTION_CONTROL,
+    SECTION_STAGED,
     ProducerRaised,
+    ProducerStamp,
     Section,
     StreamAppended,
     TxnPublished,
 )
 from semel.model.errors import CorruptRead
 from semel.model.limits import READ_FRAMES_MAX
-from semel.model.messages import cut_extras, split_messages
+from semel.model.messages import slice_extras, split_messages
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class Slice(Struct, frozen=True, gc=False):
     is_joined: bool
     time_ms: int
     extras: bytes = b""
-    producer: Mark | None = None
+    producer: ProducerStamp | None = None
 
     @property
     def next_offset(self) -> int:
@@ -50,21 +50,23 @@ class Slice(Struct, frozen=True, gc=False):
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
 
-class Reader:
+class BrokerReader:
     """Finds and checks the frames behind a range of offsets."""
 
-    def __init__(self, seen: Seen, index: Index, memory: Memory, segments: Segments) -> None:
+    def __init__(
+        self, seen: DurableView, index: Index, memory: TxnHistory, segments: Segments
+    ) -> None:
         self._seen = seen
         self._index = index
-        self._memory = memory
+        self._txn_history = memory
         self._segments = segments
 
-    def read(self, view: View, offset: int, end: int, bytes_max: int) -> list[Slice]:
+    def read(self, view: StreamView, offset: int, end: int, bytes_max: int) -> list[Slice]:
         """Read from `offset` up to `end`, stopping after `bytes_max` but not before one slice."""
         return self.read_on(view, offset, end, bytes_max)[0]
 
     def read_on(
-        self, view: View, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
+        self, view: StreamView, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
     ) -> tuple[list[Slice], int]:
         """Read as `read` does, and tell where to go on: behind what a reader is not given."""
         slices: list[Slice] = []
@@ -85,9 +87,9 @@ class Reader:
     ) -> Iterator[tuple[int, int]]:
         """Cut the aborted ranges out of a range; behind the last one there is no need to look."""
         tail = self._seen.by_number[number].tail
-        clean = end if tail is None else tail.clean
+        clean = end if tail is None else tail.aborted_end
         while is_committed and offset < min(end, clean):
-            aborted = self._memory.next_aborted(number, offset)
+            aborted = self._txn_history.next_aborted(number, offset)
             if aborted is None or aborted[0] >= end:
                 break
             if aborted[0] > offset:
@@ -96,7 +98,7 @@ class Reader:
         if offset < end:
             yield offset, end
 
-    def _pieces(self, view: View, offset: int, end: int) -> list[tuple[int, int, int]]:
+    def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
         """Split a range by who stores it: the sources of a fork first."""
         pieces: list[tuple[int, int, int]] = []
         row = view.row
@@ -118,14 +120,14 @@ class Reader:
                     return
                 if section.stream != number:
                     continue
-                if section.kind == STAGED:
+                if section.kind == SECTION_STAGED:
                     section = replace(section, base=base)  # noqa: PLW2901 - now it has its place
                 if section.base <= offset < section.base + section.count:
-                    if section.kind == CONTROL:
+                    if section.kind == SECTION_CONTROL:
                         yield offset + 1
                     else:
                         mark = _producer(frame.record)
-                        yield cut_section(section, offset, end, frame.time_ms, mark)
+                        yield slice_section(section, offset, end, frame.time_ms, mark)
                     offset = section.base + section.count
             if offset >= end:
                 return
@@ -134,14 +136,14 @@ class Reader:
         )
 
 
-def _producer(record: Record) -> Mark | None:
+def _producer(record: Record) -> ProducerStamp | None:
     if isinstance(record, TxnPublished | ProducerRaised):
-        return None if record.append is None else record.append.mark
-    return record.mark if isinstance(record, StreamAppended) else None
+        return None if record.append is None else record.append.stamp
+    return record.stamp if isinstance(record, StreamAppended) else None
 
 
-def cut_section(
-    section: Section, offset: int, end: int, time_ms: int, producer: Mark | None = None
+def slice_section(
+    section: Section, offset: int, end: int, time_ms: int, producer: ProducerStamp | None = None
 ) -> Slice:
     """Take the messages of a section from `offset` up to `end`."""
     skip = offset - section.base
@@ -159,7 +161,7 @@ def cut_section(
             producer,
         )
     if extras:
-        extras = cut_extras(extras, section.count, skip, skip + count)
+        extras = slice_extras(extras, section.count, skip, skip + count)
     lengths = struct.unpack(f"<{section.count}I", section.lengths)
     gap = int(section.is_joined)
     start = sum(lengths[:skip]) + gap * skip

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from semel.machine.rows import ProducerRow, StreamRow
-from semel.machine.state import State, Stream, Txn, is_over, window_end_ms
-from semel.machine.txn.decide_end import due_of
+from semel.machine.state import State, Stream, Txn, is_expired, key_window_end_ms
+from semel.machine.txn.decide_end import deadline_of
 
 # ---- deadlines -----------------------------------------------------------------------------------
 # When transactions end by themselves.
@@ -34,7 +34,7 @@ class Deadlines:
 
     def watch(self, txn: Txn) -> None:
         """Watch a transaction."""
-        due_ms = due_of(txn)
+        due_ms = deadline_of(txn)
         if due_ms is not None:
             heappush(self._queue, (due_ms, txn.row.number))
         undecided = self._state.by_txn
@@ -61,7 +61,7 @@ class Deadlines:
 
 def is_due(state: State, txn: Txn, now_ms: int) -> bool:
     """Tell whether a transaction's time is over."""
-    due_ms = due_of(txn)
+    due_ms = deadline_of(txn)
     return due_ms is not None and state.frame_time(now_ms) >= due_ms
 
 
@@ -71,7 +71,7 @@ def is_due(state: State, txn: Txn, now_ms: int) -> bool:
 _QUEUE_SLACK: Final = 1_024
 
 
-def is_mortal(row: StreamRow) -> bool:
+def can_expire(row: StreamRow) -> bool:
     """Tell whether a stream can expire at all."""
     return row.ttl_ms is not None or row.expires_at_ms is not None
 
@@ -86,7 +86,7 @@ class Expiry:
         self._watched: set[int] = set()
         self._queue: list[tuple[int, int]] = []
         for stream in state.by_number.values():
-            if is_mortal(stream.row) and not stream.tail.is_deleted:
+            if can_expire(stream.row) and not stream.tail.is_deleted:
                 self.watch(stream)
 
     @property
@@ -123,14 +123,14 @@ class Expiry:
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
-            ends.append(window_end_ms(stream, self.touched_ms(row.number)))
+            ends.append(key_window_end_ms(stream, self.touched_ms(row.number)))
         return min(ends)
 
     def is_over(self, stream: Stream, now_ms: int) -> bool:
         """Tell whether a mortal stream's time is over."""
         touched_ms = self.touched_ms(stream.row.number)
         time_ms = self._state.frame_time(now_ms)
-        return is_over(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)
+        return is_expired(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)
 
     def due(self, now_ms: int, count_max: int) -> list[Stream]:
         """List streams whose time is over, at most `count_max`."""

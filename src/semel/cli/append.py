@@ -11,16 +11,24 @@ from typing import IO, Any, Final
 import click
 from msgspec import Struct
 
-from semel.cli.exit_codes import EXIT_REFUSED, Refused
-from semel.cli.options import HeaderPair, Offset, Word, complaint, path_argument, remote, together
-from semel.cli.output import Steps, size_text, tell
-from semel.client.calls import StreamCalls
+from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
+from semel.cli.options import (
+    HeaderPair,
+    Offset,
+    TokenText,
+    error_report,
+    path_argument,
+    remote,
+    require_together,
+)
+from semel.cli.output import ProgressLine, report, size_text
 from semel.client.client import Client
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
 from semel.client.producer.batches import DENSE, SPARSE, BatchAck
 from semel.client.producer.threads import Producer
-from semel.client.requests import Conditions, Tag
+from semel.client.requests import AppendHeaders, ProducerHeaders
+from semel.client.stream_calls import StreamCalls
 from semel.client.values import Receipt, StreamInfo, extra_of
 from semel.model.commands import Batch
 from semel.model.limits import BODY_BYTES_MAX
@@ -40,7 +48,7 @@ from semel.wire.json_mode import split_json
 # What `semel append` was asked for.
 
 
-class Appending(Struct, frozen=True, kw_only=True):
+class AppendOptions(Struct, frozen=True, kw_only=True):
     """The arguments and options, as they were given."""
 
     data: str | None = None
@@ -63,7 +71,7 @@ class Appending(Struct, frozen=True, kw_only=True):
 _SHOW_EVERY: Final = 1_000
 
 
-def append_lines(client: Client, path: str, wanted: Appending, *, is_json: bool) -> None:
+def append_input_lines(client: Client, path: str, wanted: AppendOptions, *, is_json: bool) -> None:
     """Send each line, wait until all are stored, and say how many."""
     _check(wanted)
     stream = client.stream(path)
@@ -90,18 +98,18 @@ def append_lines(client: Client, path: str, wanted: Appending, *, is_json: bool)
     }
     where = "" if next_offset is None else f", next offset {next_offset}"
     before = f"; {skipped:,} were stored before" if skipped else ""
-    tell(f"stored {stored:,} lines in {path}{where}{before}", facts, is_json=is_json)
+    report(f"stored {stored:,} lines in {path}{where}{before}", facts, is_json=is_json)
 
 
-def _check(wanted: Appending) -> None:
+def _check(wanted: AppendOptions) -> None:
     others = (wanted.epoch, wanted.seq, wanted.idempotency_key, wanted.if_match)
     is_fitting = all(other is None for other in (*others, wanted.content_type))
     if wanted.data not in (None, "-") or wanted.close or not is_fitting:
-        raise Refused("--lines goes with --file, --producer, --key and --header only")
+        raise CommandRefused("--lines goes with --file, --producer, --key and --header only")
 
 
 @contextmanager
-def _source(wanted: Appending) -> Iterator[IO[bytes]]:
+def _source(wanted: AppendOptions) -> Iterator[IO[bytes]]:
     if wanted.file is None:
         yield sys.stdin.buffer
         return
@@ -109,24 +117,26 @@ def _source(wanted: Appending) -> Iterator[IO[bytes]]:
         file = open(wanted.file, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
         message = f"{wanted.file} cannot be read: {error.strerror}; correct --file"
-        raise Refused(message) from error
+        raise CommandRefused(message) from error
     with file:
         yield file
 
 
-def _send(producer: Producer, source: IO[bytes], wanted: Appending) -> None:
+def _send(producer: Producer, source: IO[bytes], wanted: AppendOptions) -> None:
     try:
-        with producer, Steps() as steps:
+        with producer, ProgressLine() as steps:
             _append_all(producer, source, wanted, steps)
-    except (Refused, ClientError) as error:
-        said = error if isinstance(error, Refused) else complaint(error)
+    except (CommandRefused, ClientError) as error:
+        said = error if isinstance(error, CommandRefused) else error_report(error)
         count = producer.stats.messages_acked + producer.stats.messages_skipped
         advice = "" if wanted.producer is None else "; the same call again sends the rest"
         message = f"{said.format_message()}; {count:,} lines are stored{advice}"
-        raise Refused(message, said.code) from error
+        raise CommandRefused(message, said.code) from error
 
 
-def _append_all(producer: Producer, source: IO[bytes], wanted: Appending, steps: Steps) -> None:
+def _append_all(
+    producer: Producer, source: IO[bytes], wanted: AppendOptions, steps: ProgressLine
+) -> None:
     total = _size(source)
     is_sparse = wanted.producer is not None
     headers = wanted.headers or None
@@ -139,7 +149,7 @@ def _append_all(producer: Producer, source: IO[bytes], wanted: Appending, steps:
             try:
                 producer.append(message, key=wanted.key, headers=headers, seq=seq)
             except (ValueError, TooLarge) as error:
-                raise Refused(f"line {number + 1}: {error}") from error
+                raise CommandRefused(f"line {number + 1}: {error}") from error
         if number % _SHOW_EVERY == 0:
             steps.show("lines", done if total else number, total)
 
@@ -161,7 +171,9 @@ def _size(source: IO[bytes]) -> int:
 @click.argument("data", required=False)
 @click.option("--file", metavar="FILE", help="Send what is in a file.")
 @click.option("--lines", is_flag=True, help="Each line of standard input, or --file, is a message.")
-@click.option("--content-type", type=Word(), metavar="TYPE", help="The stream's own if not given.")
+@click.option(
+    "--content-type", type=TokenText(), metavar="TYPE", help="The stream's own if not given."
+)
 @click.option("--key", help="The message's key, stored with it.")
 @click.option(
     "--header",
@@ -170,11 +182,11 @@ def _size(source: IO[bytes]) -> int:
     multiple=True,
     help="NAME=VALUE, stored with the message; may be given many times.",
 )
-@click.option("--producer", "producer", type=Word(), metavar="ID", help="Who writes.")
+@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="Who writes.")
 @click.option("--epoch", type=click.IntRange(min=0), help="The producer's epoch.")
 @click.option("--seq", type=click.IntRange(min=0), help="The number of this append, from 0.")
 @click.option(
-    "--idempotency-key", type=Word(), help="Makes it safe to send again later, for a while."
+    "--idempotency-key", type=TokenText(), help="Makes it safe to send again later, for a while."
 )
 @click.option("--close", is_flag=True, help="Let nothing follow.")
 @click.option("--if-match", type=Offset(), help="Only if the stream ends there.")
@@ -185,15 +197,15 @@ def command(client: Client, path: str, *, is_json: bool, **given: Any) -> None:
     To a JSON stream an array appends one message per element. An answer that is lost is asked for
     again, and the append is stored once. --json is about the output only.
     """
-    wanted = Appending(**given)
+    wanted = AppendOptions(**given)
     if wanted.lines:
-        append_lines(client, path, wanted, is_json=is_json)
+        append_input_lines(client, path, wanted, is_json=is_json)
         return
     body = _body(wanted)
-    tag = _tag(wanted)
+    tag = _producer_headers(wanted)
     stream = client.stream(path)
     info = stream.head()
-    conditions = Conditions(
+    conditions = AppendHeaders(
         None,
         wanted.if_match,
         wanted.idempotency_key or _fresh_key(info, tag, body),
@@ -201,29 +213,33 @@ def command(client: Client, path: str, *, is_json: bool, **given: Any) -> None:
         tag,
     )
     # It is there: from now on an answer that is lost is worth all the time there is.
-    calls = stream.calls.patient()
+    calls = stream.calls.retrying_forever()
     receipt = client.run(_sending(calls, info, wanted, body, conditions))
     _report(path, receipt, is_json=is_json, is_lone_close=not body)
 
 
-def _tag(wanted: Appending) -> Tag | None:
+def _producer_headers(wanted: AppendOptions) -> ProducerHeaders | None:
     if wanted.producer is not None and wanted.epoch is None and wanted.seq is None:
-        return Tag(wanted.producer, 0, session=secrets.token_hex(16))
-    if not together(producer=wanted.producer, epoch=wanted.epoch, seq=wanted.seq):
+        return ProducerHeaders(wanted.producer, 0, session=secrets.token_hex(16))
+    if not require_together(producer=wanted.producer, epoch=wanted.epoch, seq=wanted.seq):
         return None
     assert wanted.producer is not None
     assert wanted.seq is not None
-    return Tag(wanted.producer, wanted.seq, wanted.epoch)
+    return ProducerHeaders(wanted.producer, wanted.seq, wanted.epoch)
 
 
-def _fresh_key(info: StreamInfo, tag: Tag | None, body: bytes) -> str | None:
+def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
     """Make this one call safe to repeat, where the stream can recognise it."""
     is_known = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_known and tag is None and body else None
 
 
 def _sending(
-    calls: StreamCalls, info: StreamInfo, wanted: Appending, body: bytes, conditions: Conditions
+    calls: StreamCalls,
+    info: StreamInfo,
+    wanted: AppendOptions,
+    body: bytes,
+    conditions: AppendHeaders,
 ) -> Flow[Receipt]:
     if not body:
         return calls.close(conditions)
@@ -235,24 +251,24 @@ def _sending(
     return calls.post(BATCH, _with_extras(content_type, body, wanted), conditions)
 
 
-def _with_extras(content_type: str, body: bytes, wanted: Appending) -> bytes:
+def _with_extras(content_type: str, body: bytes, wanted: AppendOptions) -> bytes:
     if is_json_type(content_type):
         found = split_json(body)
         if not isinstance(found, Batch) or found.count != 1:
             reason = found if isinstance(found, str) else "the data is not one message"
-            raise Refused(f"--key and --header are for one message: {reason}")
+            raise CommandRefused(f"--key and --header are for one message: {reason}")
         body = found.payload
     try:
         extra = extra_of(wanted.key, wanted.headers, None)
     except ValueError as error:
-        raise Refused(f"--key and --header cannot be stored: {error}") from error
+        raise CommandRefused(f"--key and --header cannot be stored: {error}") from error
     assert extra is not None
     return encode_batch(content_type, [body], keys=[extra.key], headers=[extra.headers])
 
 
-def _body(wanted: Appending) -> bytes:
+def _body(wanted: AppendOptions) -> bytes:
     if wanted.data is not None and wanted.file is not None:
-        raise Refused("give the data itself or --file, not both")
+        raise CommandRefused("give the data itself or --file, not both")
     if wanted.file is not None:
         body = _read_file(wanted.file)
     elif wanted.data == "-":
@@ -262,11 +278,13 @@ def _body(wanted: Appending) -> bytes:
     elif wanted.close:
         return b""
     else:
-        raise Refused("nothing to append: give the data, - for standard input, or --file")
+        raise CommandRefused("nothing to append: give the data, - for standard input, or --file")
     if not body:
-        raise Refused("nothing to append: what was given is empty; `semel close` only closes")
+        raise CommandRefused(
+            "nothing to append: what was given is empty; `semel close` only closes"
+        )
     if len(body) > BODY_BYTES_MAX:
-        raise Refused(
+        raise CommandRefused(
             f"an append takes at most {size_text(BODY_BYTES_MAX)}; send it in parts, or --lines"
         )
     return body
@@ -277,7 +295,7 @@ def _read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read(BODY_BYTES_MAX + 1)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}; correct --file") from error
+        raise CommandRefused(f"{path} cannot be read: {error.strerror}; correct --file") from error
 
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
@@ -298,9 +316,9 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
         sentence = f"stored in {path}, next offset {offset}"
     if receipt.closed:
         sentence = "closed: " + sentence if not is_lone_close else f"closed {path} at {offset}"
-    tell(sentence, facts, is_json=is_json)
+    report(sentence, facts, is_json=is_json)
     if receipt.mismatch:
-        raise Refused(
+        raise CommandRefused(
             "payload_mismatch: that sequence was stored before with another payload, which"
             " stays; find out why two messages got one number",
             EXIT_REFUSED,

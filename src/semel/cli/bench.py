@@ -14,7 +14,7 @@ from semel.cli.benchmarks.options import (
     Options,
     file_system,
 )
-from semel.cli.exit_codes import EXIT_UNAVAILABLE, Refused
+from semel.cli.exit_codes import EXIT_UNAVAILABLE, CommandRefused
 
 NAMES: Final = (
     *("append", "one", "batch", "catchup", "sse", "idle", "memory"),
@@ -72,7 +72,7 @@ def command(
     if unknown:
         raise click.UsageError(f"no such benchmark: {', '.join(unknown)} (of {', '.join(NAMES)})")
     if not sys.platform.startswith("linux"):
-        raise Refused("the benchmarks read /proc: Linux only", EXIT_UNAVAILABLE)
+        raise CommandRefused("the benchmarks read /proc: Linux only", EXIT_UNAVAILABLE)
     if not os.path.isdir(directory):
         raise click.UsageError(f"{directory} is not a directory")
     kind = file_system(directory)

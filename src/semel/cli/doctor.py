@@ -11,8 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.environment import Check, check_environment, check_space, check_spark
-from semel.cli.exit_codes import EXIT_CORRUPT, EXIT_DISK, EXIT_NO_INPUT, EXIT_UNAVAILABLE, Refused
-from semel.cli.output import Steps, printable, size_text
+from semel.cli.exit_codes import (
+    EXIT_CORRUPT,
+    EXIT_DISK,
+    EXIT_NO_INPUT,
+    EXIT_UNAVAILABLE,
+    CommandRefused,
+)
+from semel.cli.output import ProgressLine, printable, size_text
 from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, is_in_use, open_store
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, BadSeal, read_identity
@@ -111,7 +117,7 @@ def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     66 there is no such directory, 69 something semel needs is missing.
     """
     if is_deep and data is None:
-        raise Refused("--verify needs a directory: semel doctor --verify --data DIR")
+        raise CommandRefused("--verify needs a directory: semel doctor --verify --data DIR")
     checks = check_environment()
     overview = report = None
     if data is None:
@@ -134,16 +140,16 @@ def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
 def _check_directory(path: str) -> None:
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
-        raise Refused(
+        raise CommandRefused(
             f"{path} {what}; give --data the directory a server was started with", EXIT_NO_INPUT
         )
     try:
         names = os.listdir(path)
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror}); run as the user of the server"
-        raise Refused(message, EXIT_DISK) from error
+        raise CommandRefused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
-        raise Refused(
+        raise CommandRefused(
             f"{path} holds no semel data; give --data the directory a server was started with",
             EXIT_NO_INPUT,
         )
@@ -159,7 +165,7 @@ def _exit_code(checks: list[Check], overview: Overview | None, report: Report | 
 
 def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
     is_shared = overview.is_in_use
-    with Steps(is_quiet=is_quiet) as steps:
+    with ProgressLine(is_quiet=is_quiet) as steps:
         try:
             check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)

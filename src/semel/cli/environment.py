@@ -16,12 +16,12 @@ from semel.cli.output import size_text
 from semel.model.limits import RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 from semel.spark.runtime.environment import (
     JavaMissing,
-    Probed,
-    complaint,
-    cure,
+    ProbeResult,
     find_java,
     is_fit,
     probe,
+    python_advice,
+    python_problem,
     worker_python,
 )
 
@@ -133,17 +133,17 @@ def _check_java() -> Check:
     return Check("java", "ok", f"{java.version} at {java.home}, found by {java.origin}")
 
 
-def _check_worker_python(python: str, found: Probed | None) -> Check:
+def _check_worker_python(python: str, found: ProbeResult | None) -> Check:
     if found is not None and is_fit(found):
         return Check("python of tasks", "ok", f"{python}, {found.version}")
     return Check(
         "python of tasks",
         "warn",
-        f"{python} {complaint(found)}; {cure()} (semel.spark.session() does)",
+        f"{python} {python_problem(found)}; {python_advice()} (semel.spark.session() does)",
     )
 
 
-def _check_format(found: Probed) -> Check:
+def _check_format(found: ProbeResult) -> Check:
     """Spark imports every `pyspark_...` package at once: one that fails hides all of them."""
     broken = {name: why for name, why in found.packages.items() if why}
     if not broken:

@@ -12,13 +12,13 @@ EXIT_USAGE: Final = 64
 EXIT_CORRUPT: Final = CorruptData.exit_code
 EXIT_NO_INPUT: Final = 66
 EXIT_UNAVAILABLE: Final = 69
-EXIT_BROKEN_PROMISE: Final = 70
+EXIT_NOT_EXACTLY_ONCE: Final = 70
 EXIT_NOT_UNDERSTOOD: Final = 70
 EXIT_DISK: Final = DiskFailed.exit_code
 EXIT_INTERRUPTED: Final = 130
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """The command cannot do that; the message says what to do instead."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:

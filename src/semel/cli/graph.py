@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, EXIT_USAGE, Refused
+from semel.cli.exit_codes import EXIT_REFUSED, EXIT_USAGE, CommandRefused
 from semel.cli.options import remote
 from semel.cli.output import json_line, printable, write
 from semel.client.client import Client
 from semel.client.errors import StreamNotFound
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.problems import GraphError
-from semel.pipeline.trace import Traced, trace_of
+from semel.pipeline.trace import TracedStep, trace_of
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -36,12 +36,12 @@ def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_jso
     try:
         graph.check()
     except GraphError as error:
-        raise refuse(error) from error
+        raise refuse_graph(error) from error
     if svg_file is not None:
         try:
             svg_file.write_text(graph.svg(), encoding="utf-8")
         except OSError as error:
-            raise Refused(f"--svg: {error}") from error
+            raise CommandRefused(f"--svg: {error}") from error
     if is_json:
         write(json_line(graph.to_dict()))
     elif svg_file is None:
@@ -57,26 +57,28 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
     found = _graphs(file, _module(file))
     if name is not None:
         if name not in found:
-            raise Refused(f"{file} has no graph {name!r}; it has {_listed(found)}")
+            raise CommandRefused(f"{file} has no graph {name!r}; it has {_listed(found)}")
         return found[name]
     if len(found) != 1:
         cure = "say which with --graph" if found else "make one: graph = Graph('orders')"
-        raise Refused(f"{file} has {_listed(found)}; {cure}")
+        raise CommandRefused(f"{file} has {_listed(found)}; {cure}")
     return next(iter(found.values()))
 
 
-def refuse(error: GraphError) -> Refused:
+def refuse_graph(error: GraphError) -> CommandRefused:
     """Say all that is wrong with a graph, a line each."""
     for one in error.complaints:
         click.echo(f"  - {printable(one)}", err=True)
-    return Refused(str(error).partition(":\n")[0], EXIT_USAGE)
+    return CommandRefused(str(error).partition(":\n")[0], EXIT_USAGE)
 
 
 def _graphs(file: Path, module: ModuleType) -> dict[str, Graph]:
     found: dict[str, Graph] = {}
     for value in vars(module).values():
         if isinstance(value, Graph) and found.setdefault(value.id, value) is not value:
-            raise Refused(f"{file} has two graphs called {value.id!r}; give each one its own id")
+            raise CommandRefused(
+                f"{file} has two graphs called {value.id!r}; give each one its own id"
+            )
     return found
 
 
@@ -89,16 +91,16 @@ def _module(file: Path) -> ModuleType:
     name = file.stem
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise Refused(f"{file} is no Python file; its name must end in .py")
+        raise CommandRefused(f"{file} is no Python file; its name must end in .py")
     module = module_from_spec(spec)
     sys.path.insert(0, str(file.resolve().parent))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except GraphError as error:
-        raise refuse(error) from error
+        raise refuse_graph(error) from error
     except (Exception, SystemExit) as error:
-        raise Refused(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+        raise CommandRefused(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -130,7 +132,7 @@ def trace_command(
     try:
         found = trace_of(client, graph, processor)[-count:]
     except StreamNotFound as error:
-        raise Refused(
+        raise CommandRefused(
             f"there is no trace of a graph {graph}; `semel run` begins one", EXIT_REFUSED
         ) from error
     if is_json:
@@ -146,7 +148,7 @@ def trace_command(
     Console(highlight=False, width=None if sys.stdout.isatty() else _PAPER_WIDTH).print(table)
 
 
-def _cells(one: Traced) -> tuple[str, ...]:
+def _cells(one: TracedStep) -> tuple[str, ...]:
     inputs = ", ".join(f"{path} {_short(start)}..{_short(to)}" for path, _, start, to in one.ranges)
     return (
         one.processor,
@@ -159,7 +161,7 @@ def _cells(one: Traced) -> tuple[str, ...]:
     )
 
 
-def _outputs(one: Traced) -> str:
+def _outputs(one: TracedStep) -> str:
     if one.outputs is not None:
         return ", ".join(
             f"{path} {_short(first)}..{_short(end)}" for path, (first, end) in one.outputs.items()

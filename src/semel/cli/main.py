@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import semel
-from semel.cli.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Refused
+from semel.cli.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, CommandRefused
 from semel.cli.output import printable
 from semel.model.errors import EngineError
 
@@ -65,7 +65,7 @@ class _Commands(click.Group):
 def _guarded(run: Callable[[], Any]) -> int:
     try:
         code = run()
-    except Refused as error:
+    except CommandRefused as error:
         return _complain(error.format_message(), error.code)
     except click.UsageError as error:
         error.show()

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, Refused
+from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
 from semel.client.client import Client
 from semel.client.errors import ClientError
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_position
 from semel.wire.paths import stream_path, stream_url
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.problems import MalformedRequest, Problem
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 TIMEOUT_DEFAULT: Final = 30.0
@@ -79,14 +79,14 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
         """Read it as a server would."""
         try:
             instant_ms = read_instant({"time": str(value)}, "time")
-        except BadRequest:
+        except MalformedRequest:
             wanted = "a date and time such as 2030-01-31T12:00:00Z"
             self.fail(f"{value!r} is none; wanted is {wanted}", param, ctx)
         assert instant_ms is not None
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=instant_ms)
 
 
-class Word(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     """What can travel in a header."""
 
     name = "text"
@@ -159,19 +159,21 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
     @wraps(function)
     def run(*, url: str, timeout: float, **given: Any) -> Any:
-        with asking(url, timeout) as client:
+        with client_errors(url, timeout) as client:
             return function(client, **given)
 
     return run
 
 
-def together(**given: object) -> bool:
+def require_together(**given: object) -> bool:
     """Tell whether options that belong together are there; refuse some without the others."""
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < len(given):
         names = [f"--{name.replace('_', '-')}" for name in given]
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
-        raise Refused(f"{listed} belong together; --{missing[0].replace('_', '-')} is missing")
+        raise CommandRefused(
+            f"{listed} belong together; --{missing[0].replace('_', '-')} is missing"
+        )
     return not missing
 
 
@@ -213,31 +215,33 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 
 @contextmanager
-def asking(url: str, timeout: float) -> Iterator[Client]:
+def client_errors(url: str, timeout: float) -> Iterator[Client]:
     """Give a command its server; what the server refuses ends the command."""
     try:
         client = Client(url, timeout=timeout, retries=_RETRIES)
     except ValueError as error:
-        raise Refused(f"--url: {error}; wanted is one such as http://127.0.0.1:4437") from error
+        raise CommandRefused(
+            f"--url: {error}; wanted is one such as http://127.0.0.1:4437"
+        ) from error
     with client:
         try:
             yield client
         except ClientError as error:
-            raise complaint(error) from error
+            raise error_report(error) from error
 
 
-def complaint(error: ClientError) -> Refused:
+def error_report(error: ClientError) -> CommandRefused:
     """Say what went wrong, and what to do."""
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
-        return Refused(f"{error.message}; is this semel? check --url", EXIT_NOT_UNDERSTOOD)
+        return CommandRefused(f"{error.message}; is this semel? check --url", EXIT_NOT_UNDERSTOOD)
     if isinstance(error, errors.Refused):
-        return Refused(_refusal(error), EXIT_REFUSED)
+        return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
-        return Refused(f"{error.message}; {_IN_DOUBT}", EXIT_UNAVAILABLE)
+        return CommandRefused(f"{error.message}; {_IN_DOUBT}", EXIT_UNAVAILABLE)
     if isinstance(error, errors.Unavailable) and error.status is not None:
-        return Refused(f"{error.message}; send the same again, later", EXIT_UNAVAILABLE)
+        return CommandRefused(f"{error.message}; send the same again, later", EXIT_UNAVAILABLE)
     is_said = "SSL_CERT_FILE" in error.message
-    return Refused(
+    return CommandRefused(
         error.message if is_said else f"{error.message}; {_NOT_REACHED}", EXIT_UNAVAILABLE
     )
 

@@ -42,7 +42,7 @@ def style_of(*, is_raw: bool, is_json: bool) -> Style:
     return Style.SAFE_LINES if sys.stdout.isatty() else Style.LINES
 
 
-def render(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
+def render_message(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
     """Render messages."""
     for message in messages:
         if style is Style.RAW:
@@ -112,7 +112,7 @@ def write(data: bytes) -> None:
         raise click.exceptions.Exit(0) from None
 
 
-def tell(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
+def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
     """Say what was done: a sentence for people, or the facts for programs."""
     if is_json:
         write(json_line(facts))
@@ -157,7 +157,7 @@ def size_text(count: int) -> str:
 _PLAIN_SECONDS: Final = 2.0
 
 
-class Steps:
+class ProgressLine:
     """One bar per step; on stderr, so that what is printed can go into a file."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:

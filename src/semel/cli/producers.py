@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, Refused
+from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, tell, write
+from semel.cli.output import json_line, print_facts, printable, report, write
 from semel.client.client import Client
 from semel.client.values import ProducerState
 
@@ -66,7 +66,7 @@ def show_command(client: Client, *, path: str, producer_id: str, is_json: bool) 
     """Show all a stream remembers of a producer."""
     producers = client.stream(path).producers(producer_id)
     if not producers:
-        raise Refused(f"{path} remembers nothing of {producer_id}", EXIT_REFUSED)
+        raise CommandRefused(f"{path} remembers nothing of {producer_id}", EXIT_REFUSED)
     found = _facts(producers[0])
     if is_json:
         write(json_line(found))
@@ -111,7 +111,7 @@ def forget_command(client: Client, *, path: str, producer_id: str, is_json: bool
     """Let a stream forget a producer: what it sends next is new, even if it was stored before."""
     client.stream(path).forget_producer(producer_id)
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
-    tell(f"{path} has forgotten {producer_id}", facts, is_json=is_json)
+    report(f"{path} has forgotten {producer_id}", facts, is_json=is_json)
 
 
 @command.command("register")
@@ -121,4 +121,4 @@ def register_command(client: Client, *, producer_id: str | None, is_json: bool) 
     """Get an id, or the next epoch of ID, which fences off whoever writes under an older one."""
     found = client.register_producer(producer_id)
     words = f"producer {found.producer_id} has epoch {found.producer_epoch}"
-    tell(words, msgspec.to_builtins(found), is_json=is_json)
+    report(words, msgspec.to_builtins(found), is_json=is_json)

@@ -4,22 +4,22 @@ from collections.abc import Iterator
 
 import click
 
-from semel.cli.exit_codes import EXIT_REFUSED, Refused
+from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import Offset, path_argument, remote
-from semel.cli.output import printable, render, style_of, write
+from semel.cli.output import printable, render_message, style_of, write
 from semel.client.client import Client
 from semel.client.errors import ClientError, StreamGone
 from semel.client.flows import OnRetry
-from semel.client.reading import Reader
+from semel.client.reading import PageReader
 from semel.client.values import Message
 
 # ---- reading -------------------------------------------------------------------------------------
 # Reads that keep the messages apart, for `semel read` and `semel tail`.
 
 
-def pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
+def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
     """Read up to the end as it is, an answer at a time."""
-    reader = Reader(client.stream(path).calls, offset, is_live=False)
+    reader = PageReader(client.stream(path).calls, offset, is_live=False)
     while (page := client.run(reader.next_page())) is not None:
         yield page
 
@@ -36,7 +36,7 @@ def live_pages(
         if reader.has_begun:
             on_retry(error, tries)
 
-    reader = Reader(client.stream(path).calls, offset, is_live=True, on_retry=on_trouble)
+    reader = PageReader(client.stream(path).calls, offset, is_live=True, on_retry=on_trouble)
     client.run(reader.begin())
     while True:
         timeout = None if reader.has_begun else client.timeout
@@ -70,9 +70,9 @@ def read_command(
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     left = limit
-    for page in pages(client, path, offset):
+    for page in read_pages(client, path, offset):
         messages = page if left is None else page[:left]
-        write(b"".join(render(messages, style)))
+        write(b"".join(render_message(messages, style)))
         if left is not None:
             left -= len(messages)
             if not left:
@@ -104,13 +104,13 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
     try:
         for page in live_pages(client, path, offset, _say_once):
             if page:
-                write(b"".join(render(page, style)))
+                write(b"".join(render_message(page, style)))
     except StreamGone as error:
         if error.status:
             raise
         # The client has seen another incarnation.
         message = f"{error.message}; begin again, with --offset -1 for all of it"
-        raise Refused(message, EXIT_REFUSED) from error
+        raise CommandRefused(message, EXIT_REFUSED) from error
 
 
 def _say_once(error: ClientError, tries: int) -> None:

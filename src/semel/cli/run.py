@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_STOPPED, Refused
-from semel.cli.graph import load_graph, refuse
-from semel.cli.options import URL_DEFAULT, complaint
+from semel.cli.exit_codes import EXIT_STOPPED, CommandRefused
+from semel.cli.graph import load_graph, refuse_graph
+from semel.cli.options import URL_DEFAULT, error_report
 from semel.cli.output import json_line, printable, write
 from semel.client.errors import ClientError
 from semel.pipeline.executor import ENGINES, Gauge
@@ -73,11 +73,11 @@ def run_command(
             while not runner.wait(view.pause_seconds):
                 view.show()
     except GraphError as error:
-        raise refuse(error) from error
+        raise refuse_graph(error) from error
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     except ClientError as error:
-        raise complaint(error) from error
+        raise error_report(error) from error
     for id, reason in runner.stopped.items():
         click.echo(f"semel: {printable(id)} stopped: {printable(reason)}", err=True)
     return EXIT_STOPPED if runner.stopped else 0

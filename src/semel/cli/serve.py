@@ -19,16 +19,16 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.exit_codes import Refused
+from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Seconds
-from semel.cli.output import Steps
+from semel.cli.output import ProgressLine
 from semel.model.limits import (
     BODY_BYTES_MAX,
     GAP_HOLD_MS_MAX,
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
 )
-from semel.server.admission import Unread
+from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
@@ -71,10 +71,10 @@ def read_settings(path: str, command: click.Command) -> dict[str, Any]:
     settings = _parse(path)
     for key, value in settings.items():
         if key not in known:
-            raise Refused(f"{path}: there is no setting {key!r}; {_nearest(key, known)}")
+            raise CommandRefused(f"{path}: there is no setting {key!r}; {_nearest(key, known)}")
         wanted = _mistake(known[key], value)
         if wanted is not None:
-            raise Refused(f"{path}: {key} must be {wanted}, and {value!r} is not")
+            raise CommandRefused(f"{path}: {key} must be {wanted}, and {value!r} is not")
     return settings
 
 
@@ -83,9 +83,11 @@ def _parse(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}; correct --config") from error
+        raise CommandRefused(
+            f"{path} cannot be read: {error.strerror}; correct --config"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not TOML: {error}") from error
+        raise CommandRefused(f"{path} is not TOML: {error}") from error
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:
@@ -117,7 +119,7 @@ SSE_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 10.0
 
 
-class Serving(Struct, frozen=True, kw_only=True):
+class ServeOptions(Struct, frozen=True, kw_only=True):
     """What the process was asked for, from wherever."""
 
     data: str
@@ -204,7 +206,7 @@ def command(**given: Any) -> None:
     Prints one line, `listening on http://HOST:PORT`, when it is ready. A setting of the command
     line goes before one of the environment, and that before one of the file.
     """
-    serving = Serving(**given)
+    serving = ServeOptions(**given)
     if not serving.host:
         raise click.UsageError("--host is empty; to listen on every address say 0.0.0.0 or ::")
     try:
@@ -219,7 +221,7 @@ def command(**given: Any) -> None:
     uvloop.run(_serve(serving, settings, tls))
 
 
-async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -> None:
+async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
     try:  # before the directory is touched: making a new one may take a while, and much room
         port = await listener.bind(serving.host, serving.port)
@@ -230,12 +232,12 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
     except BaseException:
         await listener.drain(0.0)
         raise
-    told = _told_to_end()
+    told = _stop_requested()
     scheme = "http" if tls is None else "https"
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     origin = f"{scheme}://{host}:{port}"
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
-    unread = Unread(limits)
+    unread = UnreadBudget(limits)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
@@ -262,7 +264,7 @@ async def _serve(serving: Serving, settings: Settings, tls: SSLContext | None) -
 
 
 async def _open(data: str, settings: Settings) -> Engine:
-    with Steps() as steps:
+    with ProgressLine() as steps:
         return await Engine.open(
             data,
             settings,
@@ -270,7 +272,7 @@ async def _open(data: str, settings: Settings) -> Engine:
         )
 
 
-def _told_to_end() -> asyncio.Event:
+def _stop_requested() -> asyncio.Event:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -279,12 +281,12 @@ def _told_to_end() -> asyncio.Event:
     return told
 
 
-def _cannot_listen(serving: Serving, error: OSError) -> Refused:
+def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
     if isinstance(error, socket.gaierror) or not error.errno:
         reason, advice = error.strerror or str(error), "correct --host"
     else:
         reason, advice = os.strerror(error.errno), "choose another --port or --host"
-    return Refused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
+    return CommandRefused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
 
 
 # ---- tls -----------------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """Load a certificate and its key from PEM files; None if there is none."""
     if cert is None:
         if key is not None:
-            raise Refused("--tls-key needs --tls-cert, the certificate it belongs to")
+            raise CommandRefused("--tls-key needs --tls-cert, the certificate it belongs to")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -303,15 +305,15 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     except ssl.SSLError as error:
         files = cert if key is None else f"{cert} and {key}"
         reason = error.reason or "no PEM"
-        raise Refused(
+        raise CommandRefused(
             f"{files} are no certificate and its key ({reason}); give PEM files"
             " with --tls-cert and --tls-key"
         ) from error
     except OSError as error:
         files = cert if key is None else f"{cert} or {key}"
-        raise Refused(f"{files} cannot be read: {error.strerror}") from error
+        raise CommandRefused(f"{files} cannot be read: {error.strerror}") from error
     return context
 
 
 def _no_password() -> NoReturn:
-    raise Refused("the key is locked with a password; give one that is not")
+    raise CommandRefused("the key is locked with a password; give one that is not")

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import Refused
+from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, tell, write
+from semel.cli.output import json_line, print_facts, printable, report, write
 from semel.client.client import Client
-from semel.client.requests import Configuration
+from semel.client.requests import CreateHeaders
 from semel.client.values import StreamEntry, StreamInfo, milliseconds
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
@@ -52,7 +52,7 @@ def create_command(client: Client, path: str, *, is_json: bool, **given: Any) ->
     }
     what = "created" if made.is_new else "it was there already, just like that:"
     sentence = f"{what} {path} ({info.content_type}), next offset {info.next_offset}"
-    tell(sentence, facts, is_json=is_json)
+    report(sentence, facts, is_json=is_json)
 
 
 def _configuration(
@@ -65,10 +65,10 @@ def _configuration(
     fork_from: str | None,
     fork_offset: str | None,
     fork_sub_offset: int | None,
-) -> Configuration:
+) -> CreateHeaders:
     if fork_from is None and (fork_offset is not None or fork_sub_offset is not None):
-        raise Refused("--fork-offset and --fork-sub-offset need --fork-from")
-    return Configuration(
+        raise CommandRefused("--fork-offset and --fork-sub-offset need --fork-from")
+    return CreateHeaders(
         content_type,
         ttl,
         expires_at,
@@ -178,7 +178,7 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
     """Forget the messages of the stream PATH that lie before an offset."""
     client.stream(path).trim(before)
     facts = {"path": path, "first_offset": before}
-    tell(f"trimmed {path}: nothing before {before} is kept", facts, is_json=is_json)
+    report(f"trimmed {path}: nothing before {before} is kept", facts, is_json=is_json)
 
 
 # ---- close ---------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def close_command(client: Client, path: str, *, is_json: bool) -> None:
     """Close the stream PATH: it can be read, but takes no more appends. Closing again is fine."""
     receipt = client.stream(path).close()
     facts = {"path": path, "next_offset": receipt.next_offset, "closed": receipt.closed}
-    tell(f"closed {path} at {receipt.next_offset}", facts, is_json=is_json)
+    report(f"closed {path} at {receipt.next_offset}", facts, is_json=is_json)
 
 
 # ---- delete --------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
     """Delete the stream PATH and all it holds. What its forks have of it stays with them."""
     if not is_sure:
         if not sys.stdin.isatty():
-            raise Refused("a deletion cannot be undone; add --yes if it is meant")
+            raise CommandRefused("a deletion cannot be undone; add --yes if it is meant")
         url = client.transport.address.url
         question = f"Delete {printable(path)} on {printable(url)}, and all it holds?"
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()
-    tell(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)
+    report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.options import Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, tell, write
+from semel.cli.output import json_line, print_facts, printable, report, write
 from semel.client import server_calls as calls
 from semel.client.client import Client
 from semel.client.group_calls import set_positions
@@ -135,7 +135,7 @@ def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: 
         found = client.run(calls.show_transaction(client.site, name, None))
         epoch = int(found["transaction_epoch"])
     done = client.run(calls.end_transaction(client.site, name, epoch, action))
-    tell(f"{name} (epoch {epoch}) is {done['state']}", done, is_json=is_json)
+    report(f"{name} (epoch {epoch}) is {done['state']}", done, is_json=is_json)
 
 
 # ---- groups --------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def set_command(
         "offsets": {path: found.offsets[path]},
         "versions": {path: found.versions.get(path)},
     }
-    tell(f"{group} stands at {found.offsets[path]} in {path}", done, is_json=is_json)
+    report(f"{group} stands at {found.offsets[path]} in {path}", done, is_json=is_json)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def rebind_command(
     done = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
     is_anew = last_version < 0
     begin = "begins with version 0" if is_anew else f"goes on behind version {last_version}"
-    tell(f"{app} belongs to {query_id}, which {begin}", done, is_json=is_json)
+    report(f"{app} belongs to {query_id}, which {begin}", done, is_json=is_json)
 
 
 @sinks_command.command("forget")
@@ -261,4 +261,4 @@ def rebind_command(
 def forget_command(client: Client, *, app: str, is_json: bool) -> None:
     """Forget a sink: whatever it commits next is taken as new, even if it was committed before."""
     client.run(calls.forget_sink(client.site, app))
-    tell(f"{app} is forgotten", {"app": app, "forgotten": True}, is_json=is_json)
+    report(f"{app} is forgotten", {"app": app, "forgotten": True}, is_json=is_json)

@@ -14,18 +14,18 @@ from weakref import WeakSet
 
 from semel.client import server_calls
 from semel.client.async_driver import AsyncDriver
-from semel.client.async_group import AsyncCommitter
+from semel.client.async_group import AsyncMessageCommitter
 from semel.client.async_transacting import AsyncTransacting
-from semel.client.calls import Site, StreamCalls
 from semel.client.client import CONNECT_SECONDS, TIMEOUT_SECONDS
 from semel.client.errors import ClientError
 from semel.client.flows import Flow
-from semel.client.group_calls import GroupReader, Place, refuse_events
+from semel.client.group_calls import GroupCursor, GroupReader, refuse_events
 from semel.client.producer.aio import AsyncProducer
 from semel.client.producer.opening import ProducerOptions, open_producer
-from semel.client.reading import Reader
-from semel.client.requests import Conditions, Configuration
+from semel.client.reading import PageReader
+from semel.client.requests import AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.transport import transport_to
 from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
@@ -39,7 +39,7 @@ from semel.client.values import (
     StreamEntry,
     StreamInfo,
     extras_of,
-    joined,
+    join_messages,
 )
 from semel.model.media import DEFAULT_MEDIA_TYPE
 
@@ -75,7 +75,7 @@ class AsyncClient(AsyncTransacting):
             connect_timeout=connect_timeout,
             tls=tls,
         )
-        site = Site(self.transport.address, retries, gzip)
+        site = ServerConfig(self.transport.address, retries, gzip)
         super().__init__(site, AsyncDriver(self.transport), timeout)
         self._producers: WeakSet[AsyncProducer] = WeakSet()
 
@@ -171,7 +171,7 @@ class AsyncStream:
         Raises StreamExists if it is there already, unless `exist_ok`, and ConfigConflict if it is
         there with another configuration. `ttl`: seconds without a use after which it is deleted.
         """
-        configuration = Configuration(content_type, ttl, expires_at, closed)
+        configuration = CreateHeaders(content_type, ttl, expires_at, closed)
         await self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
         return self
 
@@ -189,7 +189,7 @@ class AsyncStream:
     ) -> "AsyncStream":
         """Make a stream that begins as a copy of this one, up to `offset` or all of it."""
         fork = AsyncStream(self.client, path)
-        configuration = Configuration(None, ttl, expires_at, closed, self.path, offset, sub_offset)
+        configuration = CreateHeaders(None, ttl, expires_at, closed, self.path, offset, sub_offset)
         await self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork
 
@@ -264,7 +264,7 @@ class AsyncStream:
         `keys`, `headers` and `timestamps` have one element for each value.
         """
         extras = extras_of(keys, headers, timestamps)
-        conditions = Conditions(seq, if_match, idempotency_key, close)
+        conditions = AppendHeaders(seq, if_match, idempotency_key, close)
         return await self._run(self.calls.append(list(values), conditions, extras), timeout)
 
     async def close(self, value: Any = None, *, timeout: float | None = None) -> Receipt:
@@ -287,12 +287,12 @@ class AsyncStream:
 
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
-        reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
-        reader.source = self.client.positions.reading(self.path, offset)
+        reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
+        reader.source = self.client.positions.read_position(self.path, offset)
         return self._read(reader, limit, timeout)
 
     async def _read(
-        self, reader: Reader, limit: int | None, timeout: float | None
+        self, reader: PageReader, limit: int | None, timeout: float | None
     ) -> AsyncIterator[Message]:
         while (page := await self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
@@ -304,7 +304,7 @@ class AsyncStream:
 
     async def read_bytes(self, offset: str = START, *, timeout: float | None = None) -> bytes:
         """Read a stream of bytes or text to its end, all in one."""
-        return joined([message async for message in self.read(offset, timeout=timeout)])
+        return join_messages([message async for message in self.read(offset, timeout=timeout)])
 
     async def read_text(self, offset: str = START, *, timeout: float | None = None) -> str:
         """Read a stream of text to its end, all in one."""
@@ -340,14 +340,14 @@ class AsyncStream:
         before: Callable[[], Awaitable[object]] | None = None
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
-            reader.source = self.client.positions.reading(self.path, offset)
+            reader.source = self.client.positions.read_position(self.path, offset)
         else:
             refuse_events(live)
             if producer_id is not None:
                 before = partial(self.client.registered, producer_id)
             reading = self.client.reading(group, within)
-            place = Place(reading, self.path)
-            on_commit = AsyncCommitter(self.client.run, place)
+            place = GroupCursor(reading, self.path)
+            on_commit = AsyncMessageCommitter(self.client.run, place)
             reader = GroupReader(self.calls, offset, reading, place, on_commit, isolation=isolation)
         return AsyncTail(self.client.driver, reader, within, before)
 
@@ -391,7 +391,7 @@ class AsyncStream:
 
         `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
         """
-        flow = server_calls.explain(
+        flow = server_calls.explain_append(
             self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
         )
         return await self._run(flow, timeout)
@@ -410,7 +410,7 @@ class AsyncTail(AsyncIterator[Message]):
     def __init__(
         self,
         driver: AsyncDriver,
-        reader: Reader,
+        reader: PageReader,
         timeout: float,
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> None:

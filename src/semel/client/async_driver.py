@@ -5,18 +5,25 @@ import time
 from collections import deque
 from typing import Any, TypeVar
 
-from semel.client.answers import Answer, AnswerCut, AnswerParser, BodyEnd, BodyPart, Event
 from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Kind, Lost, NotSent, Opened, Pause, Receive, Reply, Send
+from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
 from semel.client.requests import render
+from semel.client.response_parser import (
+    BodyEnd,
+    BodyPart,
+    ParserEvent,
+    Response,
+    ResponseCut,
+    ResponseParser,
+)
 from semel.client.transport import (
     FOREVER,
     IDLE_COUNT_MAX,
     IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
     Transport,
+    connect_error,
     jitter,
-    not_reached,
 )
 
 T = TypeVar("T")
@@ -27,10 +34,10 @@ class AsyncConnection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.loop = asyncio.get_running_loop()
-        self.parser = AnswerParser()
+        self.parser = ResponseParser()
         self.idle_since = 0.0
         self.is_reused = False
-        self.events: deque[Event] = deque()
+        self.events: deque[ParserEvent] = deque()
         self._reader = reader
         self._writer = writer
 
@@ -46,7 +53,7 @@ class AsyncConnection:
         """Whether a part of the request has not left; it never will if the line is closed now."""
         return self._writer.transport.get_write_buffer_size() > 0
 
-    async def receive(self, deadline: float, silence_seconds: float) -> Event:
+    async def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
         """Wait for the next event; OSError or AnswerCut if there will be none."""
         while not self.events:
             until = min(deadline, time.monotonic() + silence_seconds)
@@ -116,14 +123,14 @@ class AsyncDriver:
             try:
                 connection = await self._connect(deadline)
             except OSError as error:
-                return not_reached(self._transport, error)
+                return connect_error(self._transport, error)
         reply: Reply | None = None
         try:
             reply = await self._exchange(connection, step, deadline)
             return reply
         finally:
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Answer))
+                self._give_back(connection, is_whole=isinstance(reply, Response))
 
     async def _exchange(self, connection: AsyncConnection, step: Send, deadline: float) -> Reply:
         request = step.request
@@ -131,7 +138,7 @@ class AsyncDriver:
         connection.send(render(request, self._transport.fixed))
         try:
             event = await connection.receive(deadline, step.silence_seconds)
-        except (OSError, AnswerCut) as error:
+        except (OSError, ResponseCut) as error:
             reason = (
                 f"no answer from {self._transport.address.url}: {str(error) or 'the time is over'}"
             )
@@ -139,16 +146,16 @@ class AsyncDriver:
                 return NotSent(f"{reason}; the request was not sent whole")
             is_stale = connection.is_reused and not connection.parser.has_begun
             return Lost(reason, is_stale and not isinstance(error, TimeoutError))
-        assert isinstance(event, Answer)
+        assert isinstance(event, Response)
         return Opened(event, connection) if event.is_streamed else event
 
     async def _receive(self, step: Receive, deadline: float) -> BodyPart | BodyEnd | Lost:
         connection: AsyncConnection = step.channel
         try:
             event = await connection.receive(deadline, step.silence_seconds)
-        except (OSError, AnswerCut) as error:
+        except (OSError, ResponseCut) as error:
             return Lost(f"the connection broke: {error}")
-        assert not isinstance(event, Answer)
+        assert not isinstance(event, Response)
         return event
 
     async def _pause(self, step: Pause, deadline: float) -> bool:
@@ -160,7 +167,7 @@ class AsyncDriver:
 
     # ---- connections -----------------------------------------------------------------------------
 
-    def _take(self, kind: Kind) -> AsyncConnection | None:
+    def _take(self, kind: RetrySafety) -> AsyncConnection | None:
         """Take a connection that is idle and still good; None if there is none.
 
         One that has been idle for long may be closed by the server just now. What must not be sent

@@ -4,17 +4,17 @@ import asyncio
 from typing import Protocol, TypeVar
 
 from semel.client import group_calls
-from semel.client.calls import Site
 from semel.client.flows import Flow
-from semel.client.group_calls import Place
+from semel.client.group_calls import GroupCursor
 from semel.client.positions import KnownPositions
+from semel.client.stream_calls import ServerConfig
 from semel.client.txn_values import Moves, PinnedStep
 from semel.client.values import Message
 
 T = TypeVar("T")
 
 
-class AsyncRun(Protocol):
+class AsyncRunFlow(Protocol):
     """Carries out a flow within a time, or that of the client."""
 
     async def __call__(self, flow: Flow[T], timeout: float | None = None, /) -> T:
@@ -24,7 +24,9 @@ class AsyncRun(Protocol):
 class AsyncGroup:
     """A group of readers: it has a position in each stream it was moved in."""
 
-    def __init__(self, site: Site, run: AsyncRun, name: str, positions: KnownPositions) -> None:
+    def __init__(
+        self, site: ServerConfig, run: AsyncRunFlow, name: str, positions: KnownPositions
+    ) -> None:
         self.name = name
         self._site = site
         self._run = run
@@ -59,10 +61,10 @@ class AsyncGroup:
         return await self._run(group_calls.snapshot(self._site, self.name), timeout)
 
 
-class AsyncCommitter:
+class AsyncMessageCommitter:
     """Moves a group after messages, one at a time."""
 
-    def __init__(self, run: AsyncRun, place: Place) -> None:
+    def __init__(self, run: AsyncRunFlow, place: GroupCursor) -> None:
         self._run = run
         self.place = place
         self._lock = asyncio.Lock()

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from semel.client import commit_calls
-from semel.client.async_group import AsyncRun
-from semel.client.calls import Site
+from semel.client.async_group import AsyncRunFlow
 from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, TaskCalls, Version
 from semel.client.positions import KnownPositions
+from semel.client.stream_calls import ServerConfig
 from semel.client.txn_values import CommitResult, Moves
 from semel.client.values import Headers, Key, extras_of
 
@@ -18,7 +18,12 @@ class AsyncSink:
     """Something that writes in versions, and may run each of them again: `app` names it."""
 
     def __init__(
-        self, site: Site, run: AsyncRun, known: KnownStreams, app: str, positions: KnownPositions
+        self,
+        site: ServerConfig,
+        run: AsyncRunFlow,
+        known: KnownStreams,
+        app: str,
+        positions: KnownPositions,
     ) -> None:
         self.app = app
         self._positions = positions
@@ -67,29 +72,29 @@ class AsyncSink:
 
     async def abort(self, token: str, *, timeout: float | None = None) -> None:
         """Drop a task that is not decided; TransactionCommitted if it is committed."""
-        await self._run(commit_calls.abort(self._site, token), timeout)
+        await self._run(commit_calls.abort_version(self._site, token), timeout)
 
     async def info(self, *, timeout: float | None = None) -> SinkInfo:
         """Ask what the server knows of it; Refused, `unknown_sink`, before its first commit."""
-        return await self._run(commit_calls.show(self._site, self.app), timeout)
+        return await self._run(commit_calls.show_sink_info(self._site, self.app), timeout)
 
     async def rebind(
         self, query_id: str, last_version: int, *, timeout: float | None = None
     ) -> SinkInfo:
         """Give it to another query, which goes on behind `last_version`; -1: begins at 0."""
         return await self._run(
-            commit_calls.rebind(self._site, self.app, query_id, last_version), timeout
+            commit_calls.rebind_sink_info(self._site, self.app, query_id, last_version), timeout
         )
 
     async def forget(self, *, timeout: float | None = None) -> None:
         """Let the server forget it: the next commit begins a new one."""
-        await self._run(commit_calls.forget(self._site, self.app), timeout)
+        await self._run(commit_calls.forget_sink_info(self._site, self.app), timeout)
 
 
 class AsyncSinkTask:
     """One attempt of one task of a version."""
 
-    def __init__(self, calls: TaskCalls, run: AsyncRun, known: KnownStreams) -> None:
+    def __init__(self, calls: TaskCalls, run: AsyncRunFlow, known: KnownStreams) -> None:
         self.calls = calls
         self._run = run
         self._known = known

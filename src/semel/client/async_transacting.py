@@ -9,16 +9,16 @@ from semel.client.async_driver import AsyncDriver
 from semel.client.async_group import AsyncGroup
 from semel.client.async_sink import AsyncSink
 from semel.client.async_transaction import AsyncTransaction
-from semel.client.calls import Site
-from semel.client.commit_calls import KnownStreams, Mark, Parts, SinkInfo
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.flows import Flow
 from semel.client.group_calls import STABLE_SECONDS_MAX, GroupReading
 from semel.client.positions import KnownPositions
-from semel.client.processing import Batch, Identities, Outputs, Processor, checked_owner
+from semel.client.processing import InputBatch, Outputs, ProcessLoop, ProducerPool, check_owner
 from semel.client.server_calls import register_producer
-from semel.client.transport import fresh_id
-from semel.client.txn_calls import TransactionCalls, Undecided
-from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
+from semel.client.stream_calls import ServerConfig
+from semel.client.transport import random_id
+from semel.client.txn_calls import TransactionCalls, Unresolved
+from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
 from semel.client.values import Registration
 
 T = TypeVar("T")
@@ -27,13 +27,13 @@ T = TypeVar("T")
 class AsyncTransacting:
     """The part of `AsyncClient` that is about many streams at once."""
 
-    def __init__(self, site: Site, driver: AsyncDriver, timeout: float) -> None:
+    def __init__(self, site: ServerConfig, driver: AsyncDriver, timeout: float) -> None:
         self.site = site
         self.driver = driver
         self.timeout = timeout
         self._known = KnownStreams(site)
-        self._identities = Identities()
-        self._undecided: Undecided = {}
+        self._identities = ProducerPool()
+        self._undecided: Unresolved = {}
         self.positions = KnownPositions()
         # Two registrations at once would fence one another.
         self._registering: tuple[object, asyncio.Lock] = (None, asyncio.Lock())
@@ -48,7 +48,7 @@ class AsyncTransacting:
         *,
         producer_id: str | None = None,
         producer_epoch: int | None = None,
-        kind: str = INLINE,
+        kind: str = KIND_INLINE,
         timeout: float = 60.0,
         streams: Iterable[str] = (),
     ) -> AsyncTransaction:
@@ -60,13 +60,13 @@ class AsyncTransacting:
         the instances. Without both, ids of the server's are used. `kind`: "staged" keeps the
         messages aside until the commit, and no reader ever waits for them.
         """
-        owner = checked_owner(producer_id, producer_epoch)
+        owner = check_owner(producer_id, producer_epoch)
         identities = self._identities
         return AsyncTransaction(
             self.driver,
             TransactionCalls(
                 self.site,
-                id or fresh_id(),
+                id or random_id(),
                 kind,
                 timeout,
                 self._undecided,
@@ -88,12 +88,14 @@ class AsyncTransacting:
     async def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
         """Commit a prepared transaction, whoever has prepared it; again if it is done."""
         return await self.run(
-            txn_calls.decide(self.site, token, "commit", self._undecided), timeout
+            txn_calls.end_transaction_call(self.site, token, "commit", self._undecided), timeout
         )
 
     async def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
         """Abort a prepared transaction, whoever has prepared it; again if it is done."""
-        await self.run(txn_calls.decide(self.site, token, "abort", self._undecided), timeout)
+        await self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self._undecided), timeout
+        )
 
     async def commit(
         self,
@@ -117,8 +119,8 @@ class AsyncTransacting:
         producer.
         """
         parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        mark = Mark(producer_id, epoch, seq)
-        flow = commit_calls.commit_known(self._known, mark, parts, self.positions)
+        mark = CommitId(producer_id, epoch, seq)
+        flow = commit_calls.commit_known_parts(self._known, mark, parts, self.positions)
         result = await self.run(flow, timeout)
         txn_calls.note_listed(self._undecided, transactions)
         return result
@@ -138,13 +140,13 @@ class AsyncTransacting:
 
     async def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
         """List the sinks."""
-        return await self.run(commit_calls.list_sinks(self.site), timeout)
+        return await self.run(commit_calls.list_sink_infos(self.site), timeout)
 
     async def process(
         self,
         group: str,
         inputs: str | Iterable[str],
-        function: Callable[[Batch], Outputs | Awaitable[Outputs | None] | None],
+        function: Callable[[InputBatch], Outputs | Awaitable[Outputs | None] | None],
         *,
         live: bool = True,
         max_messages: int = 1000,
@@ -170,7 +172,7 @@ class AsyncTransacting:
         for. Several inputs are asked in turn, up to four times a second when there is nothing new.
         """
         within = self.timeout if timeout is None else timeout
-        processor = Processor(
+        processor = ProcessLoop(
             self.site,
             group,
             inputs,

@@ -12,16 +12,16 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from semel.client import server_calls
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import ClientError
 from semel.client.flows import Flow
-from semel.client.group import Committer
-from semel.client.group_calls import GroupReader, Place, refuse_events
+from semel.client.group import MessageCommitter
+from semel.client.group_calls import GroupCursor, GroupReader, refuse_events
 from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.producer.threads import Producer
-from semel.client.reading import Reader
-from semel.client.requests import Conditions, Configuration
+from semel.client.reading import PageReader
+from semel.client.requests import AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.sync_driver import Stop, SyncDriver
 from semel.client.transacting import Transacting
 from semel.client.transport import transport_to
@@ -37,7 +37,7 @@ from semel.client.values import (
     StreamEntry,
     StreamInfo,
     extras_of,
-    joined,
+    join_messages,
 )
 from semel.model.media import DEFAULT_MEDIA_TYPE
 
@@ -75,7 +75,7 @@ class Client(Transacting):
             connect_timeout=connect_timeout,
             tls=tls,
         )
-        site = Site(self.transport.address, retries, gzip)
+        site = ServerConfig(self.transport.address, retries, gzip)
         super().__init__(site, SyncDriver(self.transport), timeout)
         self._producers: WeakSet[Producer] = WeakSet()
         self._lock = threading.Lock()
@@ -173,7 +173,7 @@ class Stream:
         Raises StreamExists if it is there already, unless `exist_ok`, and ConfigConflict if it is
         there with another configuration. `ttl`: seconds without a use after which it is deleted.
         """
-        configuration = Configuration(content_type, ttl, expires_at, closed)
+        configuration = CreateHeaders(content_type, ttl, expires_at, closed)
         self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
         return self
 
@@ -191,7 +191,7 @@ class Stream:
     ) -> "Stream":
         """Make a stream that begins as a copy of this one, up to `offset` or all of it."""
         fork = Stream(self.client, path)
-        configuration = Configuration(None, ttl, expires_at, closed, self.path, offset, sub_offset)
+        configuration = CreateHeaders(None, ttl, expires_at, closed, self.path, offset, sub_offset)
         self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork
 
@@ -266,7 +266,7 @@ class Stream:
         `keys`, `headers` and `timestamps` have one element for each value.
         """
         extras = extras_of(keys, headers, timestamps)
-        conditions = Conditions(seq, if_match, idempotency_key, close)
+        conditions = AppendHeaders(seq, if_match, idempotency_key, close)
         return self._run(self.calls.append(list(values), conditions, extras), timeout)
 
     def close(self, value: Any = None, *, timeout: float | None = None) -> Receipt:
@@ -289,8 +289,8 @@ class Stream:
 
         What is not committed is not read, unless `isolation` is "read_uncommitted".
         """
-        reader = Reader(self.calls, offset, is_live=False, isolation=isolation)
-        reader.source = self.client.positions.reading(self.path, offset)
+        reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
+        reader.source = self.client.positions.read_position(self.path, offset)
         while (page := self._run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
@@ -300,7 +300,7 @@ class Stream:
 
     def read_bytes(self, offset: str = START, *, timeout: float | None = None) -> bytes:
         """Read a stream of bytes or text to its end, all in one."""
-        return joined(self.read(offset, timeout=timeout))
+        return join_messages(self.read(offset, timeout=timeout))
 
     def read_text(self, offset: str = START, *, timeout: float | None = None) -> str:
         """Read a stream of text to its end, all in one."""
@@ -333,14 +333,14 @@ class Stream:
         within = self.client.timeout if timeout is None else timeout
         if group is None:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
-            reader.source = self.client.positions.reading(self.path, offset)
+            reader.source = self.client.positions.read_position(self.path, offset)
         else:
             refuse_events(live)
             if producer_id is not None:
                 self.client.registered(producer_id)
             reading = self.client.reading(group, within)
-            place = Place(reading, self.path)
-            on_commit = Committer(self.client.run, place)
+            place = GroupCursor(reading, self.path)
+            on_commit = MessageCommitter(self.client.run, place)
             reader = GroupReader(self.calls, offset, reading, place, on_commit, isolation=isolation)
         return Tail(self.client.driver, reader, within)
 
@@ -383,7 +383,7 @@ class Stream:
 
         `seq` of a sparse producer may be a range such as "3-5"; then `mode` is "sparse".
         """
-        flow = server_calls.explain(
+        flow = server_calls.explain_append(
             self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
         )
         return self._run(flow, timeout)
@@ -399,7 +399,7 @@ class Stream:
 class Tail(Iterator[Message]):
     """The messages of a stream as they come. Ends with the stream, or by `close`."""
 
-    def __init__(self, driver: SyncDriver, reader: Reader, timeout: float) -> None:
+    def __init__(self, driver: SyncDriver, reader: PageReader, timeout: float) -> None:
         self._driver = driver
         self._reader = reader
         self._timeout = timeout

@@ -11,16 +11,16 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from semel.client import errors, server_calls
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import Indeterminate, PayloadMismatch, ProtocolError
 from semel.client.flows import Flow
-from semel.client.positions import KnownPositions, Moving, moves_of
-from semel.client.requests import Branch, Conditions
+from semel.client.positions import KnownPositions, MovePlanner, moves_of
+from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.server_calls import decoded, post
-from semel.client.transport import fresh_id
-from semel.client.txn_calls import TRANSACTIONS, Begun, Prepared, action_target
+from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.transport import random_id
+from semel.client.txn_calls import TRANSACTIONS, BeginResponse, PrepareResponse, action_target
 from semel.client.txn_values import (
-    STAGED,
+    KIND_STAGED,
     CommitResult,
     Moves,
     Offset,
@@ -30,7 +30,7 @@ from semel.client.txn_values import (
     parse_token,
     token_of,
 )
-from semel.client.values import READY, Extras, Receipt, encode
+from semel.client.values import PREENCODED, Extras, Receipt, encode
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.media import is_json
 from semel.wire.headers import BATCH, read_flag
@@ -46,7 +46,7 @@ _KNOWN_STREAMS_MAX: Final = 10_000
 class KnownStreams:
     """The streams a client has written to by other ways than their own calls: their media types."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ServerConfig) -> None:
         self.site = site
         self._calls: dict[str, StreamCalls] = {}
 
@@ -60,7 +60,7 @@ class KnownStreams:
         return found
 
 
-class Mark(Struct, frozen=True):
+class CommitId(Struct, frozen=True):
     """The number a commit has, by which it is done once."""
 
     producer_id: str
@@ -80,8 +80,8 @@ class Parts(Struct, frozen=True):
     transactions: Sequence[str] = ()
 
 
-def commit(
-    known: KnownStreams, mark: Mark, parts: Parts, *, silence_seconds: float = inf
+def commit_parts(
+    known: KnownStreams, mark: CommitId, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
     """Commit all of it or nothing; sent again under the same number."""
     document: dict[str, Any] = {
@@ -104,17 +104,17 @@ def commit(
     return decoded(answer, CommitResult)
 
 
-def commit_known(
-    known: KnownStreams, mark: Mark, parts: Parts, positions: KnownPositions
+def commit_known_parts(
+    known: KnownStreams, mark: CommitId, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
     """Commit; groups are moved from where this client was told they are."""
-    moving = Moving(positions)
+    moving = MovePlanner(positions)
     offsets = {}
     for group, moves in parts.offsets.items():
         planned = moving.plan(group, moves)
         moving.accepted(group, planned)
         offsets[group] = moves_of(planned)
-    result = yield from commit(known, mark, replace(parts, offsets=offsets))
+    result = yield from commit_parts(known, mark, replace(parts, offsets=offsets))
     moving.done(is_repeat=result.duplicate)
     return result
 
@@ -155,7 +155,7 @@ def _message(value: Any, content_type: str) -> Any:
     """Word a message as the stream's media type wants it."""
     raw = encode(value, content_type)
     if is_json(content_type):
-        if isinstance(value, READY):
+        if isinstance(value, PREENCODED):
             _require_json(raw)
         return Raw(raw)
     try:
@@ -214,9 +214,9 @@ class Version(Struct, frozen=True):
 class TaskCalls:
     """One attempt of one task: a staged transaction, its numbers, and what it holds."""
 
-    def __init__(self, site: Site, app: str, version: int, partition: int) -> None:
+    def __init__(self, site: ServerConfig, app: str, version: int, partition: int) -> None:
         self.site = site
-        self.id = fresh_id()  # another attempt is another transaction
+        self.id = random_id()  # another attempt is another transaction
         self.epoch = 0
         self.chunks = 0
         self.messages: Counter[str] = Counter()
@@ -233,9 +233,9 @@ class TaskCalls:
         """Open it; once is enough, and again changes nothing."""
         if self.epoch:
             return
-        document = {"transaction_id": self.id, "kind": STAGED, "sink": self._owner}
+        document = {"transaction_id": self.id, "kind": KIND_STAGED, "sink": self._owner}
         asked = yield from post(self.site, self.site.address.target(TRANSACTIONS), document)
-        self.epoch = decoded(asked.expect(200, 201), Begun).transaction_epoch
+        self.epoch = decoded(asked.expect(200, 201), BeginResponse).transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
         """Stage messages under the next number; sent again under the same one."""
@@ -262,17 +262,17 @@ class TaskCalls:
             "messages": dict(self.messages),
         }
         asked = yield from post(self.site, action_target(self.site, self.id, "prepare"), document)
-        token = decoded(asked.expect(200), Prepared).token
+        token = decoded(asked.expect(200), PrepareResponse).token
         self.is_prepared = True
         return token
 
     def abort(self) -> Flow[None]:
         """Drop it; again if it is dropped already, and nothing if it never began."""
         if self.epoch:
-            yield from abort(self.site, self.token)
+            yield from abort_version(self.site, self.token)
 
-    def _conditions(self) -> Conditions:
-        return Conditions(branch=Branch(self.id, self.epoch, self.chunks))
+    def _conditions(self) -> AppendHeaders:
+        return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, self.chunks))
 
     def _numbered(self, calls: StreamCalls, count: int, sent: Flow[Receipt]) -> Flow[Receipt]:
         # Until there is an answer nobody knows whether the number is used.
@@ -330,7 +330,7 @@ def commit_version_known(
     Offsets that no message had are sent as they are: the sink is the one that moved them last, or
     the server refuses. Its version is what keeps it from moving twice.
     """
-    moving = Moving(positions)
+    moving = MovePlanner(positions)
     offsets = {}
     for group, moves in parts.offsets.items():
         planned, rest = moving.plan_read(group, moves)
@@ -341,7 +341,7 @@ def commit_version_known(
     return result
 
 
-def abort(site: Site, token: str) -> Flow[None]:
+def abort_version(site: ServerConfig, token: str) -> Flow[None]:
     """Drop a task that is not decided; TransactionCommitted if it is committed."""
     name, epoch = parse_token(token)
     target = action_target(site, name, "abort")
@@ -352,24 +352,26 @@ def abort(site: Site, token: str) -> Flow[None]:
 # ---- looking after them --------------------------------------------------------------------------
 
 
-def list_sinks(site: Site) -> Flow[list[SinkInfo]]:
+def list_sink_infos(site: ServerConfig) -> Flow[list[SinkInfo]]:
     """List the sinks."""
     found = yield from server_calls.list_sinks(site)
     return [_converted(one, SinkInfo) for one in found]
 
 
-def show(site: Site, app: str) -> Flow[SinkInfo]:
+def show_sink_info(site: ServerConfig, app: str) -> Flow[SinkInfo]:
     """Tell all about a sink."""
     return _converted((yield from server_calls.show_sink(site, app)), SinkInfo)
 
 
-def rebind(site: Site, app: str, query_id: str, last_version: int) -> Flow[SinkInfo]:
+def rebind_sink_info(
+    site: ServerConfig, app: str, query_id: str, last_version: int
+) -> Flow[SinkInfo]:
     """Give a sink to another query, at a version."""
     found = yield from server_calls.rebind_sink(site, app, query_id, last_version)
     return _converted(found, SinkInfo)
 
 
-def forget(site: Site, app: str) -> Flow[None]:
+def forget_sink_info(site: ServerConfig, app: str) -> Flow[None]:
     """Drop what is known of a sink."""
     yield from server_calls.forget_sink(site, app)
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.answers import Answer
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
 from semel.client.refusals import error_of
 from semel.client.requests import Request
+from semel.client.response_parser import Response
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
@@ -30,7 +30,7 @@ _DOUBLINGS_MAX: Final = 10
 _PASSING: Final = frozenset({408, 429, 507})
 
 
-class Kind(Enum):
+class RetrySafety(Enum):
     """What sending a request twice would mean."""
 
     READ = "changes nothing"
@@ -48,7 +48,7 @@ class Send(Struct, frozen=True):
     """
 
     request: Request
-    kind: Kind
+    kind: RetrySafety
     silence_seconds: float = inf
 
 
@@ -66,19 +66,19 @@ class Receive(Struct, frozen=True):
     silence_seconds: float
 
 
-class Hang(Struct, frozen=True):
+class CloseChannel(Struct, frozen=True):
     """Hang up on a streamed answer."""
 
     channel: Any
 
 
-Step = Send | Pause | Receive | Hang
+Step = Send | Pause | Receive | CloseChannel
 
 
 class Opened(Struct, frozen=True):
     """An answer that is streamed has begun; `channel` is where the rest comes from."""
 
-    answer: Answer
+    answer: Response
     channel: Any
 
 
@@ -100,17 +100,17 @@ class Lost(Struct, frozen=True):
     is_stale: bool = False
 
 
-Reply = Answer | Opened | NotSent | Lost
+Reply = Response | Opened | NotSent | Lost
 
 
-class Asked(Struct, frozen=True):
+class Exchanged(Struct, frozen=True):
     """An answer to act on. `was_lost`: an earlier try of the same call may have been applied."""
 
-    answer: Answer
+    answer: Response
     was_lost: bool = False
     channel: Any = None
 
-    def expect(self, *statuses: int) -> Answer:
+    def expect(self, *statuses: int) -> Response:
         """Take nothing but these for a success; raises what the answer means."""
         answer = self.answer
         if answer.status in statuses:
@@ -131,12 +131,12 @@ class Asked(Struct, frozen=True):
 
 def ask(
     request: Request,
-    kind: Kind,
+    kind: RetrySafety,
     *,
     retries: int | None = None,
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
-) -> Flow[Asked]:
+) -> Flow[Exchanged]:
     """Send a request, again if that is safe, until there is an answer that says something.
 
     `retries` None: as often as the time allows. Raises Unavailable or Indeterminate.
@@ -147,27 +147,27 @@ def ask(
     while True:
         reply: Reply = yield Send(request, kind, silence_seconds)
         if isinstance(reply, Opened):
-            return Asked(reply.answer, was_lost, reply.channel)
+            return Exchanged(reply.answer, was_lost, reply.channel)
         error = _failure(reply)
         if error is None:
-            assert isinstance(reply, Answer)
-            return Asked(reply, was_lost)
-        is_safe = error.applied == errors.NO or kind is not Kind.ONCE
+            assert isinstance(reply, Response)
+            return Exchanged(reply, was_lost)
+        is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not is_stale_seen:
             is_stale_seen = True  # nothing is wrong with the server: no need to wait
             continue
         is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
         if not is_safe or is_hopeless or (retries is not None and tries >= retries):
-            raise _verdict(error, kind, was_lost=was_lost)
+            raise _retry_decision(error, kind, was_lost=was_lost)
         if on_retry is not None:
             on_retry(error, tries)
         if not (yield pause_after(tries, _retry_after(error))):
-            raise _verdict(error, kind, was_lost=was_lost)
+            raise _retry_decision(error, kind, was_lost=was_lost)
         tries += 1
 
 
-def impatient(flow: Flow[T], silence_seconds: float) -> Flow[T]:
+def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
     """Carry out a flow that may take as long as it wants, but for a server that says nothing.
 
     A connection to a machine that is gone may look alive for ever: the request is sent again.
@@ -190,7 +190,7 @@ def pause_after(tries: int, at_least: float | None = None) -> Pause:
     return Pause(min(seconds, PAUSE_SECONDS_MAX), min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
 
 
-def _failure(reply: Answer | NotSent | Lost) -> ClientError | None:
+def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     """Tell what is wrong, if it may be right later; None if the answer is one to act on."""
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
@@ -212,10 +212,10 @@ def _retry_after(error: ClientError) -> float | None:
     return None
 
 
-def _verdict(error: ClientError, kind: Kind, *, was_lost: bool) -> ClientError:
+def _retry_decision(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
     """Say what the caller must know in the end: whether anything may have been applied."""
     status = getattr(error, "status", None)
-    if kind is Kind.READ:
+    if kind is RetrySafety.READ:
         return Unavailable(error.message, status=status) if error.applied != errors.NO else error
     if was_lost and error.applied == errors.NO:
         return Indeterminate(

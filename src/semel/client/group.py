@@ -4,17 +4,17 @@ import threading
 from typing import Protocol, TypeVar
 
 from semel.client import group_calls
-from semel.client.calls import Site
 from semel.client.flows import Flow
-from semel.client.group_calls import Place
+from semel.client.group_calls import GroupCursor
 from semel.client.positions import KnownPositions
+from semel.client.stream_calls import ServerConfig
 from semel.client.txn_values import Moves, PinnedStep
 from semel.client.values import Message
 
 T = TypeVar("T")
 
 
-class Run(Protocol):
+class RunFlow(Protocol):
     """Carries out a flow within a time, or that of the client."""
 
     def __call__(self, flow: Flow[T], timeout: float | None = None, /) -> T:
@@ -24,7 +24,9 @@ class Run(Protocol):
 class Group:
     """A group of readers: it has a position in each stream it was moved in."""
 
-    def __init__(self, site: Site, run: Run, name: str, positions: KnownPositions) -> None:
+    def __init__(
+        self, site: ServerConfig, run: RunFlow, name: str, positions: KnownPositions
+    ) -> None:
         self.name = name
         self._site = site
         self._run = run
@@ -59,10 +61,10 @@ class Group:
         return self._run(group_calls.snapshot(self._site, self.name), timeout)
 
 
-class Committer:
+class MessageCommitter:
     """Moves a group after messages, one at a time."""
 
-    def __init__(self, run: Run, place: Place) -> None:
+    def __init__(self, run: RunFlow, place: GroupCursor) -> None:
         self._run = run
         self.place = place
         self._lock = threading.Lock()

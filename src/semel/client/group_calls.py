@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import UNKNOWN, Indeterminate, PositionConflict, Refused
 from semel.client.flows import Flow, Pause
 from semel.client.positions import KnownPosition, KnownPositions
-from semel.client.reading import Reader
+from semel.client.reading import PageReader
 from semel.client.requests import query
 from semel.client.server_calls import decoded, get, post
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.txn_values import (
     Move,
     Moves,
@@ -62,19 +62,19 @@ class Positions(Struct, frozen=True):
         return KnownPosition(ordinal_of(offset), self.versions.get(path))
 
 
-def positions(site: Site, group: str) -> Flow[dict[str, str]]:
+def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
     """Ask where a group is."""
-    return (yield from look(site, group)).offsets
+    return (yield from group_page(site, group)).offsets
 
 
-def look(site: Site, group: str, transaction: str | None = None) -> Flow[Positions]:
+def group_page(site: ServerConfig, group: str, transaction: str | None = None) -> Flow[Positions]:
     """Ask where a group is, and what is pending, but in the transaction of that id."""
     answer = yield from get(site, _target(site, group) + query(transaction=transaction))
     return decoded(answer, Positions)
 
 
 def stable_positions(
-    site: Site,
+    site: ServerConfig,
     group: str,
     paths: Sequence[str],
     *,
@@ -90,7 +90,7 @@ def stable_positions(
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     mine: str | None = None
     while True:
-        found = yield from look(site, group, mine)
+        found = yield from group_page(site, group, mine)
         moves = [move for path, move in found.pending.items() if path in paths]
         owned = [move.transaction_id for move in moves if _token(move) in own]
         if owned and mine is None:
@@ -111,7 +111,7 @@ def _token(move: PendingMove) -> str:
     return token_of(move.transaction_id, move.transaction_epoch)
 
 
-def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
+def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
     """Move a group: all of it or nothing.
 
     A move without conditions is sent with the version the position has, and again if that has
@@ -124,7 +124,7 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
     for _ in range(_SET_TRIES_MAX if is_plain else 1):
         wanted = moves
         if is_plain:
-            found = yield from look(site, group)
+            found = yield from group_page(site, group)
             wanted = {path: _guarded(move, path, found) for path, move in moves.items()}
         asked = yield from post(site, _target(site, group), {"offsets": moves_document(wanted)})
         if asked.answer.status < 400:
@@ -134,7 +134,7 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
             raise error
         if asked.was_lost:
             # The try whose answer was lost may have moved it.
-            found = yield from look(site, group)
+            found = yield from group_page(site, group)
             if all(_is_done(found, path, move) for path, move in wanted.items()):
                 return found
             error.applied = UNKNOWN
@@ -145,7 +145,7 @@ def set_positions(site: Site, group: str, moves: Moves) -> Flow[Positions]:
 
 
 def set_known(
-    site: Site, group: str, moves: Moves, positions: KnownPositions
+    site: ServerConfig, group: str, moves: Moves, positions: KnownPositions
 ) -> Flow[dict[str, str]]:
     """Move a group, and note for its client where it is then; that is returned, by stream."""
     found = yield from set_positions(site, group, moves)
@@ -177,13 +177,13 @@ def _is_done(found: Positions, path: str, move: Move) -> bool:
     return is_next and found.offsets.get(path) == offset_of(to)
 
 
-def pin(site: Site, group: str, step: PinnedStep) -> Flow[PinnedStep]:
+def pin(site: ServerConfig, group: str, step: PinnedStep) -> Flow[PinnedStep]:
     """Pin a step; if one of that number is pinned already, that one counts and is told."""
     asked = yield from post(site, _target(site, group, "snapshot"), step)
     return decoded(asked.expect(200, 201), PinnedStep)
 
 
-def snapshot(site: Site, group: str) -> Flow[PinnedStep | None]:
+def snapshot(site: ServerConfig, group: str) -> Flow[PinnedStep | None]:
     """Ask for the step a group has pinned; None if it never has."""
     try:
         answer = yield from get(site, _target(site, group, "snapshot"))
@@ -194,7 +194,7 @@ def snapshot(site: Site, group: str) -> Flow[PinnedStep | None]:
     return decoded(answer, PinnedStep)
 
 
-def _target(site: Site, group: str, page: str = "offsets") -> str:
+def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
     if not group:
         raise ValueError("a group needs a name")
     return site.address.target(f"/v1/groups/{quote(group, safe='')}/{page}")
@@ -203,14 +203,14 @@ def _target(site: Site, group: str, page: str = "offsets") -> str:
 class GroupReading(Struct, frozen=True):
     """Whose messages are read: a group's, by a client that has these transactions undecided."""
 
-    site: Site
+    site: ServerConfig
     group: str
     positions: KnownPositions
     undecided: Container[str] = ()
     seconds_max: float = STABLE_SECONDS_MAX
 
 
-class Place:
+class GroupCursor:
     """The position of a group in one stream, as a reader of it was told."""
 
     def __init__(self, reading: GroupReading, path: str) -> None:
@@ -224,7 +224,7 @@ class Place:
 
         A message before that position moves nothing: it was committed with a later one.
         """
-        ordinal, known = end_of(message), self.known
+        ordinal, known = end_offset_of(message), self.known
         if ordinal <= known.offset:
             return
         earlier = set(known.doubts)
@@ -252,24 +252,24 @@ class Place:
         self._positions.note_moved(self.name, ordinal, known.version)
 
 
-def end_of(message: Message) -> int:
+def end_offset_of(message: Message) -> int:
     """Return the ordinal of the offset after a message; ValueError if it has none."""
-    to = message.next_place
+    to = message.next_ordinal
     ordinal = parse_offset(to) if isinstance(to, str) else to
     if ordinal is None:
         raise ValueError("this message has no next_offset, so no group can be moved after it")
     return ordinal
 
 
-def place_of(message: Message) -> Place:
+def cursor_of(message: Message) -> GroupCursor:
     """Return whose message it is; ValueError if it was not read for a group."""
-    place: Place | None = getattr(message.on_commit, "place", None)
+    place: GroupCursor | None = getattr(message.on_commit, "place", None)
     if place is None:
         raise ValueError("only a message of tail(group=...) can be committed")
     return place
 
 
-class GroupReader(Reader):
+class GroupReader(PageReader):
     """A reader that begins where a group is, and lets its messages move the group."""
 
     def __init__(
@@ -277,13 +277,13 @@ class GroupReader(Reader):
         calls: StreamCalls,
         offset: str,
         reading: GroupReading,
-        place: Place,
+        place: GroupCursor,
         on_commit: OnCommit,
         *,
         isolation: str,
     ) -> None:
         super().__init__(calls, offset, is_live=True, isolation=isolation)
-        self.source = self._source = reading.positions.reading(calls.path)
+        self.source = self._source = reading.positions.read_position(calls.path)
         self._reading = reading
         self._place = place
         self._on_commit = on_commit
@@ -301,9 +301,9 @@ class GroupReader(Reader):
                 seconds_max=reading.seconds_max,
             )
             place.known = found.known(path)
-            self._source.told(reading.group, place.known)
+            self._source.server_position(reading.group, place.known)
             self._source.start = place.known.offset
-            reading.positions.note_told(place.name, place.known)
+            reading.positions.note_server_position(place.name, place.known)
             self.offset = found.offsets.get(path, self.offset)
             self._is_placed = True
         yield from super().begin()

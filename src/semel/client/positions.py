@@ -16,7 +16,7 @@ from semel.client.txn_values import Move, Moves, ordinal_of
 from semel.client.values import START, ReadOffset
 from semel.model.offsets import parse_offset
 
-Name = tuple[str, str]  # group and path
+PositionName = tuple[str, str]  # group and path
 _START: Final = 0  # where a group is that was never moved
 _NAMES_MAX: Final = 10_000
 
@@ -64,7 +64,7 @@ class _Moved(NamedTuple):
     incarnation: str | None
 
 
-class Reading:
+class ReadPosition:
     """One reader of a stream: for a group whose position it was told, or for none.
 
     Of a group that it was not told of it is taken to have begun at the position: that is sent as
@@ -96,7 +96,7 @@ class Reading:
             self._incarnation = found
             self._on_incarnation(self.path, found)
 
-    def told(self, group: str, known: KnownPosition) -> None:
+    def server_position(self, group: str, known: KnownPosition) -> None:
         """Take note of what was told of a group."""
         self._known[group] = known
 
@@ -121,17 +121,17 @@ class KnownPositions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[Name, list[KnownPosition]] = {}  # at most two: more are no better
+        self._told: dict[PositionName, list[KnownPosition]] = {}  # at most two: more are no better
         self._moved: dict[str, dict[str, _Moved]] = {}  # by path, then by group
         self._incarnations: dict[str, str] = {}  # the one read last, by path
 
-    def reading(self, path: str, offset: str = START) -> Reading:
+    def read_position(self, path: str, offset: str = START) -> ReadPosition:
         """Begin to read a stream at an offset."""
         start = parse_offset(offset) or _START
         with self._lock:
-            return Reading(path, start, dict(self._moved.get(path, {})), self.note_read)
+            return ReadPosition(path, start, dict(self._moved.get(path, {})), self.note_read)
 
-    def note_told(self, name: Name, known: KnownPosition) -> None:
+    def note_server_position(self, name: PositionName, known: KnownPosition) -> None:
         """Take note of what a reader was told."""
         with self._lock:
             _make_room(self._told)
@@ -143,7 +143,7 @@ class KnownPositions:
             _make_room(self._incarnations)
             self._incarnations[path] = incarnation
 
-    def note_moved(self, name: Name, to: int, version: int | None) -> None:
+    def note_moved(self, name: PositionName, to: int, version: int | None) -> None:
         """Take note of what this client has moved; what its readers were told stays."""
         group, path = name
         with self._lock:
@@ -156,7 +156,7 @@ class KnownPositions:
         """Return which stream of a path this client has read last."""
         return self._incarnations.get(path)
 
-    def find(self, name: Name, offset: object) -> KnownPosition:
+    def find(self, name: PositionName, offset: object) -> KnownPosition:
         """Return the position to move a group from, to an offset.
 
         An offset of a message knows it. Any other, a number or a copy, is of the only tail that
@@ -164,7 +164,7 @@ class KnownPositions:
         one, it is after what this client has moved itself; readers without a group do not count.
         """
         group, path = name
-        reading = reading_of(offset, path)
+        reading = read_position_of(offset, path)
         if reading is not None:
             return reading.known(group)
         with self._lock:
@@ -184,10 +184,10 @@ class KnownPositions:
             return KnownPosition(moved.offset, moved.version, incarnation)
 
 
-def reading_of(offset: object, path: str) -> Reading | None:
+def read_position_of(offset: object, path: str) -> ReadPosition | None:
     """Return the reading that an offset comes from, if it is one of that stream."""
     source = offset.source if isinstance(offset, ReadOffset) else None
-    return source if isinstance(source, Reading) and source.path == path else None
+    return source if isinstance(source, ReadPosition) and source.path == path else None
 
 
 def _make_room(names: dict[Any, Any]) -> None:
@@ -210,12 +210,12 @@ class _Pending(Struct, frozen=True):
 Planned = dict[str, tuple[Move, _Pending]]  # by path
 
 
-class Moving:
+class MovePlanner:
     """The moves of one transaction or one-shot commit, until it is decided."""
 
     def __init__(self, positions: KnownPositions) -> None:
         self._positions = positions
-        self._pending: dict[Name, _Pending] = {}
+        self._pending: dict[PositionName, _Pending] = {}
 
     def plan(self, group: str, moves: Moves) -> Planned:
         """Return what to send for moves of a group; nothing is noted before `accepted`."""
@@ -226,30 +226,30 @@ class Moving:
         read = {
             path: move
             for path, move in moves.items()
-            if isinstance(move, tuple) or reading_of(move, path) is not None
+            if isinstance(move, tuple) or read_position_of(move, path) is not None
         }
         rest = {path: move for path, move in moves.items() if path not in read}
         return self.plan(group, read), rest
 
-    def plan_known(self, name: Name, known: KnownPosition, to: int) -> Planned:
+    def plan_known(self, name: PositionName, known: KnownPosition, to: int) -> Planned:
         """Return what to send for a move from a position that is known."""
         return {name[1]: self._from(name, known, to)}
 
-    def _plan(self, name: Name, move: Move) -> tuple[Move, _Pending]:
+    def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:
         pending = self._pending.get(name)
         if not isinstance(move, tuple):
             to = ordinal_of(move)
-            if pending is None or reading_of(move, name[1]) is not None:
+            if pending is None or read_position_of(move, name[1]) is not None:
                 return self._from(name, self._positions.find(name, move), to)
             return self._on(name, pending, pending.known, to)
         start, to, incarnation, version = (*move, None, None)[:4]
         if incarnation is None:
-            reading = reading_of(to, name[1])
+            reading = read_position_of(to, name[1])
             found = None if reading is None else reading.incarnation
             incarnation = found or self._positions.incarnation(name[1])
         return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version)
 
-    def _from(self, name: Name, known: KnownPosition, to: int) -> tuple[Move, _Pending]:
+    def _from(self, name: PositionName, known: KnownPosition, to: int) -> tuple[Move, _Pending]:
         pending = self._pending.get(name)
         if pending is not None and pending.known is known:
             return self._on(name, pending, known, to)
@@ -257,7 +257,7 @@ class Moving:
         return move, _Pending(known, to, move[3])
 
     def _on(
-        self, name: Name, pending: _Pending, known: KnownPosition | None, to: int
+        self, name: PositionName, pending: _Pending, known: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
         """Move on what the transaction moves already; never back: all up to there is in it."""
         to = max(to, pending.to)

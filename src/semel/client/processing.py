@@ -17,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.calls import Site, StreamCalls
-from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
 from semel.client.flows import Flow, Pause
 from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
 from semel.client.positions import KnownPosition
-from semel.client.reading import Reader
+from semel.client.reading import PageReader
 from semel.client.server_calls import register_producer
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.txn_values import ordinal_of
 from semel.client.values import START, Message, Registration
 
@@ -35,7 +35,7 @@ _PAUSE_DOUBLINGS_MAX: Final = 5
 _GROUP_CHARS_MAX: Final = 200
 
 
-class Batch(Struct, frozen=True):
+class InputBatch(Struct, frozen=True):
     """Some messages of one input, in order. Iterating gives the messages."""
 
     stream: str
@@ -49,7 +49,9 @@ class Batch(Struct, frozen=True):
 
 
 class _Input:
-    def __init__(self, path: str, reader: Reader, known: KnownPosition, messages_max: int) -> None:
+    def __init__(
+        self, path: str, reader: PageReader, known: KnownPosition, messages_max: int
+    ) -> None:
         self.path = path
         self.reader = reader
         self.known = known
@@ -58,12 +60,12 @@ class _Input:
         self.is_over = False
 
 
-class Processor:
+class ProcessLoop:
     """Reads batches of the inputs, and commits what was made of each."""
 
     def __init__(
         self,
-        site: Site,
+        site: ServerConfig,
         group: str,
         inputs: str | Iterable[str],
         *,
@@ -79,14 +81,14 @@ class Processor:
             raise ValueError("max_messages must be at least 1")
         self._site = site
         self._group = group
-        self._producer_id = producer_id or default_id(group, paths)
+        self._producer_id = producer_id or group_producer_id(group, paths)
         self._is_live = is_live
         self._max_messages = max_messages
         self._silence_seconds = silence_seconds
         self._paths = paths
         self._known = KnownStreams(replace(site, retries=None))
         self._inputs: list[_Input] = []
-        self._mark: Mark | None = None
+        self._mark: CommitId | None = None
         self._in_vain = 0
 
     def begin(self) -> Flow[None]:
@@ -95,7 +97,7 @@ class Processor:
         In this order: what the older one has on its way can no longer be applied after that.
         """
         registered = yield from register_producer(self._site, self._producer_id)
-        self._mark = Mark(registered.producer_id, registered.producer_epoch, 0)
+        self._mark = CommitId(registered.producer_id, registered.producer_epoch, 0)
         seconds_max = min(STABLE_SECONDS_MAX, self._silence_seconds / 2)
         stored = yield from stable_positions(
             self._site, self._group, self._paths, seconds_max=seconds_max
@@ -105,15 +107,15 @@ class Processor:
     def _input(self, path: str, stored: Positions) -> _Input:
         position = stored.offsets.get(path)
         calls = StreamCalls(replace(self._site, retries=None), path)
-        reader = Reader(
+        reader = PageReader(
             calls,
             START if position is None else position,
             is_live=self._is_live,
-            is_patient=len(self._paths) == 1,  # waiting for one must not keep the others waiting
+            waits_at_end=len(self._paths) == 1,  # waiting for one must not keep the others waiting
         )
         return _Input(path, reader, stored.known(path), self._max_messages)
 
-    def next_batch(self) -> Flow[Batch | None]:
+    def next_batch(self) -> Flow[InputBatch | None]:
         """Read on, in turn; None when all inputs are at their end."""
         while True:
             for index, found in enumerate(self._inputs):
@@ -130,7 +132,7 @@ class Processor:
             if len(self._inputs) > 1:
                 yield self._pause()
 
-    def commit(self, batch: Batch, outputs: Outputs | None) -> Flow[bool]:
+    def commit(self, batch: InputBatch, outputs: Outputs | None) -> Flow[bool]:
         """Store what was made of a batch, and that it was.
 
         False: it is more than one commit takes, and the messages come again in smaller batches.
@@ -143,7 +145,9 @@ class Processor:
         move = (known.offset, to, found.reader.incarnation, known.version)
         parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
-            yield from commit(self._known, self._mark, parts, silence_seconds=self._silence_seconds)
+            yield from commit_parts(
+                self._known, self._mark, parts, silence_seconds=self._silence_seconds
+            )
         except errors.ProducerFenced as error:
             raise errors.TransactionFenced(
                 f"a newer instance processes these inputs for {self._group}: {error.message}",
@@ -158,7 +162,7 @@ class Processor:
         self._mark = replace(self._mark, seq=self._mark.seq + 1)
         return True
 
-    def _put_back(self, found: _Input, batch: Batch, error: errors.TooLarge) -> None:
+    def _put_back(self, found: _Input, batch: InputBatch, error: errors.TooLarge) -> None:
         if len(batch) == 1:
             raise errors.TooLarge(
                 f"what was made of the message at {batch.messages[0].offset} of {batch.stream} is"
@@ -169,9 +173,9 @@ class Processor:
         found.messages_max = len(batch) // 2
         found.ready.extendleft(reversed(batch.messages))
 
-    def _batch(self, found: _Input) -> Batch:
+    def _batch(self, found: _Input) -> InputBatch:
         count = min(found.messages_max, len(found.ready))
-        return Batch(found.path, [found.ready.popleft() for _ in range(count)])
+        return InputBatch(found.path, [found.ready.popleft() for _ in range(count)])
 
     def _pause(self) -> Pause:
         doublings = min(self._in_vain, _PAUSE_DOUBLINGS_MAX)
@@ -179,14 +183,14 @@ class Processor:
         return Pause(min(_PAUSE_SECONDS_MIN * 2**doublings, _PAUSE_SECONDS_MAX))
 
 
-def default_id(group: str, inputs: Sequence[str]) -> str:
+def group_producer_id(group: str, inputs: Sequence[str]) -> str:
     """Name the producer of a group and its inputs: one instance of those at a time."""
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
 
 
-def _end(batch: Batch) -> int:
-    place = batch.messages[-1].next_place
+def _end(batch: InputBatch) -> int:
+    place = batch.messages[-1].next_ordinal
     if place is None:
         raise errors.NotSupported("this server does not tell the offset of each message")
     return ordinal_of(place)
@@ -196,7 +200,7 @@ def _end(batch: Batch) -> int:
 # Under which producer a client's transactions are begun.
 
 
-class Identities:
+class ProducerPool:
     """The producers a client has registered, each once.
 
     To register a producer fences its older instances, and aborts what they have open. So a client
@@ -229,7 +233,7 @@ class Identities:
             self._idle.append(used)
 
 
-def checked_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
+def check_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
     """Read an identity that is the caller's own business; None if it is ours."""
     if epoch is None:
         return None

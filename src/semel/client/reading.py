@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from semel.client import errors
-from semel.client.answers import Answer
-from semel.client.calls import StreamCalls
 from semel.client.errors import NotSupported, ProtocolError
-from semel.client.flows import Asked, Flow, Kind, OnRetry, ask
+from semel.client.flows import Exchanged, Flow, OnRetry, RetrySafety, ask
 from semel.client.requests import Fields, Request, query
+from semel.client.response_parser import Response
+from semel.client.stream_calls import StreamCalls
 from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
 from semel.client.values import NOW, Message
 from semel.model.media import is_json, normalise
@@ -40,17 +40,17 @@ class Page(Struct, frozen=True):
     end: int | None = None
 
 
-class Source(Protocol):
+class ReadSource(Protocol):
     """What messages know of the reader they come from: which stream of the path it reads."""
 
     incarnation: str | None
 
 
-class Reader:
+class PageReader:
     """A place in a stream, and how to move on from it.
 
     `next_page` is a flow that gives the next messages, or None when there is nothing more to come:
-    at the end as it is, or, if `is_live`, at the end of a closed stream. `is_patient`: at the end
+    at the end as it is, or, if `is_live`, at the end of a closed stream. `waits_at_end`: at the end
     of an open one the server is to answer only when there is more, or after a while.
 
     At read_committed it ends where the oldest open transaction begins. Other servers than semel
@@ -63,7 +63,7 @@ class Reader:
         offset: str,
         *,
         is_live: bool,
-        is_patient: bool = True,
+        waits_at_end: bool = True,
         isolation: str = READ_COMMITTED,
         on_retry: OnRetry | None = None,
     ) -> None:
@@ -72,9 +72,9 @@ class Reader:
                 f"isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}"
             )
         self.offset = offset
-        self.source: Source | None = None  # what its messages know of it
+        self.source: ReadSource | None = None  # what its messages know of it
         self._isolation = isolation
-        self._is_patient = is_patient
+        self._waits_at_end = waits_at_end
         self._on_retry = on_retry
         self._calls = calls
         self._is_live = is_live
@@ -114,7 +114,7 @@ class Reader:
         yield from self.begin()
         if self._is_over:
             return None
-        is_waiting = self._is_live and self._is_at_end and self._is_patient
+        is_waiting = self._is_live and self._is_at_end and self._waits_at_end
         live = "long-poll" if is_waiting else None
         asked = yield from self._get(live)
         page = page_of(asked.expect(200, 204), self.offset, self.source)
@@ -162,10 +162,10 @@ class Reader:
 
     def _has_passed(self, page: Page) -> bool:
         """Whether all is read that was there when the reading began."""
-        last = page.messages[-1].next_place if page.messages else None
+        last = page.messages[-1].next_ordinal if page.messages else None
         return self._end is not None and isinstance(last, int) and last >= self._end
 
-    def _get(self, live: str | None) -> Flow[Asked]:
+    def _get(self, live: str | None) -> Flow[Exchanged]:
         cursor = self._cursor if live else None
         target = self._calls.target + query(
             offset=self.offset, live=live, cursor=cursor, isolation=self.isolation
@@ -175,7 +175,7 @@ class Reader:
             headers = (_ACCEPT, ("Accept-Encoding", "gzip"))
         return ask(
             Request("GET", target, headers),
-            Kind.READ,
+            RetrySafety.READ,
             retries=None if self._has_begun and self._is_live else self._calls.site.retries,
             silence_seconds=SILENCE_SECONDS if self._is_live else inf,
             on_retry=self._on_retry,
@@ -185,7 +185,7 @@ class Reader:
 # ---- pages ---------------------------------------------------------------------------------------
 
 
-def page_of(answer: Answer, start: str, source: Source | None = None) -> Page:
+def page_of(answer: Response, start: str, source: ReadSource | None = None) -> Page:
     """Read what an answer to a read from `start` brought."""
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
@@ -210,7 +210,7 @@ def page_of(answer: Answer, start: str, source: Source | None = None) -> Page:
     )
 
 
-def _from_frames(body: bytes, source: Source | None) -> tuple[list[Message], int]:
+def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message], int]:
     try:
         frames = decode_frames(body)
     except BadFormat as error:
@@ -225,7 +225,7 @@ def _from_frames(body: bytes, source: Source | None) -> tuple[list[Message], int
         if piece.extras:
             _add_extras(messages[-piece.count :], piece)
     if messages:
-        messages[-1].next_place = frames.next_offset
+        messages[-1].next_ordinal = frames.next_offset
     return messages, frames.tail
 
 
@@ -241,7 +241,7 @@ def plain_messages(
     media_type: str,
     start: str | None,
     next_offset: str,
-    source: Source | None = None,
+    source: ReadSource | None = None,
 ) -> list[Message]:
     """Read a body in the stream's own media type: only its two ends have an offset."""
     if not body:
@@ -249,8 +249,8 @@ def plain_messages(
     found = split_array(body) if is_json(media_type) else [body]
     messages = [Message(raw, media_type, source=source) for raw in found]
     if messages:
-        messages[0].place = None if start == NOW else start
-        messages[-1].next_place = next_offset
+        messages[0].ordinal = None if start == NOW else start
+        messages[-1].next_ordinal = next_offset
     return messages
 
 
@@ -286,7 +286,7 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     """Read what is committed from an offset on, about 1 MiB of it."""
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    asked = yield from ask(request, Kind.READ, retries=calls.site.retries)
+    asked = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
     answer = asked.expect(200)
     headers = answer.headers
     incarnation = headers.get("stream-incarnation")

@@ -176,7 +176,7 @@ def _line(name: str, value: str) -> str:
 # What an append or a creation asks for, and the headers that say so.
 
 
-class Tag(Struct, frozen=True):
+class ProducerHeaders(Struct, frozen=True):
     """A producer's number for one append, under an epoch or a session of its own."""
 
     producer_id: str
@@ -185,7 +185,7 @@ class Tag(Struct, frozen=True):
     session: str | None = None
 
 
-class Branch(Struct, frozen=True):
+class TransactionHeaders(Struct, frozen=True):
     """The transaction an append is part of; `seq` is its number there, if it is staged."""
 
     transaction_id: str
@@ -193,15 +193,15 @@ class Branch(Struct, frozen=True):
     seq: int | None = None
 
 
-class Conditions(Struct, frozen=True):
+class AppendHeaders(Struct, frozen=True):
     """What an append asks for beside its messages."""
 
     seq: str | None = None
     if_match: str | None = None
     idempotency_key: str | None = None
     is_closing: bool = False
-    tag: Tag | None = None
-    branch: Branch | None = None
+    tag: ProducerHeaders | None = None
+    branch: TransactionHeaders | None = None
 
     @property
     def headers(self) -> Fields:
@@ -243,10 +243,10 @@ class Conditions(Struct, frozen=True):
         return not self.is_tagged and (self.if_match is not None or self.seq is not None)
 
 
-CLOSING: Final = Conditions(is_closing=True)
+CLOSING: Final = AppendHeaders(is_closing=True)
 
 
-class Configuration(Struct, frozen=True):
+class CreateHeaders(Struct, frozen=True):
     """What a stream is created with."""
 
     content_type: str | None = None

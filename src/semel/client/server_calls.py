@@ -7,13 +7,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from semel.client.answers import Answer
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import NotSupported, ProtocolError, Refused
-from semel.client.flows import Asked, Flow, Kind, ask
+from semel.client.flows import Exchanged, Flow, RetrySafety, ask
 from semel.client.refusals import error_of
 from semel.client.requests import Request, query
-from semel.client.values import ProducerClaim, ProducerState, Registration, StreamEntry, plain
+from semel.client.response_parser import Response
+from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.values import ProducerClaim, ProducerState, Registration, StreamEntry, to_plain
 from semel.model.media import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM
 
@@ -39,7 +39,9 @@ class _Sinks(Struct, frozen=True):
 # ---- transactions --------------------------------------------------------------------------------
 
 
-def list_transactions(site: Site, state: str | None, stream: str | None) -> Flow[list[Document]]:
+def list_transactions(
+    site: ServerConfig, state: str | None, stream: str | None
+) -> Flow[list[Document]]:
     """List the transactions that are not decided."""
     found: list[Document] = []
     after = 0
@@ -56,13 +58,13 @@ def list_transactions(site: Site, state: str | None, stream: str | None) -> Flow
         after = page.next
 
 
-def show_transaction(site: Site, name: str, epoch: int | None) -> Flow[Document]:
+def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[Document]:
     """Tell all about a transaction: the newest of its id, or that of an epoch."""
     target = _target(site, _TRANSACTIONS, name) + query(epoch=epoch)
     return decoded((yield from get(site, target)), Document)
 
 
-def end_transaction(site: Site, name: str, epoch: int, action: str) -> Flow[Document]:
+def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
     """Commit, abort or fence a transaction by hand, whoever owns it."""
     target = _target(site, _TRANSACTIONS, name, action)
     wanted = {"transaction_epoch": epoch, "operator": True}
@@ -72,26 +74,26 @@ def end_transaction(site: Site, name: str, epoch: int, action: str) -> Flow[Docu
 # ---- sinks ---------------------------------------------------------------------------------------
 
 
-def list_sinks(site: Site) -> Flow[list[Document]]:
+def list_sinks(site: ServerConfig) -> Flow[list[Document]]:
     """List the sinks."""
     return decoded((yield from get(site, _target(site, _SINKS))), _Sinks).sinks
 
 
-def show_sink(site: Site, app: str) -> Flow[Document]:
+def show_sink(site: ServerConfig, app: str) -> Flow[Document]:
     """Tell all about a sink."""
     return decoded((yield from get(site, _target(site, _SINKS, app))), Document)
 
 
-def rebind_sink(site: Site, app: str, query_id: str, last_version: int) -> Flow[Document]:
+def rebind_sink(site: ServerConfig, app: str, query_id: str, last_version: int) -> Flow[Document]:
     """Give a sink to another query, at a version."""
     wanted = {"query_id": query_id, "last_version": last_version}
     return (yield from _post(site, _target(site, _SINKS, app, "rebind"), wanted))
 
 
-def forget_sink(site: Site, app: str) -> Flow[None]:
+def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
     """Drop what is known of a sink."""
     request = Request("DELETE", _target(site, _SINKS, app))
-    asked = yield from ask(request, Kind.REPEATABLE, retries=site.retries)
+    asked = yield from ask(request, RetrySafety.REPEATABLE, retries=site.retries)
     require_page(asked)
     if asked.was_lost and asked.answer.status == 404:
         return  # the try whose answer was lost did it
@@ -101,7 +103,7 @@ def forget_sink(site: Site, app: str) -> Flow[None]:
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def show_group(site: Site, group: str) -> Flow[Document]:
+def show_group(site: ServerConfig, group: str) -> Flow[Document]:
     """Tell where a group stands, and the step it has pinned."""
     found = decoded((yield from get(site, _target(site, _GROUPS, group, "offsets"))), Document)
     try:
@@ -116,12 +118,12 @@ def show_group(site: Site, group: str) -> Flow[Document]:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
-def _target(site: Site, prefix: str, *names: str) -> str:
+def _target(site: ServerConfig, prefix: str, *names: str) -> str:
     return site.address.target("/".join([prefix, *[quote(name, safe="") for name in names]]))
 
 
 def _post(
-    site: Site, target: str, document: object, kind: Kind = Kind.REPEATABLE
+    site: ServerConfig, target: str, document: object, kind: RetrySafety = RetrySafety.REPEATABLE
 ) -> Flow[Document]:
     request = Request("POST", target, _JSON, msgspec.json.encode(document))
     asked = yield from ask(request, kind, retries=site.retries)
@@ -149,7 +151,7 @@ class _Producers(Struct, frozen=True):
 
 
 def list_streams(
-    site: Site, prefix: str, after: str | None, limit: int = _LISTING_COUNT
+    site: ServerConfig, prefix: str, after: str | None, limit: int = _LISTING_COUNT
 ) -> Flow[Listing]:
     """Ask for a page of the streams whose paths begin so."""
     target = site.address.target("/v1/streams") + query(
@@ -161,7 +163,7 @@ def list_streams(
     return page
 
 
-def health(site: Site) -> Flow[dict[str, Any]]:
+def health(site: ServerConfig) -> Flow[dict[str, Any]]:
     """Ask how the server is."""
     answer = yield from get(site, site.address.target("/health"))
     return decoded(answer, dict[str, Any])
@@ -185,7 +187,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         after = page.next
 
 
-def register_producer(site: Site, producer_id: str | None) -> Flow[Registration]:
+def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
     """Get an id, or the next epoch of one; asking again only raises it once more."""
     wanted = {} if producer_id is None else {"producer_id": producer_id}
     asked = yield from post(site, site.address.target(_PRODUCERS), wanted)
@@ -202,7 +204,7 @@ def claim_producer(
     return decoded(asked.expect(200), ProducerClaim)
 
 
-def explain(
+def explain_append(
     calls: StreamCalls,
     producer_id: str,
     seq: int | str,
@@ -223,7 +225,7 @@ def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     """Let a stream forget a producer."""
     target = calls.site.address.target(_PRODUCERS) + query(stream=calls.path, id=producer_id)
     request = Request("DELETE", target)
-    asked = yield from ask(request, Kind.REPEATABLE, retries=calls.site.retries)
+    asked = yield from ask(request, RetrySafety.REPEATABLE, retries=calls.site.retries)
     require_page(asked)
     asked.expect(200, 204)
 
@@ -252,24 +254,26 @@ _LACKING: Final = frozenset(
 )
 
 
-def get(site: Site, target: str) -> Flow[Answer]:
+def get(site: ServerConfig, target: str) -> Flow[Response]:
     """Ask for a page."""
-    asked = yield from ask(Request("GET", target), Kind.READ, retries=site.retries)
+    asked = yield from ask(Request("GET", target), RetrySafety.READ, retries=site.retries)
     require_page(asked)
     return asked.expect(200)
 
 
-def post(site: Site, target: str, document: Any, *, silence_seconds: float = inf) -> Flow[Asked]:
+def post(
+    site: ServerConfig, target: str, document: Any, *, silence_seconds: float = inf
+) -> Flow[Exchanged]:
     """Send a document that changes nothing the second time."""
-    request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=plain))
+    request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
     asked = yield from ask(
-        request, Kind.REPEATABLE, retries=site.retries, silence_seconds=silence_seconds
+        request, RetrySafety.REPEATABLE, retries=site.retries, silence_seconds=silence_seconds
     )
     require_page(asked)
     return asked
 
 
-def require_page(asked: Asked) -> None:
+def require_page(asked: Exchanged) -> None:
     """Tell a server that lacks a page from one that lacks what was asked for there."""
     answer = asked.answer
     if answer.status not in (404, 405):
@@ -280,7 +284,7 @@ def require_page(asked: Asked) -> None:
         raise NotSupported(f"this server has no such page: {error.message}", status=answer.status)
 
 
-def decoded(answer: Answer, kind: type[T]) -> T:
+def decoded(answer: Response, kind: type[T]) -> T:
     """Read a document; ProtocolError if it is another one."""
     try:
         return msgspec.json.decode(answer.body, type=kind)

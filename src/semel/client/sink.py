@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from semel.client import commit_calls
-from semel.client.calls import Site
 from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, TaskCalls, Version
-from semel.client.group import Run
+from semel.client.group import RunFlow
 from semel.client.positions import KnownPositions
+from semel.client.stream_calls import ServerConfig
 from semel.client.txn_values import CommitResult, Moves
 from semel.client.values import Headers, Key, extras_of
 
@@ -18,7 +18,12 @@ class Sink:
     """Something that writes in versions, and may run each of them again: `app` names it."""
 
     def __init__(
-        self, site: Site, run: Run, known: KnownStreams, app: str, positions: KnownPositions
+        self,
+        site: ServerConfig,
+        run: RunFlow,
+        known: KnownStreams,
+        app: str,
+        positions: KnownPositions,
     ) -> None:
         self.app = app
         self._positions = positions
@@ -65,25 +70,27 @@ class Sink:
 
     def abort(self, token: str, *, timeout: float | None = None) -> None:
         """Drop a task that is not decided; TransactionCommitted if it is committed."""
-        self._run(commit_calls.abort(self._site, token), timeout)
+        self._run(commit_calls.abort_version(self._site, token), timeout)
 
     def info(self, *, timeout: float | None = None) -> SinkInfo:
         """Ask what the server knows of it; Refused, `unknown_sink`, before its first commit."""
-        return self._run(commit_calls.show(self._site, self.app), timeout)
+        return self._run(commit_calls.show_sink_info(self._site, self.app), timeout)
 
     def rebind(self, query_id: str, last_version: int, *, timeout: float | None = None) -> SinkInfo:
         """Give it to another query, which goes on behind `last_version`; -1: begins at 0."""
-        return self._run(commit_calls.rebind(self._site, self.app, query_id, last_version), timeout)
+        return self._run(
+            commit_calls.rebind_sink_info(self._site, self.app, query_id, last_version), timeout
+        )
 
     def forget(self, *, timeout: float | None = None) -> None:
         """Let the server forget it: the next commit begins a new one."""
-        self._run(commit_calls.forget(self._site, self.app), timeout)
+        self._run(commit_calls.forget_sink_info(self._site, self.app), timeout)
 
 
 class SinkTask:
     """One attempt of one task of a version."""
 
-    def __init__(self, calls: TaskCalls, run: Run, known: KnownStreams) -> None:
+    def __init__(self, calls: TaskCalls, run: RunFlow, known: KnownStreams) -> None:
         self.calls = calls
         self._run = run
         self._known = known

@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.client.answers import BodyPart
-from semel.client.calls import StreamCalls
 from semel.client.errors import ProtocolError
-from semel.client.flows import Flow, Hang, Kind, Receive, ask, pause_after
-from semel.client.reading import SILENCE_SECONDS, Page, Reader, plain_messages
+from semel.client.flows import CloseChannel, Flow, Receive, RetrySafety, ask, pause_after
+from semel.client.reading import SILENCE_SECONDS, Page, PageReader, plain_messages
 from semel.client.requests import Request, query
+from semel.client.response_parser import BodyPart
+from semel.client.stream_calls import StreamCalls
 from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import Message
 from semel.model.limits import MIB
@@ -113,19 +113,19 @@ _control = msgspec.json.Decoder(_Control)
 
 def live_reader(
     calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
-) -> Reader:
+) -> PageReader:
     """Choose how a stream is followed.
 
     A long-poll brings each message's own offset and time, so that is the usual way.
     """
     if live in ("auto", "long-poll"):
-        return Reader(calls, offset, is_live=True, isolation=isolation)
+        return PageReader(calls, offset, is_live=True, isolation=isolation)
     if live == "sse":
         return SseReader(calls, offset, isolation=isolation)
     raise ValueError(f"live must be auto, long-poll or sse, not {live!r}")
 
 
-class SseReader(Reader):
+class SseReader(PageReader):
     """A reader that is pushed what is new. Its messages have offsets at the ends of each push."""
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
@@ -159,7 +159,7 @@ class SseReader(Reader):
         """Let the connection go."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            yield Hang(channel)
+            yield CloseChannel(channel)
 
     def _open(self) -> Flow[None]:
         target = self._calls.target + query(
@@ -167,7 +167,9 @@ class SseReader(Reader):
         )
         request = Request("GET", target, (("Accept", EVENTS),), is_streamed=True)
         retries = None if self.has_begun else self._calls.site.retries
-        asked = yield from ask(request, Kind.READ, retries=retries, silence_seconds=SILENCE_SECONDS)
+        asked = yield from ask(
+            request, RetrySafety.READ, retries=retries, silence_seconds=SILENCE_SECONDS
+        )
         answer = asked.expect(200)
         if asked.channel is None:
             raise ProtocolError(f"the server does not answer live=sse with {EVENTS}")
@@ -220,7 +222,7 @@ def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) 
         message for data in held for message in plain_messages(data, media_type, None, next_offset)
     ]
     for message in messages:
-        message.next_place = None
+        message.next_ordinal = None
     if messages:
-        messages[0].place, messages[-1].next_place = start, next_offset
+        messages[0].ordinal, messages[-1].next_ordinal = start, next_offset
     return messages

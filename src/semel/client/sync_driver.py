@@ -10,18 +10,25 @@ import time
 from collections import deque
 from typing import Any, Final, TypeVar
 
-from semel.client.answers import Answer, AnswerCut, AnswerParser, BodyEnd, BodyPart, Event
 from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Kind, Lost, NotSent, Opened, Pause, Receive, Reply, Send
+from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
 from semel.client.requests import render
+from semel.client.response_parser import (
+    BodyEnd,
+    BodyPart,
+    ParserEvent,
+    Response,
+    ResponseCut,
+    ResponseParser,
+)
 from semel.client.transport import (
     FOREVER,
     IDLE_COUNT_MAX,
     IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
     Transport,
+    connect_error,
     jitter,
-    not_reached,
 )
 
 T = TypeVar("T")
@@ -60,16 +67,16 @@ class Stop:
         self._event.wait(seconds)
 
 
-class Connection:
+class SyncConnection:
     """One connection, and the answers on it."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.pid = os.getpid()
-        self.parser = AnswerParser()
+        self.parser = ResponseParser()
         self.idle_since = 0.0
         self.is_reused = False
-        self.events: deque[Event] = deque()
+        self.events: deque[ParserEvent] = deque()
 
     def is_quiet(self) -> bool:
         """Whether the other side has neither closed it nor said anything unasked."""
@@ -91,7 +98,7 @@ class Connection:
                 return sent
         return sent
 
-    def receive(self, deadline: float, silence_seconds: float) -> Event:
+    def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
         """Wait for the next event; OSError or AnswerCut if there will be none."""
         while not self.events:
             self._limit(min(deadline, time.monotonic() + silence_seconds))
@@ -117,7 +124,7 @@ class SyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._idle: list[Connection] = []
+        self._idle: list[SyncConnection] = []
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -150,7 +157,7 @@ class SyncDriver:
         for connection in idle:
             connection.close()
 
-    def hang(self, connection: Connection) -> None:
+    def hang(self, connection: SyncConnection) -> None:
         """Let a streamed answer go."""
         self._give_back(connection, is_whole=True)
 
@@ -164,7 +171,7 @@ class SyncDriver:
             try:
                 connection = self._connect(deadline)
             except OSError as error:
-                return not_reached(self._transport, error)
+                return connect_error(self._transport, error)
         stop.watch(connection.line)
         reply: Reply | None = None
         try:
@@ -173,9 +180,9 @@ class SyncDriver:
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Answer))
+                self._give_back(connection, is_whole=isinstance(reply, Response))
 
-    def _exchange(self, connection: Connection, step: Send, deadline: float) -> Reply:
+    def _exchange(self, connection: SyncConnection, step: Send, deadline: float) -> Reply:
         request = step.request
         data = render(request, self._transport.fixed)
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
@@ -186,27 +193,27 @@ class SyncDriver:
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
             event = connection.receive(deadline, step.silence_seconds)
-        except (OSError, AnswerCut) as error:
+        except (OSError, ResponseCut) as error:
             reason = f"no answer from {self._transport.address.url}: {error}"
             if not is_sent:
                 return NotSent(f"{reason}; the request was not sent whole")
             is_stale = connection.is_reused and not connection.parser.has_begun
             return Lost(reason, is_stale and not isinstance(error, TimeoutError))
-        assert isinstance(event, Answer)
+        assert isinstance(event, Response)
         if not is_sent:
             connection.parser.is_closing = True
         return Opened(event, connection) if event.is_streamed else event
 
     def _receive(self, step: Receive, deadline: float, stop: Stop) -> BodyPart | BodyEnd | Lost:
-        connection: Connection = step.channel
+        connection: SyncConnection = step.channel
         stop.watch(connection.line)
         try:
             event = connection.receive(deadline, step.silence_seconds)
-        except (OSError, AnswerCut) as error:
+        except (OSError, ResponseCut) as error:
             return Lost(f"the connection broke: {error}")
         finally:
             stop.watch(None)
-        assert not isinstance(event, Answer)
+        assert not isinstance(event, Response)
         return event
 
     def _pause(self, step: Pause, deadline: float, stop: Stop) -> bool:
@@ -218,7 +225,7 @@ class SyncDriver:
 
     # ---- connections -----------------------------------------------------------------------------
 
-    def _take(self, kind: Kind) -> Connection | None:
+    def _take(self, kind: RetrySafety) -> SyncConnection | None:
         """Take a connection that is idle and still good; None if there is none.
 
         One that has been idle for long may be closed by the server just now. What must not be sent
@@ -236,7 +243,7 @@ class SyncDriver:
                 return connection
             connection.close()
 
-    def _give_back(self, connection: Connection, *, is_whole: bool) -> None:
+    def _give_back(self, connection: SyncConnection, *, is_whole: bool) -> None:
         if is_whole and connection.parser.is_reusable and not connection.events:
             connection.idle_since = time.monotonic()
             with self._lock:
@@ -245,7 +252,7 @@ class SyncDriver:
                     return
         connection.close()
 
-    def _connect(self, deadline: float) -> Connection:
+    def _connect(self, deadline: float) -> SyncConnection:
         transport, address = self._transport, self._transport.address
         deadline = min(deadline, time.monotonic() + transport.connect_timeout)
         line = socket.create_connection((address.host, address.port), _left(deadline))
@@ -258,7 +265,7 @@ class SyncDriver:
         except BaseException:
             line.close()
             raise
-        return Connection(line)
+        return SyncConnection(line)
 
 
 def _left(deadline: float) -> float | None:

@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from semel.client import commit_calls, txn_calls
-from semel.client.calls import Site
-from semel.client.commit_calls import KnownStreams, Mark, Parts, SinkInfo
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.flows import Flow
 from semel.client.group import Group
 from semel.client.group_calls import STABLE_SECONDS_MAX, GroupReading
 from semel.client.positions import KnownPositions
-from semel.client.processing import Batch, Identities, Outputs, Processor, checked_owner
+from semel.client.processing import InputBatch, Outputs, ProcessLoop, ProducerPool, check_owner
 from semel.client.server_calls import register_producer
 from semel.client.sink import Sink
+from semel.client.stream_calls import ServerConfig
 from semel.client.sync_driver import SyncDriver
 from semel.client.transaction import Transaction
-from semel.client.transport import fresh_id
-from semel.client.txn_calls import TransactionCalls, Undecided
-from semel.client.txn_values import INLINE, CommitResult, Moves, Offset, TransactionStatus
+from semel.client.transport import random_id
+from semel.client.txn_calls import TransactionCalls, Unresolved
+from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
 from semel.client.values import Registration
 
 T = TypeVar("T")
@@ -27,13 +27,13 @@ T = TypeVar("T")
 class Transacting:
     """The part of `Client` that is about many streams at once."""
 
-    def __init__(self, site: Site, driver: SyncDriver, timeout: float) -> None:
+    def __init__(self, site: ServerConfig, driver: SyncDriver, timeout: float) -> None:
         self.site = site
         self.driver = driver
         self.timeout = timeout
         self._known = KnownStreams(site)
-        self._identities = Identities()
-        self._undecided: Undecided = {}
+        self._identities = ProducerPool()
+        self._undecided: Unresolved = {}
         self.positions = KnownPositions()
         self._registering = threading.Lock()  # two at once would fence one another
 
@@ -47,7 +47,7 @@ class Transacting:
         *,
         producer_id: str | None = None,
         producer_epoch: int | None = None,
-        kind: str = INLINE,
+        kind: str = KIND_INLINE,
         timeout: float = 60.0,
         streams: Iterable[str] = (),
     ) -> Transaction:
@@ -59,13 +59,13 @@ class Transacting:
         the instances. Without both, ids of the server's are used. `kind`: "staged" keeps the
         messages aside until the commit, and no reader ever waits for them.
         """
-        owner = checked_owner(producer_id, producer_epoch)
+        owner = check_owner(producer_id, producer_epoch)
         identities = self._identities
         return Transaction(
             self.driver,
             TransactionCalls(
                 self.site,
-                id or fresh_id(),
+                id or random_id(),
                 kind,
                 timeout,
                 self._undecided,
@@ -84,11 +84,15 @@ class Transacting:
 
     def commit_prepared(self, token: str, *, timeout: float | None = None) -> CommitResult:
         """Commit a prepared transaction, whoever has prepared it; again if it is done."""
-        return self.run(txn_calls.decide(self.site, token, "commit", self._undecided), timeout)
+        return self.run(
+            txn_calls.end_transaction_call(self.site, token, "commit", self._undecided), timeout
+        )
 
     def abort_prepared(self, token: str, *, timeout: float | None = None) -> None:
         """Abort a prepared transaction, whoever has prepared it; again if it is done."""
-        self.run(txn_calls.decide(self.site, token, "abort", self._undecided), timeout)
+        self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self._undecided), timeout
+        )
 
     def commit(
         self,
@@ -112,8 +116,8 @@ class Transacting:
         producer.
         """
         parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        mark = Mark(producer_id, epoch, seq)
-        flow = commit_calls.commit_known(self._known, mark, parts, self.positions)
+        mark = CommitId(producer_id, epoch, seq)
+        flow = commit_calls.commit_known_parts(self._known, mark, parts, self.positions)
         result = self.run(flow, timeout)
         txn_calls.note_listed(self._undecided, transactions)
         return result
@@ -133,13 +137,13 @@ class Transacting:
 
     def sinks(self, *, timeout: float | None = None) -> list[SinkInfo]:
         """List the sinks."""
-        return self.run(commit_calls.list_sinks(self.site), timeout)
+        return self.run(commit_calls.list_sink_infos(self.site), timeout)
 
     def process(
         self,
         group: str,
         inputs: str | Iterable[str],
-        function: Callable[[Batch], Outputs | None],
+        function: Callable[[InputBatch], Outputs | None],
         *,
         live: bool = True,
         max_messages: int = 1000,
@@ -164,7 +168,7 @@ class Transacting:
         for. Several inputs are asked in turn, up to four times a second when there is nothing new.
         """
         within = self.timeout if timeout is None else timeout
-        processor = Processor(
+        processor = ProcessLoop(
             self.site,
             group,
             inputs,

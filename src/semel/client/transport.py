@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.client.flows import Kind, NotSent
+from semel.client.flows import NotSent, RetrySafety
 from semel.client.requests import Address, fixed_lines, own_headers, parse_address
 from semel.model.limits import KIB
 from semel.version import __version__
@@ -17,10 +17,10 @@ FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
 # semel waits 30 seconds for the next request on a connection, Node's server 5.
-IDLE_SECONDS_MAX: Final[Mapping[Kind, float]] = {
-    Kind.READ: 25.0,
-    Kind.REPEATABLE: 25.0,
-    Kind.ONCE: 3.0,
+IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
+    RetrySafety.READ: 25.0,
+    RetrySafety.REPEATABLE: 25.0,
+    RetrySafety.ONCE: 3.0,
 }
 
 
@@ -53,7 +53,7 @@ def transport_to(
     return Transport(address, fixed_lines(address, own), connect_timeout, context)
 
 
-def not_reached(transport: Transport, error: OSError) -> NotSent:
+def connect_error(transport: Transport, error: OSError) -> NotSent:
     """Say that there is no connection; a certificate that is wrong stays wrong."""
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -77,16 +77,16 @@ def tls_context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
 # The client's door for chance.
 
 
-def share() -> float:
+def random_fraction() -> float:
     """Draw a number from 0 to 1."""
     return int.from_bytes(os.urandom(2), "big") / 65_536
 
 
 def jitter(seconds: float) -> float:
     """Shorten a pause by up to half, so that many clients do not all come back at once."""
-    return seconds * (0.5 + share() / 2)
+    return seconds * (0.5 + random_fraction() / 2)
 
 
-def fresh_id() -> str:
+def random_id() -> str:
     """Draw a name nobody has used."""
     return os.urandom(16).hex()

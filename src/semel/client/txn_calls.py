@@ -8,16 +8,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import Indeterminate
-from semel.client.flows import Asked, Flow
-from semel.client.group_calls import end_of, place_of
-from semel.client.positions import KnownPositions, Moving, Planned, moves_of
-from semel.client.requests import Branch, Conditions, Tag, query
+from semel.client.flows import Exchanged, Flow
+from semel.client.group_calls import cursor_of, end_offset_of
+from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
+from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, post
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.txn_values import (
-    INLINE,
-    STAGED,
+    KIND_INLINE,
+    KIND_STAGED,
     CommitResult,
     Moves,
     TransactionStatus,
@@ -34,7 +34,7 @@ TRANSACTIONS: Final = "/v1/transactions"
 NEW: Final = "new"
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
-DECIDING: Final = "deciding"  # a commit was sent, and nobody has told what became of it
+ENDING: Final = "deciding"  # a commit was sent, and nobody has told what became of it
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the reason of an abort by a newer instance
@@ -50,17 +50,17 @@ _IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
 
 
 # The transactions of a client that are not known to be decided, by token.
-Undecided = dict[str, "TransactionCalls"]
+Unresolved = dict[str, "TransactionCalls"]
 
 
-class Begun(Struct, frozen=True):
+class BeginResponse(Struct, frozen=True):
     """A transaction is open, until `deadline`."""
 
     transaction_epoch: int
     deadline: str | None = None
 
 
-class Prepared(Struct, frozen=True):
+class PrepareResponse(Struct, frozen=True):
     """A transaction waits for its decision, however long."""
 
     token: str
@@ -71,15 +71,15 @@ class TransactionCalls:
 
     def __init__(
         self,
-        site: Site,
+        site: ServerConfig,
         transaction_id: str,
         kind: str,
         timeout: float,
-        undecided: Undecided | None = None,
+        undecided: Unresolved | None = None,
         positions: KnownPositions | None = None,
     ) -> None:
-        if kind not in (INLINE, STAGED):
-            raise ValueError(f"kind must be {INLINE} or {STAGED}, not {kind!r}")
+        if kind not in (KIND_INLINE, KIND_STAGED):
+            raise ValueError(f"kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
             raise ValueError(f"timeout must be up to {TXN_TIMEOUT_MS_MAX // 1000} seconds")
@@ -93,8 +93,8 @@ class TransactionCalls:
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_in_doubt = False
         self._refused: set[tuple[str, str]] = set()  # positions that are not known to be named
-        self._undecided: Undecided = {} if undecided is None else undecided
-        self._moving = Moving(positions or KnownPositions())
+        self._undecided: Unresolved = {} if undecided is None else undecided
+        self._moving = MovePlanner(positions or KnownPositions())
 
     @property
     def token(self) -> str:
@@ -128,7 +128,7 @@ class TransactionCalls:
         }
         target = self.site.address.target(TRANSACTIONS)
         asked = yield from self._ours(_sent(self.site, target, document))
-        self.epoch = decoded(asked.answer, Begun).transaction_epoch
+        self.epoch = decoded(asked.answer, BeginResponse).transaction_epoch
         # It is ours if a lost or doubled request of ours has opened it. Else its numbers are used,
         # and what is in it is another's.
         is_ours = self._undecided.setdefault(self.token, self) is self
@@ -151,7 +151,7 @@ class TransactionCalls:
         """Append messages, with the next number; sent again with the same one."""
         self._require_open()
         self._require_sure()
-        name = calls.path if self.kind == INLINE else ""
+        name = calls.path if self.kind == KIND_INLINE else ""
         seq = self._next.get(name, 0)
         # Until there is an answer nobody knows whether the number is used; also if this call is
         # never gone on with.
@@ -178,9 +178,9 @@ class TransactionCalls:
 
     def add_message(self, message: Message) -> Flow[None]:
         """Let the commit move the group that a message was read for after that message."""
-        place = place_of(message)
+        place = cursor_of(message)
         group, _ = place.name
-        planned = self._moving.plan_known(place.name, place.known, end_of(message))
+        planned = self._moving.plan_known(place.name, place.known, end_offset_of(message))
         yield from self._add(group, planned)
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
@@ -200,7 +200,7 @@ class TransactionCalls:
             self._require_sure()
         asked = yield from self._call("prepare", {})
         self.state = PREPARED
-        return decoded(asked.answer, Prepared).token
+        return decoded(asked.answer, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
         """Make all of it visible at once; asked until the outcome is known."""
@@ -208,7 +208,7 @@ class TransactionCalls:
             return self.result
         self._require_begun()
         self._require_sure()
-        before, self.state = self.state, DECIDING
+        before, self.state = self.state, ENDING
         try:
             asked = yield from self._call("commit", {})
         except Indeterminate as error:
@@ -240,14 +240,14 @@ class TransactionCalls:
 
     # ---- what they share -------------------------------------------------------------------------
 
-    def _conditions(self, seq: int) -> Conditions:
-        if self.kind == STAGED:
-            return Conditions(branch=Branch(self.id, self.epoch, seq))
+    def _conditions(self, seq: int) -> AppendHeaders:
+        if self.kind == KIND_STAGED:
+            return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, seq))
         producer = self._producer
-        tag = Tag(producer.producer_id, seq, producer.producer_epoch)
-        return Conditions(tag=tag, branch=Branch(self.id, self.epoch))
+        tag = ProducerHeaders(producer.producer_id, seq, producer.producer_epoch)
+        return AppendHeaders(tag=tag, branch=TransactionHeaders(self.id, self.epoch))
 
-    def _call(self, action: str, document: Mapping[str, Any]) -> Flow[Asked]:
+    def _call(self, action: str, document: Mapping[str, Any]) -> Flow[Exchanged]:
         self._require_begun()
         whole = {
             "producer_id": self._producer.producer_id,
@@ -309,7 +309,7 @@ class TransactionCalls:
 # ---- transactions of anybody ---------------------------------------------------------------------
 
 
-def status(site: Site, token: str) -> Flow[TransactionStatus]:
+def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
     """Ask what became of a transaction; `token` may be an id, for its newest one."""
     try:
         transaction_id, epoch = parse_token(token)
@@ -321,8 +321,8 @@ def status(site: Site, token: str) -> Flow[TransactionStatus]:
         return (yield from _status(site, token, None))  # an id that looks like a token
 
 
-def decide(
-    site: Site, token: str, action: str, undecided: Undecided | None = None
+def end_transaction_call(
+    site: ServerConfig, token: str, action: str, undecided: Unresolved | None = None
 ) -> Flow[CommitResult]:
     """Commit or abort a prepared transaction by its token, whoever has prepared it."""
     transaction_id, epoch = parse_token(token)
@@ -345,25 +345,25 @@ def decide(
     return result
 
 
-def note_listed(undecided: Undecided, tokens: Iterable[str]) -> None:
+def note_listed(undecided: Unresolved, tokens: Iterable[str]) -> None:
     """Take note that a one-shot commit has committed transactions, where they are this client's."""
     for own in [undecided[token] for token in tokens if token in undecided]:
         own.committed()
         own.forget()
 
 
-def action_target(site: Site, transaction_id: str, action: str) -> str:
+def action_target(site: ServerConfig, transaction_id: str, action: str) -> str:
     """Give the request target of a call on a transaction."""
     return site.address.target(f"{TRANSACTIONS}/{quote(transaction_id, safe='')}/{action}")
 
 
-def _status(site: Site, transaction_id: str, epoch: int | None) -> Flow[TransactionStatus]:
+def _status(site: ServerConfig, transaction_id: str, epoch: int | None) -> Flow[TransactionStatus]:
     page = f"{TRANSACTIONS}/{quote(transaction_id, safe='')}"
     answer = yield from get(site, site.address.target(page) + query(epoch=epoch))
     return decoded(answer, TransactionStatus)
 
 
-def _sent(site: Site, target: str, document: Mapping[str, Any]) -> Flow[Asked]:
+def _sent(site: ServerConfig, target: str, document: Mapping[str, Any]) -> Flow[Exchanged]:
     asked = yield from post(site, target, document)
     asked.expect(200, 201)
     return asked

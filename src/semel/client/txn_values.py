@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from semel.model.offsets import parse_offset, print_offset
 
-INLINE: Final = "inline"
-STAGED: Final = "staged"
+KIND_INLINE: Final = "inline"
+KIND_STAGED: Final = "staged"
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 

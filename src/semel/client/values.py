@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from semel.model.media import is_json, is_text
-from semel.model.messages import Header, encode_extras, fault_in_extras
+from semel.model.messages import Header, encode_extras, find_extras_fault
 from semel.model.offsets import print_offset
 
 # ---- extras --------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
     name = None if key is None else _bytes(key)
     pairs, time_ms = _pairs(headers), _milliseconds(timestamp)
     packed = encode_extras(1, keys=[name], headers=[pairs], timestamps=[time_ms])
-    fault = fault_in_extras(packed, 1) if packed else None
+    fault = find_extras_fault(packed, 1) if packed else None
     if fault is not None:
         raise ValueError(fault)
     return Extra(name, pairs, time_ms, len(packed) + _COLUMNS_BYTES) if packed else None
@@ -113,7 +113,7 @@ START: Final = "-1"
 NOW: Final = "now"
 
 # Bytes that are taken as they are. A tuple: a union would be made anew for every message.
-READY: Final = (bytes, bytearray, memoryview)
+PREENCODED: Final = (bytes, bytearray, memoryview)
 # Moves a group behind a message; of the client for asyncio, it is awaited.
 OnCommit = Callable[["Message"], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -153,32 +153,32 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has n
 
     raw: bytes
     content_type: str
-    place: int | str | None = None
-    next_place: int | str | None = None
+    ordinal: int | str | None = None
+    next_ordinal: int | str | None = None
     written_ms: int | None = None
     key: bytes | None = None
     headers: Sequence[Header] = ()
     time_ms: int | None = None
-    kept: Any | UnsetType = UNSET
+    _decoded: Any | UnsetType = UNSET
     on_commit: OnCommit | None = None
     source: Any = None
 
     @property
     def value(self) -> Any:
         """The message decoded; done when first asked for."""
-        if self.kept is UNSET:
-            self.kept = decode(self.raw, self.content_type)
-        return self.kept
+        if self._decoded is UNSET:
+            self._decoded = decode(self.raw, self.content_type)
+        return self._decoded
 
     @property
     def offset(self) -> str | None:
         """Where the message is."""
-        return _offset(self.place)
+        return _offset(self.ordinal)
 
     @property
     def next_offset(self) -> str | None:
         """Where to go on after it. A str that knows the reader of the message, for commits."""
-        offset = _offset(self.next_place)
+        offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
             return offset
         return ReadOffset(offset, self.source)
@@ -210,8 +210,8 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has n
         return (
             self.raw,
             self.content_type,
-            self.place,
-            self.next_place,
+            self.ordinal,
+            self.next_ordinal,
             self.written_ms,
             self.key,
             self.headers,
@@ -313,19 +313,19 @@ class ProducerClaim(Struct, frozen=True):
     cursor: str | None = None
 
 
-def plain(value: Any) -> str:
+def to_plain(value: Any) -> str:
     """Return an offset of a message as a plain str, for an encoder; TypeError if it is none."""
     if isinstance(value, ReadOffset):
         return str(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-_encode_json: Final = msgspec.json.Encoder(enc_hook=plain).encode
+_encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:
     """Turn a value into the bytes of one message; TypeError if the stream cannot hold it."""
-    if isinstance(value, READY):
+    if isinstance(value, PREENCODED):
         return bytes(value)
     if is_json(content_type):
         return encode_json(value)
@@ -339,7 +339,7 @@ def encode(value: Any, content_type: str) -> bytes:
 
 def encode_json(value: Any) -> bytes:
     """Turn a value into JSON; bytes are taken for JSON that is ready."""
-    if isinstance(value, READY):
+    if isinstance(value, PREENCODED):
         return bytes(value)
     try:
         return _encode_json(value)
@@ -362,7 +362,7 @@ def _offset(place: int | str | None) -> str | None:
     return print_offset(place) if isinstance(place, int) else place
 
 
-def joined(messages: Iterable[Message]) -> bytes:
+def join_messages(messages: Iterable[Message]) -> bytes:
     """Put the messages of a byte stream together; TypeError for JSON, which has no such form."""
     parts: list[bytes] = []
     for message in messages:

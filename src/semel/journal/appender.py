@@ -52,7 +52,7 @@ def _room_bytes(segment_bytes: int) -> int:
     return room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)
 
 
-class Part:
+class SegmentPart:
     """Bytes of one group that go into one segment.
 
     `ending`: what goes behind the last frame of the segment before, once this one has its name.
@@ -68,13 +68,13 @@ class Part:
         self.ending: tuple[bytes, ...] = ()
 
 
-class Group:
+class WriteGroup:
     """Frames that become durable together, up to `end`. A lone watermark is not synced."""
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[SegmentPart] = []
         self.size = 0
         self.frames = 0
         self.end = 0
@@ -103,7 +103,7 @@ class Appender:
         self._time_ms = time_ms
         self.durable = position
         self._ending: tuple[bytes, ...] = ()
-        self._group = Group()
+        self._group = WriteGroup()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
         """Learn what spare file there was when the writer was in `segment` (0: none).
@@ -178,8 +178,8 @@ class Appender:
         self.position = lsn + length
         return lsn
 
-    def _begin_part(self, lsn: int) -> Part:
-        part = Part(self.segment, lsn)
+    def _begin_part(self, lsn: int) -> SegmentPart:
+        part = SegmentPart(self.segment, lsn)
         part.ending, self._ending = self._ending, ()
         self._group.parts.append(part)
         return part
@@ -199,23 +199,23 @@ class Appender:
             seed=self._seed,
         )
 
-    def take(self) -> Group | None:
+    def take(self) -> WriteGroup | None:
         """Hand the open group over and begin the next; None if it is empty."""
         group = self._group
         if not group.parts:
             return None
         group.end = self.position
-        self._group = Group()
+        self._group = WriteGroup()
         return group
 
-    def take_sync(self) -> Group:
+    def take_sync(self) -> WriteGroup:
         """Make a group without frames: what was written is to become durable."""
-        group = Group()
+        group = WriteGroup()
         group.end = self.position
         group.is_synced = True
         return group
 
-    def take_watermark(self) -> Group | None:
+    def take_watermark(self) -> WriteGroup | None:
         """Make a group of one watermark frame, if the open group is empty.
 
         It is written without a sync, when the queue ran empty: after a kill it proves that what was

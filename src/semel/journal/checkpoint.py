@@ -15,14 +15,14 @@ import msgspec
 from msgspec import Struct
 
 from semel.journal.identity import BadSeal, seal, seal_of, unseal
-from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk, split_key
-from semel.journal.store import Reader, Store, StoreFull, Writer
-from semel.journal.tables import DIGEST_MODULUS, DIGESTED, Tables, read_digest
-from semel.journal.txn_history import MemoryCut, prune_aborted, put_memory
+from semel.journal.index import IndexBlock, block_key, decode_block, encode_block, split_key
+from semel.journal.store import Store, StoreFull, StoreReader, StoreWriter
+from semel.journal.tables import DIGEST_MODULUS, DIGESTED, TableWriter, read_digest
+from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
 from semel.machine.rows import (
+    ChunkBlockRow,
     KeyRow,
     MetaRow,
-    PartsRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -34,8 +34,8 @@ from semel.machine.rows import (
     TxnRow,
     TxnStreamRow,
 )
-from semel.machine.state import EVERYTHING, Dirty, MachineLimits, State
-from semel.machine.txn.chunk_list import places_of
+from semel.machine.state import OFFSET_MAX, Dirty, MachineLimits, State
+from semel.machine.txn.chunk_list import lsns_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
@@ -52,7 +52,7 @@ K = TypeVar("K", int, str, tuple[int, str], tuple[int, int])
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Position(Struct, frozen=True, array_like=True):
+class CheckpointPosition(Struct, frozen=True, array_like=True):
     """Where replay starts, and which segments (first LSN, end) hold live data before that."""
 
     lsn: int
@@ -70,18 +70,18 @@ class Cut(Struct, frozen=True):
     previous_crc: int
     meta: MetaRow
     dirty: Dirty
-    chunks: dict[int, Chunk]
+    chunks: dict[int, IndexBlock]
     kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
-    memory: MemoryCut
-    open_pages: list[bytes]
+    txn_history: TxnHistoryCut
+    open_blocks: list[bytes]
 
 
 class Loaded(Struct, frozen=True):
     """A checkpoint read back."""
 
     state: State
-    position: Position
+    position: CheckpointPosition
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ def commit_cut(store: Store, cut: Cut) -> list[int]:
     return dead
 
 
-def _fill(writer: Writer, cut: Cut) -> list[int]:
-    tables = Tables(writer)
+def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
+    tables = TableWriter(writer)
     _put_rows(tables, cut.dirty)
-    put_memory(tables, cut.memory, cut.dirty, cut.meta.time_ms)
+    put_txn_history(tables, cut.txn_history, cut.dirty, cut.meta.time_ms)
     _drop_streams(tables, cut.dirty.dropped)
     _drop_transactions(tables, cut.dirty.decided)
     counts: dict[int, int] = {}
@@ -149,17 +149,17 @@ def _fill(writer: Writer, cut: Cut) -> list[int]:
         prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)
     live = tuple(span for span in cut.segments if span[0] not in dead)
-    _put_meta(writer, POSITION_KEY, Position(cut.lsn, cut.previous_crc, live))
+    _put_meta(writer, POSITION_KEY, CheckpointPosition(cut.lsn, cut.previous_crc, live))
     _put_meta(writer, COUNTERS_KEY, cut.meta)
     tables.finish()
     return sorted(dead)
 
 
-def _put_meta(writer: Writer, key: bytes, row: Struct) -> None:
+def _put_meta(writer: StoreWriter, key: bytes, row: Struct) -> None:
     writer.put("meta", key, seal("meta", key, _encode(row)))
 
 
-def _put_rows(tables: Tables, dirty: Dirty) -> None:
+def _put_rows(tables: TableWriter, dirty: Dirty) -> None:
     _put_table(tables, "streams", dirty.streams, number_key)
     _put_table(tables, "tails", dirty.tails, number_key)
     _put_table(tables, "producers", dirty.producers, _owned_key)
@@ -178,7 +178,7 @@ def _owned_key(owned: tuple[int, str]) -> bytes:
 
 
 def _put_table(
-    tables: Tables, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
+    tables: TableWriter, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
 ) -> None:
     for some in _slices(rows):
         for name in sorted(some):
@@ -196,7 +196,7 @@ def _slices(names: Iterable[K]) -> Iterator[list[K]]:
         yield some
 
 
-def let_go(cut: Cut) -> None:
+def drop_removed(cut: Cut) -> None:
     """Free a committed cut row by row: all at once would keep the loop waiting."""
     dirty = cut.dirty
     for table in (dirty.streams, dirty.tails, dirty.producers, dirty.keys, cut.chunks):
@@ -204,7 +204,7 @@ def let_go(cut: Cut) -> None:
             table.popitem()
 
 
-def _drop_streams(tables: Tables, numbers: set[int]) -> None:
+def _drop_streams(tables: TableWriter, numbers: set[int]) -> None:
     for number in sorted(numbers):
         prefix = number_key(number)
         tables.delete("streams", prefix)
@@ -213,7 +213,7 @@ def _drop_streams(tables: Tables, numbers: set[int]) -> None:
             tables.delete_all(table, prefix)
 
 
-def _drop_transactions(tables: Tables, numbers: set[int]) -> None:
+def _drop_transactions(tables: TableWriter, numbers: set[int]) -> None:
     for number in sorted(numbers):
         prefix = number_key(number)
         tables.delete("transactions", prefix)
@@ -224,34 +224,34 @@ def _drop_transactions(tables: Tables, numbers: set[int]) -> None:
 # ---- the index and the segments it keeps alive ---------------------------------------------------
 
 
-def _put_chunks(writer: Writer, cut: Cut, counts: dict[int, int]) -> None:
+def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
     for some in _slices(cut.chunks):
         for stream in sorted(some):
             chunk = None if stream in cut.dirty.dropped else cut.chunks[stream]
             while chunk is not None:
-                writer.put("index", chunk_key(stream, chunk.first), encode_chunk(stream, chunk))
+                writer.put("index", block_key(stream, chunk.first), encode_block(stream, chunk))
                 counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
                 chunk = chunk.older
 
 
-def _prune(writer: Writer, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
+def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
     """Remove the chunks of a stream that hold nothing of the offsets still kept."""
     start, end = kept
     gone = []
-    for key, value in writer.scan("index", chunk_key(stream, 0)):
+    for key, value in writer.scan("index", block_key(stream, 0)):
         if split_key(key)[0] != stream:
             break
-        chunk = decode_chunk(key, value)
+        chunk = decode_block(key, value)
         if chunk.next <= start or chunk.first >= end:
             gone.append(key)
             counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
-        elif end == EVERYTHING:
+        elif end == OFFSET_MAX:
             break
     for key in gone:
         writer.delete("index", key)
 
 
-def _settle_segments(tables: Tables, cut: Cut, counts: dict[int, int]) -> set[int]:
+def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> set[int]:
     """Update how many chunks live in each segment; find those wholly below the cut with none."""
     dead = set()
     held = _held_segments(cut)
@@ -271,7 +271,7 @@ def _settle_segments(tables: Tables, cut: Cut, counts: dict[int, int]) -> set[in
 def _held_segments(cut: Cut) -> set[int]:
     """Find the segments that hold chunks of transactions which are not decided."""
     firsts = [first for first, _ in cut.segments]
-    places = {place for page in cut.open_pages for place in places_of(page)}
+    places = {place for page in cut.open_blocks for place in lsns_of(page)}
     return {firsts[bisect_right(firsts, place) - 1] for place in places}
 
 
@@ -294,15 +294,15 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
     return Loaded(state, position)
 
 
-def read_position(view: Reader) -> Position | None:
+def read_position(view: StoreReader) -> CheckpointPosition | None:
     """Read where a checkpoint stands; raises BadSeal or DecodeError."""
     sealed = view.get("meta", POSITION_KEY)
     if sealed is None:
         return None
-    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=Position)
+    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=CheckpointPosition)
 
 
-def _check_empty(view: Reader) -> None:
+def _check_empty(view: StoreReader) -> None:
     for table in ("meta", *DIGESTED):
         for key, _ in view.scan(table):
             raise BadSeal(table, key)
@@ -314,7 +314,7 @@ def _decode(sealed: bytes | None, table: str, key: bytes, row: Any) -> Any:
     return msgspec.msgpack.decode(unseal(table, key, sealed), type=row)
 
 
-def _load_rows(view: Reader, state: State) -> None:
+def _load_rows(view: StoreReader, state: State) -> None:
     state.load_meta(_decode(view.get("meta", COUNTERS_KEY), "meta", COUNTERS_KEY, MetaRow))
     tails = dict(_rows(view, "tails", TailRow))
     for key, stream in _rows(view, "streams", StreamRow):
@@ -329,12 +329,12 @@ def _load_rows(view: Reader, state: State) -> None:
     _check_digest(view, "segments", list(view.scan("segments")))
 
 
-def _load_txn_rows(view: Reader, state: State) -> None:
+def _load_txn_rows(view: StoreReader, state: State) -> None:
     for _, row in _rows(view, "transactions", TxnRow):
         state.load_transaction(row)
     for key, row in _rows(view, "txn_streams", TxnStreamRow):
         state.load_txn_stream(*split_pair(key), row)
-    for key, row in _rows(view, "parts", PartsRow):
+    for key, row in _rows(view, "parts", ChunkBlockRow):
         state.load_parts(*split_pair(key), row)
     for key, row in _rows(view, "positions", PositionRow):
         state.load_position(*split_owned(key), row)
@@ -344,14 +344,14 @@ def _load_txn_rows(view: Reader, state: State) -> None:
         state.sinks[key.decode()] = row
 
 
-def _rows(view: Reader, table: str, row: Any) -> list[tuple[bytes, Any]]:
+def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:
     sealed = list(view.scan(table))
     _check_digest(view, table, sealed)
     decode = msgspec.msgpack.Decoder(row).decode
     return [(key, decode(unseal(table, key, value))) for key, value in sealed]
 
 
-def _check_digest(view: Reader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:
+def _check_digest(view: StoreReader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:
     total = 0
     for _, value in sealed:
         total += seal_of(value)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from semel.journal.checkpoint import Position
+from semel.journal.checkpoint import CheckpointPosition
 from semel.machine.state import State
 from semel.model.limits import FINDINGS_MAX
 
@@ -54,11 +54,11 @@ class Report(Struct):
             self.omitted_count += 1
 
 
-class Known:
+class StreamLabels:
     """What the checkpoint says, as far as it can be believed."""
 
     def __init__(self) -> None:
-        self.position = Position(0, 0, ())
+        self.position = CheckpointPosition(0, 0, ())
         self.is_readable = False
         self.state = State()
         # The index rows of each segment, by their keys.

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from semel.machine import events
-from semel.machine.events import CONTROL, STAGED, Section
+from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.model.checksum import crc32c
 from semel.model.limits import KIB
 
@@ -42,7 +42,7 @@ HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
 _HAS_EXTRAS: Final = 2
-_KINDS: Final = CONTROL | STAGED
+_KINDS: Final = SECTION_CONTROL | SECTION_STAGED
 _FLAGS: Final = _IS_JOINED | _HAS_EXTRAS | _KINDS
 # Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
 _COPY_BYTES_MAX: Final = 16 * KIB
@@ -130,7 +130,7 @@ class Encoded(Struct, frozen=True, gc=False):
     crc: int
 
 
-def seed_of(identity: bytes) -> int:
+def checksum_seed(identity: bytes) -> int:
     """Derive the checksum seed from the directory's identity."""
     return crc32c(identity)
 

@@ -25,7 +25,7 @@ _ENTRIES_BYTES_MAX: Final = _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 _TABLE: Final = "index"
 
 
-class Chunk(Struct, gc=False, eq=False):
+class IndexBlock(Struct, gc=False, eq=False):
     """Neighbouring frames of one stream in one segment.
 
     `entries` holds two little-endian u32 for each: its first offset counted from `first`, and its
@@ -37,7 +37,7 @@ class Chunk(Struct, gc=False, eq=False):
     next: int
     segment: int
     entries: bytearray
-    older: "Chunk | None" = None
+    older: "IndexBlock | None" = None
 
     @property
     def offsets(self) -> "array[int]":
@@ -66,7 +66,7 @@ class Chunk(Struct, gc=False, eq=False):
         return base
 
 
-def chunk_key(stream: int, first: int) -> bytes:
+def block_key(stream: int, first: int) -> bytes:
     """Make the key of a chunk's row."""
     return _KEY.pack(stream, first)
 
@@ -79,19 +79,19 @@ def split_key(key: bytes) -> tuple[int, int]:
     return stream, first
 
 
-def encode_chunk(stream: int, chunk: Chunk) -> bytes:
+def encode_block(stream: int, chunk: IndexBlock) -> bytes:
     """Make the value of a chunk's row."""
     head = _HEAD.pack(chunk.next, chunk.segment, len(chunk.entries) // _ENTRY.size)
-    return seal(_TABLE, chunk_key(stream, chunk.first), head + chunk.entries)
+    return seal(_TABLE, block_key(stream, chunk.first), head + chunk.entries)
 
 
-def decode_chunk(key: bytes, value: bytes) -> Chunk:
+def decode_block(key: bytes, value: bytes) -> IndexBlock:
     """Read a chunk's row; raises BadSeal if it is not what was written."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
     if len(body) != _HEAD.size + _ENTRY.size * count:
         raise BadSeal(_TABLE, key)
-    return Chunk(split_key(key)[1], next_offset, segment, bytearray(body[_HEAD.size :]))
+    return IndexBlock(split_key(key)[1], next_offset, segment, bytearray(body[_HEAD.size :]))
 
 
 class Index:
@@ -99,14 +99,14 @@ class Index:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._fresh: dict[int, Chunk] = {}
-        self._sealing: dict[int, Chunk] = {}
+        self._fresh: dict[int, IndexBlock] = {}
+        self._sealing: dict[int, IndexBlock] = {}
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Note where a frame's section went."""
         chunk = self._fresh.get(stream)
         if chunk is None or chunk.segment != segment or len(chunk.entries) >= _ENTRIES_BYTES_MAX:
-            chunk = Chunk(base, base, segment, bytearray(), chunk)
+            chunk = IndexBlock(base, base, segment, bytearray(), chunk)
             self._fresh[stream] = chunk
         chunk.entries += _ENTRY.pack(base - chunk.first, lsn - segment)
         chunk.next = base + count
@@ -115,7 +115,7 @@ class Index:
         """Drop what is in memory of a removed stream."""
         self._fresh.pop(stream, None)
 
-    def cut(self) -> dict[int, Chunk]:
+    def cut(self) -> dict[int, IndexBlock]:
         """Hand over all chunks in memory for a checkpoint; they stay readable until it is done."""
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
@@ -150,7 +150,7 @@ class Index:
             yield from chunk.frames(offset, end)
             offset = chunk.next
 
-    def _find(self, stream: int, offset: int) -> Chunk | None:
+    def _find(self, stream: int, offset: int) -> IndexBlock | None:
         for table in (self._fresh, self._sealing):
             chunk = table.get(stream)
             while chunk is not None:
@@ -158,10 +158,10 @@ class Index:
                     return chunk
                 chunk = chunk.older
         with self._store.read() as view:
-            found = view.last_before(_TABLE, chunk_key(stream, offset))
+            found = view.last_before(_TABLE, block_key(stream, offset))
         try:
             if found is None or split_key(found[0])[0] != stream:
                 return None
-            return decode_chunk(*found)
+            return decode_block(*found)
         except BadSeal as error:
             raise CorruptRead(str(error), file="checkpoint", position=offset) from error

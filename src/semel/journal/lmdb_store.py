@@ -42,7 +42,7 @@ class LmdbReader:
         try:
             return cast("bytes | None", self._transaction.get(key, db=self._tables[table]))
         except lmdb.Error as error:
-            raise translated(error) from error
+            raise as_store_errors(error) from error
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Walk the keys upwards."""
@@ -51,7 +51,7 @@ class LmdbReader:
                 if cursor.set_range(start):
                     yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())
         except lmdb.Error as error:
-            raise translated(error) from error
+            raise as_store_errors(error) from error
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Find the greatest key that is <= `key`."""
@@ -63,7 +63,7 @@ class LmdbReader:
                     is_found = cursor.last()
                 return cast("tuple[bytes, bytes]", cursor.item()) if is_found else None
         except lmdb.Error as error:
-            raise translated(error) from error
+            raise as_store_errors(error) from error
 
 
 class LmdbWriter(LmdbReader):
@@ -82,7 +82,7 @@ class LmdbWriter(LmdbReader):
         try:
             self._transaction.put(key, value, db=self._tables[table])
         except lmdb.Error as error:
-            raise self._full_or(translated(error)) from error
+            raise self._full_or(as_store_errors(error)) from error
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key."""
@@ -90,14 +90,14 @@ class LmdbWriter(LmdbReader):
         try:
             self._transaction.delete(key, db=self._tables[table])
         except lmdb.Error as error:
-            raise self._full_or(translated(error)) from error
+            raise self._full_or(as_store_errors(error)) from error
 
     def commit(self) -> None:
         """Commit and sync."""
         try:
             self._transaction.commit()
         except lmdb.Error as error:
-            raise self._full_or(translated(error)) from error
+            raise self._full_or(as_store_errors(error)) from error
 
     def abort(self) -> None:
         """Drop the transaction."""
@@ -114,7 +114,7 @@ class LmdbWriter(LmdbReader):
         return StoreFull(str(error)) if is_full else error
 
 
-def translated(error: lmdb.Error) -> Exception:
+def as_store_errors(error: lmdb.Error) -> Exception:
     """Tell a full disk from a damaged file, and both from a failed disk."""
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
         return StoreFull(str(error))
@@ -166,7 +166,7 @@ class LmdbStore:
         try:
             transaction = self._env.begin()
         except lmdb.Error as error:
-            raise translated(error) from error
+            raise as_store_errors(error) from error
         with transaction:
             yield LmdbReader(transaction, self._tables)
 
@@ -175,7 +175,7 @@ class LmdbStore:
         try:
             return LmdbWriter(self._env.begin(write=True), self._tables, self._path)
         except lmdb.Error as error:
-            raise translated(error) from error
+            raise as_store_errors(error) from error
 
     def close(self) -> None:
         """Close the file."""

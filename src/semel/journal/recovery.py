@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
-from semel.journal.checkpoint import Position, load
+from semel.journal.checkpoint import CheckpointPosition, load
 from semel.journal.disk import NO_ROOM, Disk, File
-from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, seed_of
+from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, checksum_seed
 from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
-    Tear,
+    TornTail,
     check_capacity,
     check_chunks,
     check_first,
@@ -34,7 +34,7 @@ from semel.journal.segments import (
     unlink_segments,
 )
 from semel.journal.store import Store
-from semel.journal.txn_history import Memory, note_places
+from semel.journal.txn_history import TxnHistory, index_frames
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
 from semel.machine.events import Decided
@@ -47,7 +47,7 @@ class Recovered(Struct, frozen=True):
 
     state: State
     index: Index
-    memory: Memory
+    txn_history: TxnHistory
     segments: Segments
     seed: int
     position: int
@@ -60,10 +60,12 @@ class Recovered(Struct, frozen=True):
 class _Replay:
     """The fold of the journal's tail."""
 
-    def __init__(self, state: State, store: Store, segments: Segments, position: Position) -> None:
+    def __init__(
+        self, state: State, store: Store, segments: Segments, position: CheckpointPosition
+    ) -> None:
         self.state = state
         self.index = Index(store)
-        self.memory = Memory(store)
+        self.txn_history = TxnHistory(store)
         self._segments = segments
         self.lsn = self._start = position.lsn
         self.previous_crc = position.previous_crc
@@ -79,12 +81,12 @@ class _Replay:
         if not isinstance(record, SegmentStarted | WatermarkMoved):
             apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
             self.state.touched.clear()
-            note_places(
+            index_frames(
                 self.state.news,
                 frame.sections,
                 lsn=frame.lsn,
                 index=self.index,
-                memory=self.memory,
+                memory=self.txn_history,
                 segments=self._segments,
             )
         self.watermark = max(self.watermark, frame.watermark)
@@ -104,13 +106,13 @@ def recover(
     """Open a data directory whose lock is held; `fresh_identity` is for a new one."""
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
-        fitting = _fitting(limits or MachineLimits(), segment_bytes)
-        return _recover(disk, store, seed_of(identity), fitting, segment_bytes, progress)
+        fitting = _fit_limits(limits or MachineLimits(), segment_bytes)
+        return _recover(disk, store, checksum_seed(identity), fitting, segment_bytes, progress)
     except OSError as error:
         raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
 
 
-def _fitting(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
+def _fit_limits(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
     """Let nobody begin what no frame can end: what was accepted can be committed, or aborted."""
     return replace(
         limits,
@@ -125,7 +127,7 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
         return read_identity(disk)
     for name in names:
         if segment_lsn(name) is not None:
-            _discard_unborn(disk, name)
+            _discard_unfinished(disk, name)
     _create_spare(disk, segment_bytes, is_new=True).close()
     disk.rename(SPARE_NAME, segment_name(0))
     disk.sync_names()
@@ -133,7 +135,7 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
     return fresh
 
 
-def _discard_unborn(disk: Disk, name: str) -> None:
+def _discard_unfinished(disk: Disk, name: str) -> None:
     """Remove the first segment of a directory whose making was cut short; never one with data."""
     file = disk.open(name)
     data = file.read(0, file.size())
@@ -153,9 +155,9 @@ def _recover(
 ) -> Recovered:
     loaded = load(store, limits)
     state = State(limits) if loaded is None else loaded.state
-    position = Position(0, 0, ()) if loaded is None else loaded.position
+    position = CheckpointPosition(0, 0, ()) if loaded is None else loaded.position
     firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
-    ends, dead = _sort_out(sorted(firsts), position)
+    ends, dead = _classify_files(sorted(firsts), position)
     segments = Segments(disk, seed, ends)
     _check_listed(segments, position, seed)
     replay = _Replay(state, store, segments, position)
@@ -172,7 +174,7 @@ def _recover(
     return Recovered(
         state,
         replay.index,
-        replay.memory,
+        replay.txn_history,
         segments,
         seed,
         replay.lsn,
@@ -183,7 +185,9 @@ def _recover(
     )
 
 
-def _sort_out(firsts: list[int], position: Position) -> tuple[dict[int, int], list[int]]:
+def _classify_files(
+    firsts: list[int], position: CheckpointPosition
+) -> tuple[dict[int, int], list[int]]:
     """Find the ends of the segments to keep, and those a checkpoint had given up already."""
     listed = dict(position.segments)
     missing = listed.keys() - firsts
@@ -199,7 +203,7 @@ def _sort_out(firsts: list[int], position: Position) -> tuple[dict[int, int], li
     return ends, dead
 
 
-def _check_listed(segments: Segments, position: Position, seed: int) -> None:
+def _check_listed(segments: Segments, position: CheckpointPosition, seed: int) -> None:
     """Check that the segments below the checkpoint are the ones they are named, and whole."""
     for first, end in position.segments:
         size = segments.file(first).size()
@@ -240,7 +244,7 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
     try:
         while replay.lsn != end:
             replay.take(next(frames))
-    except Tear as tear:
+    except TornTail as tear:
         at = tear.lsn - first
         if end is not None:
             raise CorruptData(tear.reason, file=segment_name(first), position=at) from tear

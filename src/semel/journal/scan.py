@@ -19,9 +19,9 @@ from semel.journal.frame import (
     decode,
 )
 from semel.journal.segments import Segments, segment_name
-from semel.machine.events import STAGED, ChunkStaged, Decided
+from semel.machine.events import SECTION_STAGED, ChunkStaged, Decided
 from semel.machine.state import State
-from semel.machine.txn.chunk_list import extents_of, parts_of
+from semel.machine.txn.chunk_list import chunks_in, extents_of
 from semel.model.errors import CorruptData, CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import SEGMENT_BYTES_MIN
 
@@ -29,7 +29,7 @@ from semel.model.limits import SEGMENT_BYTES_MIN
 FIRST_BYTES_MAX: Final = 256
 
 
-class Tear(Exception):
+class TornTail(Exception):
     """The journal ends before this position: there is no sound next frame here."""
 
     def __init__(self, lsn: int, reason: str) -> None:
@@ -51,12 +51,12 @@ def frames_of(
         try:
             frame = decode(data, lsn - segment, lsn=lsn, seed=seed)
         except BadFrame as error:
-            raise Tear(lsn, str(error)) from error
+            raise TornTail(lsn, str(error)) from error
         except UnknownVersion as error:
             name = segment_name(segment)
             raise CorruptData(str(error), file=name, position=lsn - segment) from error
         if frame.previous_crc != previous_crc:
-            raise Tear(lsn, "the frame does not continue the one before it")
+            raise TornTail(lsn, "the frame does not continue the one before it")
         yield frame
         lsn, previous_crc = frame.end, frame.crc
 
@@ -82,7 +82,7 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
         raise CorruptData(str(error), file=segment_name(segment), position=0) from error
 
 
-def check_torn(data: bytes, segment: int, tear: Tear, seed: int) -> None:
+def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
     """Make sure that nothing behind a tear proves it to have been durable."""
     at = data.find(MAGIC, tear.lsn - segment)
     while at >= 0:
@@ -114,7 +114,9 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
     """Tell whether a frame is a chunk of so many messages for a stream."""
     if not isinstance(frame.record, ChunkStaged):
         return False
-    return [(s.kind, s.stream, s.count) for s in frame.sections] == [(STAGED, stream, count)]
+    return [(s.kind, s.stream, s.count) for s in frame.sections] == [
+        (SECTION_STAGED, stream, count)
+    ]
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
@@ -124,7 +126,7 @@ def check_chunks(state: State, decided: Decided, segments: Segments, replayed_fr
     known from the checkpoint, and read here.
     """
     ended = [state.by_txn[end.txn] for end in decided.ended if end.is_committed]
-    staged = {part for txn in ended for part in parts_of(txn.pages)}
+    staged = {part for txn in ended for part in chunks_in(txn.chunk_blocks)}
     for lsn, stream, _, count in extents_of(decided.extents):
         is_there = (lsn, stream, count) in staged
         if is_there and lsn < replayed_from:

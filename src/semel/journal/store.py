@@ -33,7 +33,7 @@ class StoreFull(Exception):
     """No room for the transaction; nothing of it happened."""
 
 
-class Reader(Protocol):
+class StoreReader(Protocol):
     """One consistent view of all tables."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -46,7 +46,7 @@ class Reader(Protocol):
         """Find the greatest key that is <= `key`."""
 
 
-class Writer(Reader, Protocol):
+class StoreWriter(StoreReader, Protocol):
     """A transaction: sees its own changes; nothing lasts before `commit` returns."""
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
@@ -65,10 +65,10 @@ class Writer(Reader, Protocol):
 class Store(Protocol):
     """The tables of one data directory."""
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> AbstractContextManager[StoreReader]:
         """Open a view; leaving the block closes it."""
 
-    def write(self) -> Writer:
+    def write(self) -> StoreWriter:
         """Begin the one transaction that may write."""
 
     def close(self) -> None:

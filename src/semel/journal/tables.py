@@ -4,7 +4,7 @@ import struct
 from typing import Final
 
 from semel.journal.identity import seal, seal_of, unseal
-from semel.journal.store import Reader, Writer
+from semel.journal.store import StoreReader, StoreWriter
 
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")
@@ -30,10 +30,10 @@ LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
 DIGESTED: Final = (*LOADED, *LOOKED_UP)
 
 
-class Tables:
+class TableWriter:
     """A transaction that keeps each table's row count and digest."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: StoreWriter) -> None:
         self.writer = writer
         self._digests = {table: read_digest(writer, table) for table in DIGESTED}
 
@@ -58,7 +58,7 @@ class Tables:
 
     def delete_all(self, table: str, prefix: bytes) -> None:
         """Remove the rows whose keys begin with `prefix`."""
-        for key in keys_of(self.writer, table, prefix):
+        for key in table_keys(self.writer, table, prefix):
             self.delete(table, key)
 
     def finish(self) -> None:
@@ -68,7 +68,7 @@ class Tables:
             self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
 
 
-def keys_of(reader: Reader, table: str, prefix: bytes) -> list[bytes]:
+def table_keys(reader: StoreReader, table: str, prefix: bytes) -> list[bytes]:
     """List the keys that begin with `prefix`."""
     found = []
     for key, _ in reader.scan(table, prefix):
@@ -78,7 +78,7 @@ def keys_of(reader: Reader, table: str, prefix: bytes) -> list[bytes]:
     return found
 
 
-def read_digest(reader: Reader, table: str) -> tuple[int, int]:
+def read_digest(reader: StoreReader, table: str) -> tuple[int, int]:
     """Read a table's row count and digest."""
     key = _DIGEST_PREFIX + table.encode()
     sealed = reader.get("meta", key)

@@ -15,11 +15,11 @@ from msgspec import Struct
 from semel.journal.identity import BadSeal, unseal
 from semel.journal.index import Index
 from semel.journal.segments import Segments
-from semel.journal.store import Reader, Store
-from semel.journal.tables import Tables, keys_of
-from semel.machine.events import CONTROL, STAGED, Section
-from semel.machine.rows import AbortedRow, News, OutcomeRow, PlacedRow
-from semel.machine.state import EVERYTHING, Dirty
+from semel.journal.store import Store, StoreReader
+from semel.journal.tables import TableWriter, table_keys
+from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
+from semel.machine.rows import AbortedRow, Effect, OutcomeRow, PlacedChunkRow
+from semel.machine.state import OFFSET_MAX, Dirty
 from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.transactions import Owner, ProducerOwner, SinkOwner
@@ -34,7 +34,7 @@ Range = tuple[int, int]
 Outcomes = dict[str, dict[int, OutcomeRow]]
 
 
-class MemoryCut(Struct, frozen=True):
+class TxnHistoryCut(Struct, frozen=True):
     """What a checkpoint is to store."""
 
     outcomes: Outcomes
@@ -93,13 +93,13 @@ def read_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
 # ---- the layers ----------------------------------------------------------------------------------
 
 
-class Memory:
+class TxnHistory:
     """Outcomes and aborted ranges of a running journal."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._fresh = MemoryCut({}, {})
-        self._sealing = MemoryCut({}, {})
+        self._fresh = TxnHistoryCut({}, {})
+        self._sealing = TxnHistoryCut({}, {})
 
     def add(self, row: OutcomeRow | AbortedRow) -> None:
         """Take what `apply` told."""
@@ -112,14 +112,14 @@ class Memory:
         """Drop what is in memory of a removed stream."""
         self._fresh.aborted.pop(stream, None)
 
-    def cut(self) -> MemoryCut:
+    def cut(self) -> TxnHistoryCut:
         """Hand over all that is in memory; it stays readable until the checkpoint is done."""
-        self._sealing, self._fresh = self._fresh, MemoryCut({}, {})
+        self._sealing, self._fresh = self._fresh, TxnHistoryCut({}, {})
         return self._sealing
 
     def finish_cut(self) -> None:
         """The checkpoint holds it now."""
-        self._sealing = MemoryCut({}, {})
+        self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
         """The checkpoint did not happen: take it back."""
@@ -131,7 +131,7 @@ class Memory:
             known = older.aborted.setdefault(stream, [])
             for first, end in ranges:
                 _add_range(known, first, end)
-        self._fresh, self._sealing = older, MemoryCut({}, {})
+        self._fresh, self._sealing = older, TxnHistoryCut({}, {})
 
     # ---- looking up ------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
     epochs[row.outcome.epoch] = row
 
 
-def _stored_before(view: Reader, txn_id: str, epoch: int) -> OutcomeRow | None:
+def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
     """Find the stored outcome of an id with the highest epoch up to this one."""
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
@@ -215,7 +215,7 @@ def _checked(key: bytes, sealed: bytes) -> OutcomeRow:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
 
-def _stored_range(view: Reader, stream: int, offset: int) -> list[Range]:
+def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
     key = range_key(stream, offset)
     before = view.last_before("aborted", key)
     if before is not None:
@@ -239,25 +239,25 @@ def _range_of(row: tuple[bytes, bytes], stream: int) -> Range | None:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
 
-def note_places(
-    news: list[News],
+def index_frames(
+    news: list[Effect],
     sections: Iterable[Section],
     *,
     lsn: int,
     index: Index,
-    memory: Memory,
+    memory: TxnHistory,
     segments: Segments,
 ) -> None:
     """Index a frame, in the order of offsets: messages, placed chunks, then control records."""
     segment = segments.first_of(lsn)
     controls = []
     for section in sections:
-        if section.kind == CONTROL:
+        if section.kind == SECTION_CONTROL:
             controls.append(section)
-        elif section.kind != STAGED:
+        elif section.kind != SECTION_STAGED:
             index.add(section.stream, section.base, section.count, lsn, segment)
     for row in news:
-        if isinstance(row, PlacedRow):
+        if isinstance(row, PlacedChunkRow):
             index.add(row.stream, row.base, row.count, row.lsn, segments.first_of(row.lsn))
         else:
             memory.add(row)
@@ -276,7 +276,7 @@ _OLD_MAX: Final = 100_000
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def put_memory(tables: Tables, memory: MemoryCut, dirty: Dirty, time_ms: int) -> None:
+def put_txn_history(tables: TableWriter, memory: TxnHistoryCut, dirty: Dirty, time_ms: int) -> None:
     """Store what is new, and drop what is no longer to be remembered."""
     for _, epochs in sorted(memory.outcomes.items()):
         for _, row in sorted(epochs.items()):
@@ -287,12 +287,12 @@ def put_memory(tables: Tables, memory: MemoryCut, dirty: Dirty, time_ms: int) ->
     for app, sink in sorted(dirty.sinks.items()):
         if sink is not None:
             _drop_of_sink(tables, app, sink.outcomes_from)
-    for app, floor in sorted(dirty.floors.items()):
+    for app, floor in sorted(dirty.forgotten_sink_cutoffs.items()):
         _drop_of_sink(tables, app, floor)
-    _drop_old(tables, time_ms - OUTCOME_WINDOW_MS)
+    _drop_expired(tables, time_ms - OUTCOME_WINDOW_MS)
 
 
-def _put_outcome(tables: Tables, row: OutcomeRow) -> None:
+def _put_outcome(tables: TableWriter, row: OutcomeRow) -> None:
     key = outcome_key(row.outcome.id, row.outcome.epoch)
     _drop_outcome(tables, key)
     tables.put("outcomes", key, _encode(row))
@@ -303,7 +303,7 @@ def _put_outcome(tables: Tables, row: OutcomeRow) -> None:
         _drop_owned(tables, oldest)
 
 
-def _drop_outcome(tables: Tables, key: bytes) -> None:
+def _drop_outcome(tables: TableWriter, key: bytes) -> None:
     """Remove an outcome and what points to it, if it is there."""
     sealed = tables.writer.get("outcomes", key)
     if sealed is None:
@@ -314,22 +314,22 @@ def _drop_outcome(tables: Tables, key: bytes) -> None:
     tables.delete("outcome_owners", owner_key(row))
 
 
-def _drop_owned(tables: Tables, key: bytes) -> None:
+def _drop_owned(tables: TableWriter, key: bytes) -> None:
     sealed = tables.writer.get("outcome_owners", key)
     if sealed is not None:
         _drop_outcome(tables, unseal("outcome_owners", key, sealed))
 
 
-def _drop_of_sink(tables: Tables, app: str, outcomes_from: int) -> None:
+def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
     prefix = owner_prefix(SinkOwner(app, 0, 0))
     end = prefix + pack_end(outcomes_from)
-    for key in keys_of(tables.writer, "outcome_owners", prefix):
+    for key in table_keys(tables.writer, "outcome_owners", prefix):
         if key >= end:
             return
         _drop_owned(tables, key)
 
 
-def _drop_old(tables: Tables, before_ms: int) -> None:
+def _drop_expired(tables: TableWriter, before_ms: int) -> None:
     """Drop outcomes whose time is over; they stand in the order of time."""
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):
@@ -343,7 +343,7 @@ def _drop_old(tables: Tables, before_ms: int) -> None:
         _drop_outcome(tables, name)
 
 
-def prune_aborted(tables: Tables, stream: int, kept: tuple[int, int]) -> None:
+def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
     """Remove the aborted ranges of a stream that lie outside the offsets still kept."""
     start, end = kept
     gone = []
@@ -353,7 +353,7 @@ def prune_aborted(tables: Tables, stream: int, kept: tuple[int, int]) -> None:
             break
         if unpack_end(unseal("aborted", key, sealed)) <= start or first >= end:
             gone.append(key)
-        elif end == EVERYTHING:
+        elif end == OFFSET_MAX:
             break
     for key in gone:
         tables.delete("aborted", key)

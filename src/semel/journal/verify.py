@@ -8,22 +8,22 @@ segment, the stream rows, and 16 bytes per row of the index; it does not grow wi
 import struct
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.findings import Finding, Known, Progress, Report
-from semel.journal.frame import seed_of
+from semel.journal.findings import Finding, Progress, Report, StreamLabels
+from semel.journal.frame import checksum_seed
 from semel.journal.identity import IDENTITY_NAME, read_identity
 from semel.journal.verify_rows import RowCheck
-from semel.journal.verify_segments import Files, SegmentCheck, Tables
+from semel.journal.verify_segments import Files, SegmentCheck, TableReader
 from semel.model.errors import CorruptData
 
-__all__ = ["Files", "Finding", "Progress", "Report", "Tables", "verify"]
+__all__ = ["Files", "Finding", "Progress", "Report", "TableReader", "verify"]
 
 
-def verify(disk: Files, store: Tables, progress: Progress | None = None) -> Report:
+def verify(disk: Files, store: TableReader, progress: Progress | None = None) -> Report:
     """Read all of a directory. Raises nothing about what it holds: the report does."""
     report = Report()
     tick = progress or _no_progress
     seed = _check_identity(disk, report)
-    known = Known()
+    known = StreamLabels()
     try:
         with store.read() as view:
             RowCheck(view, known, report, tick).check()
@@ -49,7 +49,7 @@ def _reason(error: CorruptData) -> str:
 
 def _check_identity(disk: Files, report: Report) -> int | None:
     try:
-        return seed_of(read_identity(disk))
+        return checksum_seed(read_identity(disk))
     except FileNotFoundError:
         report.corrupt(IDENTITY_NAME, None, "is missing; no frame can be checked without it")
     except CorruptData as error:

@@ -13,25 +13,25 @@ from semel.journal.checkpoint import (
     COUNTERS_KEY,
     FILE_NAME,
     POSITION_KEY,
-    Position,
+    CheckpointPosition,
     number_key,
     owned_key,
     pair_key,
     split_owned,
     split_pair,
 )
-from semel.journal.findings import Known, Progress, Report
+from semel.journal.findings import Progress, Report, StreamLabels
 from semel.journal.identity import BadSeal, seal_of, unseal
-from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
+from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
 from semel.journal.segments import segment_name
-from semel.journal.store import Reader
+from semel.journal.store import StoreReader
 from semel.journal.tables import DIGEST_MODULUS, DIGESTED, read_digest
 from semel.journal.txn_history import outcome_key, owner_key, pack_end, split_range_key, unpack_end
 from semel.machine.rows import (
+    ChunkBlockRow,
     KeyRow,
     MetaRow,
     OutcomeRow,
-    PartsRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -42,9 +42,9 @@ from semel.machine.rows import (
     TxnRow,
     TxnStreamRow,
 )
-from semel.machine.state import Stream, add_fork, kept_range
-from semel.machine.txn.chunk_list import PART_BYTES, places_of
-from semel.model.transactions import STAGED
+from semel.machine.state import Stream, add_fork, retained_range
+from semel.machine.txn.chunk_list import CHUNK_BYTES, lsns_of
+from semel.model.transactions import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
 _OWNED: Final[dict[str, type]] = {"producers": ProducerRow, "keys": KeyRow}
@@ -53,7 +53,9 @@ _OWNED: Final[dict[str, type]] = {"producers": ProducerRow, "keys": KeyRow}
 class RowCheck:
     """Checks the rows of one view."""
 
-    def __init__(self, view: Reader, known: Known, report: Report, tick: Progress) -> None:
+    def __init__(
+        self, view: StoreReader, known: StreamLabels, report: Report, tick: Progress
+    ) -> None:
         self._view = view
         self._known = known
         self._report = report
@@ -82,7 +84,7 @@ class RowCheck:
         for key, sealed in self._view.scan("meta"):
             self._report.row_count += 1
             self._unsealed("meta", key, sealed)
-        position = self._meta(POSITION_KEY, Position)
+        position = self._meta(POSITION_KEY, CheckpointPosition)
         if position is not None:
             known.position, known.is_readable = position, True
             self._report.checkpoint_lsn = position.lsn
@@ -185,7 +187,7 @@ class RowCheck:
     def _kept(self, stream: Stream) -> tuple[int, int]:
         """Find the offsets a stream must still have of its own."""
         own = 0 if stream.row.fork is None else stream.row.fork.start
-        start, end = kept_range(self._known.state, stream, self._kept_from)
+        start, end = retained_range(self._known.state, stream, self._kept_from)
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -217,9 +219,9 @@ class RowCheck:
         label = self._known.label(stream.row.number)
         self._report.corrupt(FILE_NAME, None, f"{label}: {what} offsets {first} to {last}")
 
-    def _chunk(self, key: bytes, sealed: bytes) -> Chunk | None:
+    def _chunk(self, key: bytes, sealed: bytes) -> IndexBlock | None:
         try:
-            chunk = decode_chunk(key, sealed)
+            chunk = decode_block(key, sealed)
         except (BadSeal, struct.error):
             self._corrupt("index", key, f"{self._index_label(key)} fails its checksum")
             return None
@@ -274,7 +276,9 @@ _GONE: Final = "belongs to a transaction that is not there"
 class TxnRowCheck:
     """Checks the rows of one view; `rows` walks a table's sound rows, `corrupt` reports."""
 
-    def __init__(self, view: Reader, known: Known, rows: Rows, corrupt: Corrupt) -> None:
+    def __init__(
+        self, view: StoreReader, known: StreamLabels, rows: Rows, corrupt: Corrupt
+    ) -> None:
         self._view = view
         self._known = known
         self._rows = rows
@@ -337,17 +341,17 @@ class TxnRowCheck:
         spans = self._known.position.segments
         firsts = [first for first, _ in spans]
         pages: dict[int, int] = {}
-        for key, row in self._decoded("parts", PartsRow):
+        for key, row in self._decoded("parts", ChunkBlockRow):
             number, page = split_pair(key)
             txn = self._txns.get(number)
             if txn is None:
                 self._corrupt("parts", key, _GONE)
                 continue
-            if page != pages.get(number, 0) or len(row.packed) % PART_BYTES:
+            if page != pages.get(number, 0) or len(row.packed) % CHUNK_BYTES:
                 self._corrupt("parts", key, "does not follow the page before it")
             pages[number] = page + 1
-            if txn.kind == STAGED and self._known.is_readable:
-                for place in sorted(places_of(row.packed)):
+            if txn.kind == TXN_STAGED and self._known.is_readable:
+                for place in sorted(lsns_of(row.packed)):
                     at = bisect_right(firsts, place) - 1
                     if at < 0 or not place < min(spans[at][1], self._known.position.lsn):
                         self._corrupt("parts", key, f"no segment holds its chunk at {place}")

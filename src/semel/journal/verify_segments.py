@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import File
-from semel.journal.findings import Known, Progress, Report
+from semel.journal.findings import Progress, Report, StreamLabels
 from semel.journal.frame import (
     ALIGN,
     HEADER_BYTES,
@@ -20,14 +20,20 @@ from semel.journal.frame import (
     peek_length,
 )
 from semel.journal.identity import BadSeal
-from semel.journal.index import KEY_BYTES, Chunk, decode_chunk, split_key
-from semel.journal.scan import Tear, check_torn, frames_of, holds_chunk
+from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
+from semel.journal.scan import TornTail, check_torn, frames_of, holds_chunk
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
-from semel.journal.store import Reader
-from semel.machine.events import CONTROL, DATA, STAGED, Decided, StreamCreated
+from semel.journal.store import StoreReader
+from semel.machine.events import (
+    SECTION_CONTROL,
+    SECTION_DATA,
+    SECTION_STAGED,
+    Decided,
+    StreamCreated,
+)
 from semel.machine.txn.chunk_list import extents_of
 from semel.model.errors import CorruptData
-from semel.model.messages import fault_in_extras
+from semel.model.messages import find_extras_fault
 
 # The base of a staged chunk: the decision has it.
 _NOWHERE: Final = 2**64 - 1
@@ -43,10 +49,10 @@ class Files(Protocol):
         """Open a file."""
 
 
-class Tables(Protocol):
+class TableReader(Protocol):
     """What verification needs of a `Store`."""
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> AbstractContextManager[StoreReader]:
         """Open a view."""
 
 
@@ -78,7 +84,9 @@ class _Sections:
 class SegmentCheck:
     """Walks the segments, one in memory at a time."""
 
-    def __init__(self, disk: Files, store: Tables, seed: int, known: Known, report: Report) -> None:
+    def __init__(
+        self, disk: Files, store: TableReader, seed: int, known: StreamLabels, report: Report
+    ) -> None:
         self._disk = disk
         self._store = store
         self._seed = seed
@@ -219,7 +227,7 @@ class SegmentCheck:
             message = f"a frame reaches into the segment that begins at {end}"
             self._report.corrupt(segment_name(first), end - first, message)
 
-    def _walk_on(self, data: bytes, first: int, end: int) -> Tear | None:
+    def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
         """Take frames up to `end`; answer where the chain stops before it."""
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
@@ -227,10 +235,10 @@ class SegmentCheck:
                 frame = next(frames)
                 self._take(frame, first)
                 self._lsn, self._crc = frame.end, frame.crc
-        except Tear as tear:
+        except TornTail as tear:
             return tear
         except CorruptData as error:
-            return Tear(self._lsn, str(error.__cause__ or error))
+            return TornTail(self._lsn, str(error.__cause__ or error))
         return None
 
     def _is_cut(self, data: bytes, first: int, end: int) -> bool:
@@ -261,7 +269,7 @@ class SegmentCheck:
         except (BadFrame, UnknownVersion):
             return 0
 
-    def _is_open_end(self, data: bytes, first: int, tear: Tear) -> bool:
+    def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Tell whether the journal may end here: nothing proves that more was durable."""
         is_proven = tear.lsn < self._known.position.lsn and self._known.is_readable
         if is_proven and first == self._last:
@@ -277,7 +285,7 @@ class SegmentCheck:
             self._report.note(segment_name(first), at, message + "which nothing proves durable")
         return True
 
-    def _after(self, data: bytes, first: int, tear: Tear, end: int) -> Frame | None:
+    def _after(self, data: bytes, first: int, tear: TornTail, end: int) -> Frame | None:
         """Find the next sound frame; it may be the one at the tear, if only the chain is broken."""
         stop = min(end - first, len(data))
         at = data.find(MAGIC, tear.lsn - first, stop)
@@ -290,7 +298,7 @@ class SegmentCheck:
             at = data.find(MAGIC, at + 1, stop)
         return None
 
-    def _report_gap(self, first: int, tear: Tear, end: int, frame: Frame | None) -> None:
+    def _report_gap(self, first: int, tear: TornTail, end: int, frame: Frame | None) -> None:
         if frame is not None:
             follows = f"the next sound frame is at byte {frame.lsn - first}"
         elif end != OPEN_END:
@@ -312,10 +320,10 @@ class SegmentCheck:
             report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
         self._watermark = max(self._watermark, frame.watermark)
         for section in frame.sections:
-            report.message_count += section.count if section.kind != CONTROL else 0
-            base = _NOWHERE if section.kind == STAGED else section.base
+            report.message_count += section.count if section.kind != SECTION_CONTROL else 0
+            base = _NOWHERE if section.kind == SECTION_STAGED else section.base
             self._sections.add(at, section.stream, base, section.count)
-            fault = fault_in_extras(section.extras, section.count) if section.extras else None
+            fault = find_extras_fault(section.extras, section.count) if section.extras else None
             if fault is not None:
                 report.corrupt(name, at, fault)
         if self._known.is_readable:
@@ -391,11 +399,11 @@ class SegmentCheck:
                     sealed = view.get("index", key)
                     # None: a running process has pruned it since.
                     if sealed is not None:
-                        self._check_chunk(split_key(key)[0], decode_chunk(key, sealed))
+                        self._check_chunk(split_key(key)[0], decode_block(key, sealed))
         except (CorruptData, BadSeal) as error:
             self._report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
 
-    def _check_chunk(self, number: int, chunk: Chunk) -> None:
+    def _check_chunk(self, number: int, chunk: IndexBlock) -> None:
         ends = (*chunk.offsets[1:], chunk.next - chunk.first)
         self._report.index_position_count += len(chunk.positions)
         lost = [
@@ -415,11 +423,13 @@ class SegmentCheck:
 
 def _pieces(frame: Frame) -> list[tuple[int, int, int]]:
     """List what a frame adds to streams, in the order of offsets: stream, base, count."""
-    own: dict[int, list[tuple[int, int, int]]] = {kind: [] for kind in (DATA, CONTROL, STAGED)}
+    own: dict[int, list[tuple[int, int, int]]] = {
+        kind: [] for kind in (SECTION_DATA, SECTION_CONTROL, SECTION_STAGED)
+    }
     for section in frame.sections:
         own[section.kind].append((section.stream, section.base, section.count))
     placed = []
     if isinstance(frame.record, Decided):
         extents = extents_of(frame.record.extents)
         placed = [(stream, base, count) for _, stream, base, count in extents]
-    return own[DATA] + placed + own[CONTROL]
+    return own[SECTION_DATA] + placed + own[SECTION_CONTROL]

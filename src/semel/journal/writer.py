@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.journal.appender import Group, Part
+from semel.journal.appender import SegmentPart, WriteGroup
 from semel.journal.disk import NO_FILES, NO_ROOM, Disk, File
 from semel.journal.segments import SPARE_NAME, segment_name
 from semel.model.errors import DiskFailed, invariant
@@ -26,7 +26,7 @@ class Room(Struct, frozen=True):
     is_full: bool
 
 
-class Writer:
+class JournalWriter:
     """Owns the last segment's file."""
 
     def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
@@ -104,7 +104,7 @@ class Writer:
                 return None
             raise _failed(name, "allocate", error) from error
 
-    def write(self, group: Group) -> None:
+    def write(self, group: WriteGroup) -> None:
         """Write a group and make it durable (EO-5)."""
         parts = group.parts
         for part in parts:
@@ -130,7 +130,7 @@ class Writer:
             raise _failed(segment_name(self._segment), "sync", error) from error
         self.sync_count += 1
 
-    def _roll(self, part: Part) -> None:
+    def _roll(self, part: SegmentPart) -> None:
         """Begin the next segment. Its name appears only when all before it is durable.
 
         Then the old one says so: should the new file ever be missing, that is noticed.

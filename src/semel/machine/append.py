@@ -6,16 +6,16 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 from typing import Final
 
 from semel.machine.checks import (
+    check_content,
+    check_key,
+    check_room,
+    check_stream,
     digest_of_append,
     is_close_only,
-    judge_key,
-    refuse_content,
-    refuse_room,
-    refuse_stream,
     section_of,
 )
-from semel.machine.events import Decision, Mark, ProducerRaised, Section, StreamAppended
-from semel.machine.producers import judge
+from semel.machine.events import Decision, ProducerRaised, ProducerStamp, Section, StreamAppended
+from semel.machine.producers import check_sequence
 from semel.machine.state import State, Stream
 from semel.machine.txn.draft import Draft
 from semel.machine.txn.publish import decide_publish
@@ -46,10 +46,10 @@ def decide_append(state: State, command: Append) -> Decision:
 
 def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:
     digest = digest_of_append(stream, command)
-    repeat = judge_key(state, stream, key, digest=digest, now_ms=command.now_ms)
+    repeat = check_key(state, stream, key, digest=digest, now_ms=command.now_ms)
     if repeat is not None:
         return Decision(repeat)  # 8
-    refusal = refuse_stream(state, stream, command) or refuse_content(stream, command)
+    refusal = check_stream(state, stream, command) or check_content(stream, command)
     if refusal is not None:
         return Decision(refusal)
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, None, key, digest)
@@ -61,7 +61,7 @@ def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
     tail = stream.tail
     if tail.is_closed and is_close_only(command):
         return Decision(_appended(command, tail.tail, tail.tail, is_closed=True))  # 9
-    refusal = refuse_stream(state, stream, command) or refuse_content(stream, command)
+    refusal = check_stream(state, stream, command) or check_content(stream, command)
     if refusal is not None:
         return Decision(refusal)
     event = StreamAppended(stream.row.number, command.close, command.stream_seq)
@@ -72,18 +72,18 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     tag = command.producer
     assert tag is not None
     digest = digest_of_append(stream, command)
-    verdict = judge(state, stream, tag, digest)
+    verdict = check_sequence(state, stream, tag, digest)
     if verdict.at_once is not None:
         return Decision(verdict.at_once)  # 7, 8
     refusal = (
-        refuse_stream(state, stream, command)
+        check_stream(state, stream, command)
         or verdict.later  # 11
-        or refuse_content(stream, command)
-        or refuse_room(state, stream, tag)
+        or check_content(stream, command)
+        or check_room(state, stream, tag)
     )
     if refusal is not None:
         return Decision(refusal)
-    mark = Mark(
+    mark = ProducerStamp(
         tag.id,
         tag.mode,
         verdict.epoch,
@@ -104,10 +104,10 @@ def _fence_older(state: State, stream: Stream, decision: Decision) -> Decision:
     """Abort the transactions that older instances of the producer left open, in the same frame."""
     event = decision.event
     assert isinstance(event, StreamAppended)
-    assert event.mark is not None
+    assert event.stamp is not None
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))
-    draft.fence(event.mark.id, event.mark.epoch)
+    draft.fence(event.stamp.id, event.stamp.epoch)
     if not draft.ended:
         return decision
     raised = ProducerRaised(tuple(draft.ended), event)
@@ -122,7 +122,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
     if command.batch is not None:
         sections = (section_of(stream.row.number, base, command.batch, stream.row.content_type),)
         next_offset += command.batch.count
-    mark = event.mark
+    mark = event.stamp
     if mark is not None:
         outcome = Appended(base, next_offset, command.close, mark.epoch, mark.last_seq)
     elif event.key is not None:

@@ -10,15 +10,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from semel.machine import receipts
-from semel.machine.checks import remember_key
+from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
-    CONTROL,
+    SECTION_CONTROL,
     ChunkStaged,
     Decided,
     DedupSwitched,
     Event,
-    Mark,
     PositionsMoved,
     PositionsNamed,
     ProducerClaimed,
@@ -26,6 +25,7 @@ from semel.machine.events import (
     ProducerForgotten,
     ProducerRaised,
     ProducerRegistered,
+    ProducerStamp,
     Section,
     SinkForgotten,
     SinkRebound,
@@ -47,10 +47,10 @@ from semel.machine.positions import (
     apply_rebound,
     apply_sink_forgotten,
 )
-from semel.machine.receipts import older_sessions
+from semel.machine.receipts import retained_sessions
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
 from semel.machine.state import State, Stream, add_fork, live_producers
-from semel.machine.txn.apply_end import apply_decided, end_transactions, register
+from semel.machine.txn.apply_end import apply_decided, end_transactions, store_registration
 from semel.machine.txn.apply_open import (
     apply_begun,
     apply_extended,
@@ -58,7 +58,7 @@ from semel.machine.txn.apply_open import (
     apply_prepared,
     apply_published,
     apply_staged,
-    leave_everything,
+    leave_all_streams,
 )
 from semel.model.commands import DENSE
 from semel.model.errors import InvariantBroken, invariant
@@ -131,20 +131,20 @@ def _apply_appended(state: State, event: StreamAppended, sections: Sections, tim
         time_ms,
         old.dedup_from,
         stable,
-        old.clean,
+        old.aborted_end,
     )
     _set_tail(state, stream, grown)
-    if event.mark is not None:
-        _remember_producer(state, stream, event.mark, first_offset=old.tail, time_ms=time_ms)
+    if event.stamp is not None:
+        _record_producer(state, stream, event.stamp, first_offset=old.tail, time_ms=time_ms)
     if event.key is not None:
         row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail)
-        remember_key(state, stream, event.key, row)
+        store_key(state, stream, event.key, row)
 
 
 def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_ms: int) -> None:
-    controls = tuple(section for section in sections if section.kind == CONTROL)
+    controls = tuple(section for section in sections if section.kind == SECTION_CONTROL)
     if event.append is not None:
-        own = tuple(section for section in sections if section.kind != CONTROL)
+        own = tuple(section for section in sections if section.kind != SECTION_CONTROL)
         _apply_appended(state, event.append, own, time_ms)
     if event.registered is not None:
         _apply_registered(state, event.registered, (), time_ms)
@@ -158,7 +158,7 @@ def _apply_ended(
 ) -> None:
     stream = state.by_number[event.stream]
     old = stream.tail
-    leave_everything(state, stream)
+    leave_all_streams(state, stream)
     _set_tail(state, stream, replace(old, is_deleted=True, stable=old.tail))
     _mark_prunable(state, stream)
     _remove_unneeded(state, stream)
@@ -215,8 +215,8 @@ def _apply_switched(state: State, event: DedupSwitched, _sections: Sections, _ti
 # ---- producers -----------------------------------------------------------------------------------
 
 
-def _remember_producer(
-    state: State, stream: Stream, mark: Mark, *, first_offset: int, time_ms: int
+def _record_producer(
+    state: State, stream: Stream, mark: ProducerStamp, *, first_offset: int, time_ms: int
 ) -> None:
     if stream.producers is None:
         stream.producers = {}
@@ -234,7 +234,7 @@ def _remember_producer(
             (),
             mark.last_seq,
             receipt,
-            _zero_receipt(mark, b"", receipt),
+            _first_receipt(mark, b"", receipt),
             mark.cursor,
             time_ms,
         )
@@ -252,11 +252,11 @@ def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerR
     state.dirty.producers[stream.row.number, producer_id] = row
     registered = state.registry.get(producer_id)
     if registered is not None and row.epoch > registered.epoch:
-        register(state, producer_id, row.epoch)
+        store_registration(state, producer_id, row.epoch)
 
 
 def _continue_producer(
-    old: ProducerRow, mark: Mark, receipt: bytes, time_ms: int, receipts_max: int
+    old: ProducerRow, mark: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = mark.epoch > old.epoch
     is_plain = mark.mode == DENSE and mark.session is None and mark.cursor is None
@@ -265,17 +265,17 @@ def _continue_producer(
             DENSE,
             mark.epoch,
             old.session,
-            old.older,
+            old.old_sessions,
             mark.last_seq,
             receipts.push(old.receipts, receipt, receipts_max),
-            old.zero if mark.first_seq else receipt,
+            old.first_receipt if mark.first_seq else receipt,
             old.cursor,
             time_ms,
             old.forgotten_seq,
         )
     ring = b"" if is_raised and mark.mode == DENSE else old.receipts
     forgotten = old.forgotten_seq
-    surplus = receipts.held(ring) + 1 - receipts_max
+    surplus = receipts.receipts_of(ring) + 1 - receipts_max
     if mark.mode != DENSE and surplus > 0:
         forgotten = receipts.unpack(ring, surplus - 1).last_seq
     session = mark.session
@@ -285,17 +285,17 @@ def _continue_producer(
         mark.mode,
         mark.epoch,
         session,
-        old.older if session == old.session else older_sessions(old, session),
+        old.old_sessions if session == old.session else retained_sessions(old, session),
         mark.last_seq,
         receipts.push(ring, receipt, receipts_max),
-        _zero_receipt(mark, old.zero if old.last_seq >= 0 else b"", receipt),
+        _first_receipt(mark, old.first_receipt if old.last_seq >= 0 else b"", receipt),
         old.cursor if mark.cursor is None else mark.cursor,
         time_ms,
         forgotten,
     )
 
 
-def _zero_receipt(mark: Mark, old: bytes, receipt: bytes) -> bytes:
+def _first_receipt(mark: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
     if mark.mode != DENSE:
         return b""
     return receipt if mark.first_seq == 0 else old
@@ -313,7 +313,7 @@ def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, ti
 def _apply_registered(
     state: State, event: ProducerRegistered, _sections: Sections, _time_ms: int
 ) -> None:
-    register(state, event.id, event.epoch)
+    store_registration(state, event.id, event.epoch)
     if event.is_assigned:
         state.next_producer = int(event.id) + 1
 
@@ -338,10 +338,10 @@ def _apply_expired(
         old.mode,
         old.epoch,
         old.session,
-        old.older,
+        old.old_sessions,
         old.last_seq,
         b"",
-        old.zero,
+        old.first_receipt,
         old.cursor,
         old.updated_ms,
         -1 if old.mode == DENSE else old.last_seq,

@@ -6,14 +6,14 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 from collections.abc import Iterable
 from typing import Final
 
-from semel.machine.events import DATA, Section
+from semel.machine.events import SECTION_DATA, Section
 from semel.machine.rows import KeyRow
 from semel.machine.state import State, Stream
 from semel.model.checksum import crc32c, digest_of
 from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.media import is_json, same_media_type
-from semel.model.messages import fault_in_extras
+from semel.model.messages import find_extras_fault
 from semel.model.outcomes import (
     BadBody,
     ContentTypeConflict,
@@ -26,8 +26,8 @@ from semel.model.outcomes import (
     StreamClosed,
     StreamSeqConflict,
 )
-from semel.model.txn_outcomes import StreamInTransaction
-from semel.model.validation import adds_up
+from semel.model.outcomes_txn import StreamInTransaction
+from semel.model.validation import is_batch_consistent
 
 _NO_BODY: Final = digest_of(b"")
 _BAD_BODY: Final = -1  # equals no digest
@@ -48,17 +48,17 @@ def digest_of_append(stream: Stream, command: Append) -> int:
     return digest_of(batch.payload, batch.extras)
 
 
-def held_by(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
+def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
     """Refuse for the oldest of the transactions that have messages in a stream."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
-def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
+def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Refuse what the stream cannot take, whoever brings it."""
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:
-        return held_by(state, stream.open)  # 9
+        return holding_txn(state, stream.open)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
     given = command.content_type
@@ -67,7 +67,7 @@ def refuse_stream(state: State, stream: Stream, command: Append) -> Outcome | No
     return None
 
 
-def refuse_content(stream: Stream, command: Append) -> Outcome | None:
+def check_content(stream: Stream, command: Append) -> Outcome | None:
     """Refuse what does not follow what is there, or is no sound body."""
     tail = stream.tail
     last = tail.stream_seq
@@ -76,24 +76,24 @@ def refuse_content(stream: Stream, command: Append) -> Outcome | None:
         return StreamSeqConflict(last)  # 12
     if command.if_match is not None and command.if_match != tail.tail:
         return PreconditionFailed(tail.tail)  # 13
-    return refuse_body(command.batch, command.body_error, stream.row.content_type)
+    return check_body(command.batch, command.body_error, stream.row.content_type)
 
 
-def refuse_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
+def check_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
     """Refuse a body that is not what the stream's media type wants."""
     if error is not None:
         return BadBody(error)  # 14
     if batch is None:
         return None
-    if batch.count > 1 and not adds_up(batch, is_joined=is_json(content_type)):
+    if batch.count > 1 and not is_batch_consistent(batch, is_joined=is_json(content_type)):
         return InvalidRequest("batch")
     if batch.extras:
-        fault = fault_in_extras(batch.extras, batch.count)
+        fault = find_extras_fault(batch.extras, batch.count)
         return None if fault is None else BadBody(fault)  # 14
     return None
 
 
-def refuse_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
     """Refuse what there is no room to remember."""
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
@@ -109,7 +109,7 @@ def refuse_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | Non
 
 
 def section_of(
-    number: int, base: int, batch: Batch, content_type: str, kind: int = DATA
+    number: int, base: int, batch: Batch, content_type: str, kind: int = SECTION_DATA
 ) -> Section:
     """Place a batch at an offset of a stream, or nowhere yet."""
     is_joined = batch.count > 1 and is_json(content_type)
@@ -129,24 +129,24 @@ def digest_of_chunk(section: Section) -> int:
 # Idempotency keys: once per key, for a stated window.
 
 
-def judge_key(
+def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
     """Answer a key seen within the window; None if it is new."""
     row = stream.keys.get(key) if stream.keys else None
-    if row is None or is_over(state, row, state.frame_time(now_ms)):
+    if row is None or is_key_expired(state, row, state.frame_time(now_ms)):
         return None
     if row.digest != digest:
         return KeyReused()
     return Duplicate(row.first_offset, row.next_offset, stream.tail.is_closed)
 
 
-def is_over(state: State, row: KeyRow, time_ms: int) -> bool:
+def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
     """Tell whether a key's window has passed."""
     return time_ms >= row.time_ms + state.limits.key_window_ms
 
 
-def remember_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
+def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
     """Store a key's answer and let go of those beyond the window. Called by `apply` only."""
     if stream.keys is None:
         stream.keys = {}
@@ -157,7 +157,7 @@ def remember_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
     state.dirty.keys[number, key] = row
     while True:
         oldest = next(iter(keys))
-        if len(keys) <= state.limits.keys and not is_over(state, keys[oldest], row.time_ms):
+        if len(keys) <= state.limits.keys and not is_key_expired(state, keys[oldest], row.time_ms):
             return
         del keys[oldest]
         state.dirty.keys[number, oldest] = None

@@ -6,7 +6,7 @@ are the rows of `docs/reference/machine.md`.
 """
 
 from semel.machine import receipts
-from semel.machine.checks import held_by
+from semel.machine.checks import holding_txn
 from semel.machine.events import (
     Decision,
     ProducerClaimed,
@@ -16,7 +16,7 @@ from semel.machine.events import (
     ProducerRegistered,
 )
 from semel.machine.producers import FIRST_EPOCH, highest_seq, is_assigned_id
-from semel.machine.receipts import older_sessions
+from semel.machine.receipts import retained_sessions
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
 from semel.machine.streams import find_stream
@@ -67,9 +67,9 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
         return None
     if row.mode != command.mode:
         return ModeConflict(row.mode)  # b
-    if row.is_expired and command.session in (row.session, *row.older):
+    if row.is_expired and command.session in (row.session, *row.old_sessions):
         return ProducerStateExpired(row.epoch)  # c
-    return StaleSession(row.epoch) if command.session in row.older else None  # d
+    return StaleSession(row.epoch) if command.session in row.old_sessions else None  # d
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
@@ -132,12 +132,12 @@ def _past(row: ProducerRow) -> tuple[int | None, int | None]:
     """Find the last append of a producer: its last sequence, and where it ended, if known."""
     ring = row.receipts
     if row.last_seq < 0:
-        if not row.zero:
+        if not row.first_receipt:
             return None, None
-        ring = row.zero
+        ring = row.first_receipt
     elif not ring:
         return row.last_seq, None
-    last = receipts.unpack(ring, receipts.held(ring) - 1)
+    last = receipts.unpack(ring, receipts.receipts_of(ring) - 1)
     return last.last_seq, last.next_offset if last.first_offset >= 0 else None
 
 
@@ -150,7 +150,7 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
         event.mode,
         event.epoch,
         event.session,
-        older_sessions(old, event.session),
+        retained_sessions(old, event.session),
         -1 if is_dense else old.last_seq,
         b"" if is_dense else old.receipts,
         last_receipt(old) if is_dense else b"",
@@ -163,7 +163,7 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
 def last_receipt(old: ProducerRow) -> bytes:
     """Keep what a repeated claim, or the next one, has to tell: the last append outside."""
     if old.last_seq < 0:
-        return old.zero
+        return old.first_receipt
     if old.receipts:
         return old.receipts[-receipts.RECEIPT_BYTES :]
     return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone's: no longer known
@@ -210,36 +210,38 @@ def _grant(producer_id: str, epoch: int, *, is_assigned: bool) -> Decision:
 
 def decide_forget(state: State, command: ForgetProducer) -> Decision:
     """Reset one producer of one stream."""
-    found = _find(state, command.path, command.producer_id)
+    found = _find_producer(state, command.path, command.producer_id)
     if isinstance(found, Outcome):
         return Decision(found)
     stream, _ = found
-    writing = _writing(state, stream, command.producer_id)
+    writing = _writing_streams(state, stream, command.producer_id)
     if writing:
-        return Decision(held_by(state, writing))
+        return Decision(holding_txn(state, writing))
     return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
 
 
 def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
     """Leave a tombstone of a producer that was idle too long."""
-    found = _find(state, command.path, command.producer_id)
+    found = _find_producer(state, command.path, command.producer_id)
     if isinstance(found, Outcome):
         return Decision(found)
     stream, row = found
     if row.is_expired:
         return Decision(UnknownProducer())
-    is_busy = _writing(state, stream, command.producer_id)
+    is_busy = _writing_streams(state, stream, command.producer_id)
     if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
 
 
-def _writing(state: State, stream: Stream, producer_id: str) -> set[int]:
+def _writing_streams(state: State, stream: Stream, producer_id: str) -> set[int]:
     """Find the producer's transactions that have messages in the stream."""
     return state.owned.get((True, producer_id), set()).intersection(stream.open or ())
 
 
-def _find(state: State, path: str, producer_id: str) -> tuple[Stream, ProducerRow] | Outcome:
+def _find_producer(
+    state: State, path: str, producer_id: str
+) -> tuple[Stream, ProducerRow] | Outcome:
     stream = find_stream(state, path)
     if not isinstance(stream, Stream):
         return stream

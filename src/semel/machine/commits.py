@@ -3,18 +3,18 @@
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
 
-from semel.machine.checks import refuse_body
-from semel.machine.events import CommitMark, Decided, Decision, SinkMark
+from semel.machine.checks import check_body
+from semel.machine.events import CommitStamp, Decided, Decision, SinkStamp
 from semel.machine.positions import refuse_commit_moves, refuse_guards
 from semel.machine.rows import OwnerKey, RegistryRow
-from semel.machine.sinks import judge_sink, superseded
+from semel.machine.sinks import check_version, superseded_txns
 from semel.machine.state import State, Stream, Txn
-from semel.machine.streams import find_named, refused
+from semel.machine.streams import find_by_path, named_refusal
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
 from semel.machine.txn.chunk_list import EXTENT_BYTES
-from semel.machine.txn.decide_end import aborted_before, chunks_of, incomplete, refuse_closed
+from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
 from semel.machine.txn.draft import Draft, is_raised
-from semel.machine.txn.lookup import find, over, refuse_owner
+from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
 from semel.machine.txn.result import result_of_commit, unpack_result
 from semel.model.media import same_media_type
 from semel.model.outcomes import (
@@ -28,35 +28,35 @@ from semel.model.outcomes import (
     SequenceGap,
     StreamClosed,
 )
-from semel.model.remembered import ABORTED, BY_COMMIT, Remembered
-from semel.model.transactions import (
-    STAGED,
-    Commit,
-    CommitAppend,
-    Listed,
-    ProducerOwner,
-    SinkOwner,
-    SinkTag,
-)
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BranchMissing,
-    Committed,
+    CommitDone,
     IncarnationConflict,
     InvalidTxnState,
     NotOwner,
 )
+from semel.model.transactions import (
+    TXN_STAGED,
+    Commit,
+    CommitAppend,
+    ListedTxn,
+    ProducerOwner,
+    SinkOwner,
+    SinkTag,
+)
+from semel.model.txn_outcome import ABORTED, BY_COMMIT, TxnOutcome
 
 
 def decide_commit(state: State, command: Commit) -> Decision:
     """Decide a one-shot commit."""
     sink = command.sink
-    early = _judge_producer(state, command) if sink is None else judge_sink(state, sink)
+    early = _check_producer(state, command) if sink is None else check_version(state, sink)
     if early is not None:
         return Decision(early)
     listed = _find_all_listed(state, command)
     if not isinstance(listed, list):
         return Decision(listed)
-    streams = find_named(state, _paths_of(command))
+    streams = find_by_path(state, _paths_of(command))
     if not isinstance(streams, dict):
         return Decision(streams)  # 6
     refusal = (
@@ -81,7 +81,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
 # ---- who commits ---------------------------------------------------------------------------------
 
 
-def _judge_producer(state: State, command: Commit) -> Outcome | None:
+def _check_producer(state: State, command: Commit) -> Outcome | None:
     producer_id, epoch, seq = command.producer_id, command.producer_epoch, command.producer_seq
     assert producer_id is not None
     assert epoch is not None
@@ -105,7 +105,7 @@ def _repeat(registered: RegistryRow, age: int, digest: int) -> Outcome:
     results, digests = registered.results, registered.digests
     result = unpack_result(results[-1 - age]) if age < len(results) else None
     is_mismatch = age < len(digests) and digests[-1 - age] != digest
-    return Committed(None, None, result, is_duplicate=True, is_mismatch=is_mismatch)
+    return CommitDone(None, None, result, is_duplicate=True, is_mismatch=is_mismatch)
 
 
 # ---- what it names -------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
     return listed
 
 
-def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
-    found = find(
+def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outcome:
+    found = find_txn(
         state,
         named.id,
         named.epoch,
@@ -136,17 +136,17 @@ def _find_listed(state: State, command: Commit, named: Listed) -> Txn | Outcome:
     )
     if command.sink is not None:
         return _refuse_branch(state, found, command.sink, named)
-    if isinstance(found, Remembered):
-        return aborted_before(found) if found.decision == ABORTED else over(found)
+    if isinstance(found, TxnOutcome):
+        return already_aborted(found) if found.decision == ABORTED else ended_refusal(found)
     if not isinstance(found, Txn):
         return found
-    if found.row.kind != STAGED:
+    if found.row.kind != TXN_STAGED:
         return InvalidTxnState(found.row.kind)
     return refuse_owner(found, command.producer_id, command.producer_epoch) or found
 
 
 def _refuse_branch(
-    state: State, found: Txn | Remembered | Outcome, sink: SinkTag, named: Listed
+    state: State, found: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
     """Refuse a transaction that is none of the sink's, or not ready."""
     if not isinstance(found, Txn):
@@ -157,15 +157,15 @@ def _refuse_branch(
         return NotOwner()
     if not found.row.is_prepared:
         return incomplete(found)  # s6
-    return _refuse_left_out(state, found) or found
+    return _refuse_unlisted(state, found) or found
 
 
-def _refuse_left_out(state: State, txn: Txn) -> Outcome | None:
+def _refuse_unlisted(state: State, txn: Txn) -> Outcome | None:
     """Refuse to leave out what was staged for a stream that was deleted or expired since."""
     if not txn.row.deleted:
         return None
     path = min(txn.row.deleted)
-    found = find_named(state, (path,))
+    found = find_by_path(state, (path,))
     if not isinstance(found, dict):
         return found  # s6
     return IncarnationConflict(path, found[path].row.incarnation)  # s6
@@ -181,7 +181,7 @@ def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | No
     for path, expected in command.expects:
         tail = streams[path].tail.tail
         if tail != expected:
-            return refused(path, PreconditionFailed(tail))  # 7
+            return named_refusal(path, PreconditionFailed(tail))  # 7
     return None
 
 
@@ -191,7 +191,7 @@ def _refuse_bodies(
     for append in command.appends:
         cause = _refuse_append(streams[append.path], append)
         if cause is not None:
-            return refused(append.path, cause)
+            return named_refusal(append.path, cause)
     for txn in listed:
         refusal = refuse_closed(state, txn)
         if refusal is not None:
@@ -240,7 +240,7 @@ def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     """Return the numbers of the transactions that the commit ends: they hold nothing against it."""
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:
-        return ending | {txn.row.number for txn in superseded(state, command.sink, listed)}
+        return ending | {txn.row.number for txn in superseded_txns(state, command.sink, listed)}
     for number in state.owned.get(_mover_of(command), ()):
         owner = state.by_txn[number].row.owner
         if isinstance(owner, ProducerOwner) and owner.epoch < (command.producer_epoch or 0):
@@ -255,7 +255,7 @@ def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:
     given = append.content_type
     if given != expected and not (given and same_media_type(given, expected)):
         return ContentTypeConflict(expected)
-    return refuse_body(append.batch, append.body_error, expected)
+    return check_body(append.batch, append.body_error, expected)
 
 
 # ---- the frame -----------------------------------------------------------------------------------
@@ -269,25 +269,25 @@ def _accept(
     producer, sink = None, None
     if command.sink is not None:
         tag = command.sink
-        sink = SinkMark(tag.app, tag.query_id, tag.version, tag.input)
-        for txn in superseded(state, tag, listed):
+        sink = SinkStamp(tag.app, tag.query_id, tag.version, tag.input)
+        for txn in superseded_txns(state, tag, listed):
             draft.end(txn, is_committed=False, reason=BY_COMMIT)
     else:
-        producer = _mark_of(state, command, draft)
+        producer = _stamp_of(state, command, draft)
     moves = tuple(
         (position.group, streams[position.path].row.number, position.to)
         for position in command.positions
     )
     event = Decided(tuple(draft.ended), draft.extents, moves, producer, sink)
     sections = tuple(draft.sections)
-    outcome = Committed(None, None, result_of_commit(state, event, sections))
+    outcome = CommitDone(None, None, result_of_commit(state, event, sections))
     return Decision(outcome, event, sections, grows=bool(command.appends or moves))
 
 
-def _mark_of(state: State, command: Commit, draft: Draft) -> CommitMark:
+def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
     producer_id, epoch, seq = command.producer_id, command.producer_epoch, command.producer_seq
     assert producer_id is not None
     assert epoch is not None
     if is_raised(state.registry.get(producer_id), epoch):
         draft.fence(producer_id, epoch)
-    return CommitMark(producer_id, epoch, seq, command.digest)
+    return CommitStamp(producer_id, epoch, seq, command.digest)

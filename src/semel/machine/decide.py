@@ -16,7 +16,7 @@ from semel.machine.claims import (
 from semel.machine.commits import decide_commit
 from semel.machine.events import Decision
 from semel.machine.positions import decide_pin, decide_set_positions
-from semel.machine.producers import judge
+from semel.machine.producers import check_sequence
 from semel.machine.receipts import Receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.sinks import decide_forget_sink, decide_rebind
@@ -67,7 +67,7 @@ from semel.model.transactions import (
     RebindSink,
     SetPositions,
 )
-from semel.model.validation import fault_in
+from semel.model.validation import find_invalid_field
 
 _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
     Append: decide_append,
@@ -98,7 +98,7 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
 
 def decide(state: State, command: EngineCommand) -> Decision:
     """Answer a command on this state."""
-    fault = fault_in(command)
+    fault = find_invalid_field(command)
     if fault is not None:
         return Decision(InvalidRequest(fault))
     return _DECIDERS[type(command)](state, command)
@@ -109,7 +109,7 @@ def decide(state: State, command: EngineCommand) -> Decision:
 
 
 # Nobody's payload: it must not equal one that is stored.
-_PROBE: Final = Batch(b"\x00what would a semel say?\x00")
+_DRY_BATCH: Final = Batch(b"\x00what would a semel say?\x00")
 
 
 class DryRun(Struct, frozen=True):
@@ -127,7 +127,7 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     """Decide an append of a producer that brings some payload of the stream's own type."""
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
-    command = Append(path, now_ms, content_type, _PROBE, producer=tag)
+    command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
     outcome = decide(state, command).outcome
     if stream is None or stream.tail.dedup_from is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
@@ -135,7 +135,7 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     receipt = None if row is None else _receipt_of(row, tag)
     if receipt is None:
         return DryRun(outcome)
-    repeated = judge(state, stream, tag, receipt.digest).at_once
+    repeated = check_sequence(state, stream, tag, receipt.digest).at_once
     if stream.tail.is_deleted or repeated is None or repeated == outcome:
         return DryRun(outcome)
     return DryRun(repeated, outcome)
@@ -147,7 +147,7 @@ def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
     if last > row.last_seq:
         return None
     if row.mode == DENSE:
-        return receipts.find_dense(row.receipts, row.zero, seq=last, last_seq=row.last_seq)
+        return receipts.find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
     found = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
     is_same = found is not None and (found.first_seq, found.last_seq) == (first, last)
     return found if is_same else None

@@ -70,7 +70,7 @@ class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
     txn: int
 
 
-class CommitMark(Struct, frozen=True, gc=False, array_like=True):
+class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
     """The producer of a one-shot commit; without a sequence its epoch is raised and no more."""
 
     id: str
@@ -79,7 +79,7 @@ class CommitMark(Struct, frozen=True, gc=False, array_like=True):
     digest: int = 0
 
 
-class SinkMark(Struct, frozen=True, gc=False, array_like=True):
+class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
     """The sink of a one-shot commit."""
 
     app: str
@@ -98,8 +98,8 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
     ended: tuple[Ended, ...] = ()
     extents: bytes = b""
     positions: tuple[tuple[str, int, int], ...] = ()
-    producer: CommitMark | None = None
-    sink: SinkMark | None = None
+    producer: CommitStamp | None = None
+    sink: SinkStamp | None = None
     by_operator: bool = False
 
 
@@ -148,9 +148,9 @@ TxnEvent = (
 
 
 # What a section holds: messages, a control record, or messages that have no offset yet.
-DATA: Final = 0
-CONTROL: Final = 4
-STAGED: Final = 8
+SECTION_DATA: Final = 0
+SECTION_CONTROL: Final = 4
+SECTION_STAGED: Final = 8
 
 
 class Section(Struct, frozen=True, gc=False):
@@ -158,8 +158,8 @@ class Section(Struct, frozen=True, gc=False):
 
     `is_joined`: the messages of `payload` stand with a comma between them (a JSON stream), else end
     to end. `lengths` holds a little-endian u32 for each; it is empty for a single message.
-    `extras` holds what the messages carry beside their bytes, if they do. A section that is
-    `STAGED` has no base; a `CONTROL` record takes an offset and no reader is given it.
+    `extras` are the keys, headers and timestamps of the messages, or empty. A `SECTION_STAGED` has
+    no base. A `SECTION_CONTROL` takes an offset, and no reader gets it.
     """
 
     stream: int
@@ -169,10 +169,10 @@ class Section(Struct, frozen=True, gc=False):
     lengths: bytes = b""
     is_joined: bool = False
     extras: bytes = b""
-    kind: int = DATA
+    kind: int = SECTION_DATA
 
 
-class Mark(Struct, frozen=True, gc=False, array_like=True):
+class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
     """The producer side of an append, in the same frame as its data."""
 
     id: str
@@ -203,7 +203,7 @@ class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
     stream: int
     close: bool = False
     stream_seq: str | None = None
-    mark: Mark | None = None
+    stamp: ProducerStamp | None = None
     key: str | None = None
     digest: int = 0
 

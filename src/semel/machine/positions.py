@@ -17,11 +17,10 @@ from semel.machine.events import (
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
 from semel.machine.state import State, Stream, Txn, add_position, owner_key
-from semel.machine.streams import find_named
+from semel.machine.streams import find_by_path
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
-from semel.model.transactions import PinSnapshot, Position, SetPositions
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_DELETION,
     BY_INCARNATION,
     BY_MOVE,
@@ -37,6 +36,7 @@ from semel.model.txn_outcomes import (
     StreamRefused,
     UnstableOffsets,
 )
+from semel.model.transactions import PinSnapshot, PositionMove, SetPositions
 
 _NEVER_MOVED: Final = PositionRow(0, 0)
 TailOf = Callable[[Stream], int]
@@ -58,11 +58,11 @@ def print_mover(mover: OwnerKey) -> str:
 
 
 def name_positions(
-    state: State, txn: Txn, positions: Iterable[Position]
+    state: State, txn: Txn, positions: Iterable[PositionMove]
 ) -> tuple[NamedPosition, ...] | Refusal:
     """Return the positions that an open transaction names anew or otherwise, or a refusal."""
     asked = tuple(positions)
-    streams = find_named(state, (position.path for position in asked))
+    streams = find_by_path(state, (position.path for position in asked))
     if not isinstance(streams, dict):
         return streams  # A1
     old = {(named.group, named.stream): named for named in txn.row.positions}
@@ -86,7 +86,7 @@ def name_positions(
 
 
 def _name(
-    state: State, stream: Stream, position: Position, old: NamedPosition | None, mover: OwnerKey
+    state: State, stream: Stream, position: PositionMove, old: NamedPosition | None, mover: OwnerKey
 ) -> NamedPosition | Refusal:
     group, to, expected, version = position.group, position.to, position.expected, position.version
     stored = stored_position(stream, group)
@@ -157,7 +157,7 @@ def refuse_held(
 def refuse_commit_moves(
     state: State,
     streams: Mapping[str, Stream],
-    positions: Iterable[Position],
+    positions: Iterable[PositionMove],
     *,
     tail_of: TailOf,
     mover: OwnerKey,
@@ -181,7 +181,7 @@ def refuse_commit_moves(
 
 
 def refuse_plain_moves(
-    state: State, streams: Mapping[str, Stream], positions: Iterable[Position]
+    state: State, streams: Mapping[str, Stream], positions: Iterable[PositionMove]
 ) -> Refusal | None:
     """Refuse the first position that cannot be set without a transaction; A19."""
     room = _Room()
@@ -202,7 +202,9 @@ def refuse_plain_moves(
 # ---- one condition each --------------------------------------------------------------------------
 
 
-def _refuse_incarnation(stream: Stream, position: Position, stored: PositionRow) -> Refusal | None:
+def _refuse_incarnation(
+    stream: Stream, position: PositionMove, stored: PositionRow
+) -> Refusal | None:
     incarnation = stream.row.incarnation
     if position.incarnation in (None, incarnation):
         return None
@@ -217,7 +219,7 @@ def _refuse_incarnation(stream: Stream, position: Position, stored: PositionRow)
     )
 
 
-def _refuse_from(position: Position, stored: PositionRow) -> Refusal | None:
+def _refuse_from(position: PositionMove, stored: PositionRow) -> Refusal | None:
     if position.expected not in (None, stored.offset):
         reason = BY_OFFSET
     elif position.version not in (None, stored.version):
@@ -229,7 +231,7 @@ def _refuse_from(position: Position, stored: PositionRow) -> Refusal | None:
     )
 
 
-def _refuse_mover(position: Position, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
+def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
     if position.expected is not None or stored.mover is None or stored.mover == mover:
         return None
     return PositionConflict(
@@ -252,7 +254,7 @@ class _Room:
         self._fresh: dict[int, set[str]] = {}  # groups that are new to a stream
 
     def refuse(
-        self, stream: Stream, position: Position, tail: int, *, is_named: bool = False
+        self, stream: Stream, position: PositionMove, tail: int, *, is_named: bool = False
     ) -> Refusal | None:
         """Refuse a position; one that the transaction `is_named` already takes no more room."""
         if position.to > tail:
@@ -273,7 +275,7 @@ class _Room:
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
     """Move positions, all or none."""
-    streams = find_named(state, (position.path for position in command.positions))
+    streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
     refusal = refuse_plain_moves(state, streams, command.positions)
@@ -294,7 +296,7 @@ def decide_pin(state: State, command: PinSnapshot) -> Decision:
         return Decision(Pinned(pinned.number, pinned.ranges, pinned.hash, is_new=False))
     if pinned is not None and pinned.number != command.number - 1:
         return Decision(SnapshotConflict(pinned.number))
-    streams = find_named(state, (part.path for part in command.ranges))
+    streams = find_by_path(state, (part.path for part in command.ranges))
     if not isinstance(streams, dict):
         return Decision(streams)
     for part in command.ranges:
@@ -336,7 +338,7 @@ def apply_sink_forgotten(
 ) -> None:
     """Drop a sink; the outcomes its commits have let go stay gone."""
     floor = state.sinks.pop(event.app).outcomes_from
-    state.floors[event.app] = state.dirty.floors[event.app] = floor
+    state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = floor
     state.dirty.sinks[event.app] = None
 
 

@@ -36,7 +36,7 @@ from semel.model.outcomes import (
 FIRST_EPOCH: Final = 1
 
 
-class Verdict(Struct, frozen=True, gc=False):
+class SequenceCheck(Struct, frozen=True, gc=False):
     """What the producer tables say of an append.
 
     `at_once` outcomes (identity and repeats, checks 7 and 8) end the decision; `later` ones
@@ -49,16 +49,16 @@ class Verdict(Struct, frozen=True, gc=False):
     later: Outcome | None = None
 
 
-def judge(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdict:
+def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
     """Run the tables: identity, then repeats and sequence."""
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
     if row is not None and _continues(tag, row, floor):
-        return Verdict(row.epoch)
+        return SequenceCheck(row.epoch)
     refusal = identity(tag, row, floor)
     if refusal is not None:
-        return Verdict(at_once=refusal)
+        return SequenceCheck(at_once=refusal)
     if row is None:
         return _newcomer(tag, floor)
     if row.is_expired:
@@ -124,7 +124,7 @@ def _may_succeed(tag: ProducerTag, row: ProducerRow) -> bool:
     if tag.epoch is not None:
         is_newer = tag.epoch > row.epoch
     else:
-        is_newer = tag.session is None or tag.session not in (row.session, *row.older)
+        is_newer = tag.session is None or tag.session not in (row.session, *row.old_sessions)
     return is_newer and (tag.mode != DENSE or tag.first_seq == 0)
 
 
@@ -138,7 +138,7 @@ def _identity_with_epoch(tag: ProducerTag, row: ProducerRow) -> Outcome | None:
 
 
 def _identity_without(tag: ProducerTag, row: ProducerRow, floor: int) -> Outcome | None:
-    if tag.session is not None and tag.session in row.older:
+    if tag.session is not None and tag.session in row.old_sessions:
         return StaleSession(row.epoch)  # h
     if row.epoch >= floor:
         return None
@@ -152,17 +152,17 @@ def _identity_without(tag: ProducerTag, row: ProducerRow, floor: int) -> Outcome
 # ---- the epoch an append would run under ---------------------------------------------------------
 
 
-def _newcomer(tag: ProducerTag, floor: int) -> Verdict:
+def _newcomer(tag: ProducerTag, floor: int) -> SequenceCheck:
     if tag.mode == DENSE and tag.first_seq > 0:
-        return Verdict(later=SequenceGap(0, tag.first_seq))  # dense 1
+        return SequenceCheck(later=SequenceGap(0, tag.first_seq))  # dense 1
     if tag.epoch is not None:
-        return Verdict(tag.epoch)
-    return Verdict(floor if floor >= 0 else FIRST_EPOCH)
+        return SequenceCheck(tag.epoch)
+    return SequenceCheck(floor if floor >= 0 else FIRST_EPOCH)
 
 
 def _successor(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, floor: int
-) -> Verdict:
+) -> SequenceCheck:
     """Judge an append over a tombstone."""
     epoch = tag.epoch if tag.epoch is not None else _next_epoch(row, floor)
     if tag.mode != DENSE:
@@ -185,26 +185,26 @@ def _next_epoch(row: ProducerRow, floor: int) -> int:
     return max(row.epoch + 1, floor)
 
 
-def _accept(row: ProducerRow, epoch: int) -> Verdict:
+def _accept(row: ProducerRow, epoch: int) -> SequenceCheck:
     if epoch > NUMBER_MAX:
-        return Verdict(later=EpochExhausted(row.epoch))
-    return Verdict(epoch)
+        return SequenceCheck(later=EpochExhausted(row.epoch))
+    return SequenceCheck(epoch)
 
 
 # ---- dense ---------------------------------------------------------------------------------------
 
 
-def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> Verdict:
+def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
     seq = tag.first_seq
     if epoch > row.epoch:
         if seq == 0:
             return _accept(row, epoch)  # 10
         if tag.epoch is not None:
-            return Verdict(later=EpochMustStartAtZero(seq))  # 2
-        return Verdict(later=SessionUnknown(row.epoch, highest_seq(row)))  # 3
+            return SequenceCheck(later=EpochMustStartAtZero(seq))  # 2
+        return SequenceCheck(later=SessionUnknown(row.epoch, highest_seq(row)))  # 3
     if seq != highest_seq(row) + 1:
-        return Verdict(later=SequenceGap(highest_seq(row) + 1, seq))  # 9
-    return Verdict(epoch)  # 10
+        return SequenceCheck(later=SequenceGap(highest_seq(row) + 1, seq))  # 9
+    return SequenceCheck(epoch)  # 10
 
 
 def _begins_bare(tag: ProducerTag) -> bool:
@@ -214,17 +214,19 @@ def _begins_bare(tag: ProducerTag) -> bool:
 
 def _dense_repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, restart: int
-) -> Verdict:
+) -> SequenceCheck:
     seq = tag.first_seq
-    receipt = receipts.find_dense(row.receipts, row.zero, seq=seq, last_seq=row.last_seq)
+    receipt = receipts.find_dense(row.receipts, row.first_receipt, seq=seq, last_seq=row.last_seq)
     is_equal = receipt is not None and receipt.digest == digest
     if tag.epoch is None and tag.session is None and not is_equal:
         # A bare claim carries nothing but its sequence: without an equal payload there is no
         # telling a retry from a restart, and acknowledging it could swallow a new message.
         if seq == 0:
             return _accept(row, restart)  # 5
-        return Verdict(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
-    return Verdict(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 4, 6, 7, 8
+        return SequenceCheck(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
+    return SequenceCheck(
+        at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal)
+    )  # 4, 6, 7, 8
 
 
 def repeat_of(
@@ -251,18 +253,18 @@ def repeat_of(
 
 def _sparse(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, epoch: int
-) -> Verdict:
+) -> SequenceCheck:
     first, last, forgotten = tag.first_seq, tag.last_seq, row.forgotten_seq
     if first > row.last_seq:
         return _accept(row, epoch)  # 1
     if last > row.last_seq:
-        return Verdict(later=BatchOverlap(row.last_seq))  # 3
+        return SequenceCheck(later=BatchOverlap(row.last_seq))  # 3
     receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
     if receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last):
         is_equal = receipt.digest == digest
-        return Verdict(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 2
+        return SequenceCheck(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 2
     if receipt is not None or first <= forgotten < last:
-        return Verdict(later=BatchOverlap(row.last_seq))  # 4
+        return SequenceCheck(later=BatchOverlap(row.last_seq))  # 4
     if last <= forgotten:
-        return Verdict(at_once=repeat_of(stream, tag, row, None, is_equal=False))  # 5
-    return Verdict(later=SequenceHole(row.last_seq))  # 6
+        return SequenceCheck(at_once=repeat_of(stream, tag, row, None, is_equal=False))  # 5
+    return SequenceCheck(later=SequenceHole(row.last_seq))  # 6

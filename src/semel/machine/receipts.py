@@ -39,7 +39,7 @@ def unpack(ring: bytes, index: int) -> Receipt:
     return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
 
 
-def held(ring: bytes) -> int:
+def receipts_of(ring: bytes) -> int:
     """Count the receipts."""
     return len(ring) // RECEIPT_BYTES
 
@@ -57,7 +57,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
     """
     if seq > last_seq:
         return None
-    index = held(ring) - 1 - (last_seq - seq)
+    index = receipts_of(ring) - 1 - (last_seq - seq)
     receipt = unpack(ring, index) if index >= 0 else None
     if receipt is None or receipt.last_seq != seq:
         receipt = find_sparse(ring, first_seq=seq, last_seq=seq)
@@ -68,7 +68,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
 
 def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
     """Find the receipt that meets the range first_seq..last_seq, the newest if several do."""
-    for index in range(held(ring) - 1, -1, -1):
+    for index in range(receipts_of(ring) - 1, -1, -1):
         receipt = unpack(ring, index)
         if receipt.first_seq <= last_seq and first_seq <= receipt.last_seq:
             return receipt
@@ -79,14 +79,14 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
     """Add the newest; beyond `limit` let the oldest but the very first go."""
-    if held(ring) < max(limit, 2):
+    if receipts_of(ring) < max(limit, 2):
         return ring + packed
     return ring[:RECEIPT_BYTES] + ring[2 * RECEIPT_BYTES :] + packed
 
 
 def is_between(ring: bytes, seq: int, limit: int) -> bool:
     """Tell whether a sequence belongs to a receipt that `push_after_first` let go."""
-    if held(ring) < max(limit, 2):
+    if receipts_of(ring) < max(limit, 2):
         return False
     return unpack(ring, 0).last_seq < seq < unpack(ring, 1).first_seq
 
@@ -95,9 +95,9 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 # The sessions a producer had before its present one.
 
 
-def older_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
+def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
     """Put the present session to the older ones; `session` takes its place."""
-    older = tuple(known for known in old.older if known != session)
+    older = tuple(known for known in old.old_sessions if known != session)
     if old.session is not None:
         older = (*older, old.session)
     return older[-SESSIONS_REMEMBERED:]

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from semel.model.remembered import Remembered
 from semel.model.transactions import Owner, SnapshotRange
+from semel.model.txn_outcome import TxnOutcome
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
@@ -42,7 +42,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 
     `dedup_from` is the offset from which duplicates are recognised; None: they are not. Whatever
     lies below `stable` is decided: the first offset of the oldest inline transaction open in the
-    stream, else the tail. From `clean` on nothing is aborted: readers need not look for it.
+    stream, else the tail. From `aborted_end` on nothing is aborted: readers need not look for it.
     """
 
     head: int
@@ -53,29 +53,30 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     written_ms: int
     dedup_from: int | None = 0
     stable: int = -1
-    clean: int = 0
+    aborted_end: int = 0
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """What a stream knows of a producer.
 
-    `receipts` and `zero` are packed (`receipts.py`); `forgotten_seq` is the last sequence of the
-    newest receipt a sparse producer let go, -1 before the first. An expired row is a tombstone.
-    Between a claim and the first append behind it `last_seq` is -1, if dense; `zero` then holds
-    the last append of those before (`claims.py`).
+    `receipts` and `first_receipt` are packed (`receipts.py`). `forgotten_seq` is the last sequence
+    of the newest receipt a sparse producer dropped, -1 before the first. An expired row is a
+    tombstone. Between a claim and the first append after it, `last_seq` of a dense producer is -1
+    and `first_receipt` holds the last append before the claim (`claims.py`).
 
-    `last_seq` and `receipts` know nothing of transactions. `txn` is the number of the latest inline
-    one the producer wrote here, `txn_receipts` those of it: the first, then the newest.
-    `latest_seq` is the last sequence, inside or outside; -1: it is `last_seq`.
+    `last_seq` and `receipts` do not cover transactions. `txn` is the number of the latest inline
+    transaction in which the producer wrote to this stream, `txn_receipts` are its receipts: the
+    first, then the newest. `latest_seq` is the last sequence of either kind; -1 if that is
+    `last_seq`.
     """
 
     mode: str
     epoch: int
     session: str | None
-    older: tuple[str, ...]
+    old_sessions: tuple[str, ...]
     last_seq: int
     receipts: bytes
-    zero: bytes
+    first_receipt: bytes
     cursor: bytes | None
     updated_ms: int
     forgotten_seq: int = -1
@@ -177,7 +178,7 @@ class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
     chunks: int = 0
 
 
-class PartsRow(Row, frozen=True, gc=False, array_like=True):
+class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
     """A page of a transaction's parts, packed: see `parts.py`."""
 
     packed: bytes
@@ -226,7 +227,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     number: int
     ordinal: int
     owner: Owner
-    outcome: Remembered
+    outcome: TxnOutcome
 
 
 class AbortedRow(Struct, frozen=True, gc=False):
@@ -237,7 +238,7 @@ class AbortedRow(Struct, frozen=True, gc=False):
     next: int
 
 
-class PlacedRow(Struct, frozen=True, gc=False):
+class PlacedChunkRow(Struct, frozen=True, gc=False):
     """A staged chunk that a decision gave its offsets."""
 
     lsn: int
@@ -247,4 +248,4 @@ class PlacedRow(Struct, frozen=True, gc=False):
 
 
 # What `apply` tells the journal's own tables: the state does not keep these.
-News = OutcomeRow | AbortedRow | PlacedRow
+Effect = OutcomeRow | AbortedRow | PlacedChunkRow

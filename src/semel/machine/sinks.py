@@ -9,18 +9,18 @@ from semel.machine.state import State, Txn
 from semel.machine.txn.result import unpack_result
 from semel.model.limits import SINKS_MAX
 from semel.model.outcomes import LimitReached, Outcome
-from semel.model.transactions import ForgetSink, RebindSink, SinkOwner, SinkTag
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     AppBound,
     CheckpointDiverged,
-    Committed,
+    CommitDone,
     SinkChanged,
     UnknownSink,
     VersionForgotten,
 )
+from semel.model.transactions import ForgetSink, RebindSink, SinkOwner, SinkTag
 
 
-def judge_sink(state: State, tag: SinkTag) -> Outcome | None:
+def check_version(state: State, tag: SinkTag) -> Outcome | None:
     """Answer a version that is not new, or refuse it; None if it may be committed."""
     sink = state.sinks.get(tag.app)
     if sink is None:
@@ -55,10 +55,10 @@ def _repeat(sink: SinkRow, tag: SinkTag) -> Outcome:
 
 def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
     result = unpack_result(row.result)
-    return Committed(None, None, result, is_duplicate=True, is_unchecked=is_unchecked)
+    return CommitDone(None, None, result, is_duplicate=True, is_unchecked=is_unchecked)
 
 
-def superseded(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
+def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
     """List what an app has staged for this version and older ones, and does not commit."""
     kept = {txn.row.number for txn in listed}
     found = []

@@ -6,12 +6,12 @@ import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import (
+    ChunkBlockRow,
+    Effect,
     KeyRow,
     MetaRow,
     NamedPosition,
-    News,
     OwnerKey,
-    PartsRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -23,9 +23,9 @@ from semel.machine.rows import (
     TxnStreamRow,
 )
 from semel.model import limits as default
-from semel.model.transactions import INLINE, Owner, ProducerOwner
+from semel.model.transactions import TXN_INLINE, Owner, ProducerOwner
 
-EVERYTHING: Final = 1 << 63
+OFFSET_MAX: Final = 1 << 63
 
 
 class MachineLimits(Struct, frozen=True):
@@ -68,20 +68,21 @@ class Txn(Struct, gc=False, eq=False):
 
     row: TxnRow
     streams: dict[int, TxnStreamRow]
-    pages: list[bytes]
+    chunk_blocks: list[bytes]
 
 
 class Dirty:
     """The rows changed since the last checkpoint, by table; None means removed.
 
-    `dropped` streams are gone with all their rows, `decided` transactions too; of `pruned` streams
-    some data may be. `floors`: the outcomes numbered below are let go, of sinks that are forgotten.
+    `dropped` streams and `decided` transactions are removed with all their rows; `pruned` streams
+    may have lost data. `forgotten_sink_cutoffs`: per forgotten sink, the outcome number below which
+    its outcomes are removed.
     """
 
     __slots__ = (
         "decided",
         "dropped",
-        "floors",
+        "forgotten_sink_cutoffs",
         "keys",
         "parts",
         "positions",
@@ -104,11 +105,11 @@ class Dirty:
         self.registry: dict[str, RegistryRow] = {}
         self.transactions: dict[int, TxnRow] = {}
         self.txn_streams: dict[tuple[int, int], TxnStreamRow | None] = {}
-        self.parts: dict[tuple[int, int], PartsRow | None] = {}
+        self.parts: dict[tuple[int, int], ChunkBlockRow | None] = {}
         self.positions: dict[tuple[int, str], PositionRow | None] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.sinks: dict[str, SinkRow | None] = {}
-        self.floors: dict[str, int] = {}
+        self.forgotten_sink_cutoffs: dict[str, int] = {}
         self.dropped: set[int] = set()
         self.pruned: set[int] = set()
         self.decided: set[int] = set()
@@ -126,7 +127,7 @@ class Dirty:
         self.positions = older.positions | self.positions
         self.snapshots = older.snapshots | self.snapshots
         self.sinks = older.sinks | self.sinks
-        self.floors = older.floors | self.floors
+        self.forgotten_sink_cutoffs = older.forgotten_sink_cutoffs | self.forgotten_sink_cutoffs
         self.dropped |= older.dropped
         self.pruned |= older.pruned
         self.decided |= older.decided
@@ -137,9 +138,9 @@ class State:
 
     `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
     state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
-    of all streams that are no tombstones. `floors` are those of forgotten sinks, as long as rows
-    below them may be found somewhere: after the next start they are not. `named` are the undecided
-    transactions that name a position: by group, then by stream.
+    of all streams that are not tombstones. `forgotten_sink_cutoffs`: per forgotten sink, the lowest
+    outcome number still valid; only needed until the next start, when older rows are gone. `named`
+    are the pending transactions that name a position: by group, then by stream.
     """
 
     __slots__ = (
@@ -147,7 +148,7 @@ class State:
         "by_path",
         "by_txn",
         "dirty",
-        "floors",
+        "forgotten_sink_cutoffs",
         "groups",
         "limits",
         "live_producers",
@@ -177,7 +178,7 @@ class State:
         self.owned: dict[OwnerKey, set[int]] = {}
         self.sink_txn_count = 0
         self.sinks: dict[str, SinkRow] = {}
-        self.floors: dict[str, int] = {}
+        self.forgotten_sink_cutoffs: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.groups: dict[str, set[int]] = {}
         self.named: dict[str, dict[int, set[int]]] = {}
@@ -189,7 +190,7 @@ class State:
         self.live_producers = 0
         self.dirty = Dirty()
         self.touched: list[Stream] = []
-        self.news: list[News] = []
+        self.news: list[Effect] = []
 
     def frame_time(self, now_ms: int) -> int:
         """Tell the time of a frame written now: it never goes back."""
@@ -246,18 +247,18 @@ class State:
         txn = Txn(row, {}, [])
         add_transaction(self, txn)
         for named in row.positions:
-            name_position(self, row.number, named)
+            add_named_position(self, row.number, named)
         if row.is_prepared:
             hold_positions(self, txn)
 
     def load_txn_stream(self, txn_number: int, number: int, row: TxnStreamRow) -> None:
         """Restore a stream of a transaction."""
         self.by_txn[txn_number].streams[number] = row
-        know_stream(self.by_number[number], txn_number)
+        index_stream(self.by_number[number], txn_number)
 
-    def load_parts(self, txn_number: int, page: int, row: PartsRow) -> None:
+    def load_parts(self, txn_number: int, page: int, row: ChunkBlockRow) -> None:
         """Restore a page of a transaction's parts; pages arrive in order."""
-        pages = self.by_txn[txn_number].pages
+        pages = self.by_txn[txn_number].chunk_blocks
         if page != len(pages):
             raise KeyError((txn_number, page))
         pages.append(row.packed)
@@ -265,10 +266,10 @@ class State:
     def load_links(self) -> None:
         """Restore what is derived: who forks whom, who is open where, and the order of keys."""
         for txn_number, txn in self.by_txn.items():
-            if txn.row.kind == INLINE:
+            if txn.row.kind == TXN_INLINE:
                 for number, row in txn.streams.items():
                     if row.first >= 0:
-                        open_in(self.by_number[number], txn_number, row.first)
+                        mark_open_in(self.by_number[number], txn_number, row.first)
         for number, stream in self.by_number.items():
             if stream.row.fork is not None:
                 add_fork(self.by_number[stream.row.fork.source], number)
@@ -320,28 +321,28 @@ def remove_transaction(state: State, txn: Txn) -> None:
     state.sink_txn_count -= not isinstance(row.owner, ProducerOwner)
 
 
-def know_stream(stream: Stream, txn_number: int) -> None:
+def index_stream(stream: Stream, txn_number: int) -> None:
     """Note that a transaction knows a stream."""
     if stream.txns is None:
         stream.txns = set()
     stream.txns.add(txn_number)
 
 
-def open_in(stream: Stream, txn_number: int, first: int) -> None:
+def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
     """Note that an inline transaction has messages in a stream from `first` on."""
     if stream.open is None:
         stream.open = {}
     stream.open[txn_number] = first
 
 
-def name_position(state: State, txn_number: int, named: NamedPosition) -> None:
+def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Note that a transaction names a position."""
-    know_stream(state.by_number[named.stream], txn_number)
+    index_stream(state.by_number[named.stream], txn_number)
     streams = state.named.setdefault(named.group, {})
     streams.setdefault(named.stream, set()).add(txn_number)
 
 
-def unname_position(state: State, txn_number: int, named: NamedPosition) -> None:
+def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Note that a transaction no longer names a position, nor holds it."""
     streams = state.named[named.group]
     others = streams[named.stream]
@@ -384,15 +385,15 @@ def stable_of(stream: Stream, tail: int) -> int:
     return next(iter(stream.open.values())) if stream.open else tail
 
 
-def kept_range(state: State, stream: Stream, known: dict[int, int]) -> tuple[int, int]:
+def retained_range(state: State, stream: Stream, known: dict[int, int]) -> tuple[int, int]:
     """Find the offsets of a stream that it or any fork of it still reads: from, up to.
 
     `known` remembers what was found for others on the way.
     """
     if not stream.tail.is_deleted:
-        return kept_from(state, stream, known), EVERYTHING
+        return retained_from(state, stream, known), OFFSET_MAX
     starts = [fork_start(state.by_number[number]) for number in stream.forks or ()]
-    return kept_from(state, stream, known), max(starts, default=0)
+    return retained_from(state, stream, known), max(starts, default=0)
 
 
 def fork_start(fork: Stream) -> int:
@@ -401,21 +402,21 @@ def fork_start(fork: Stream) -> int:
     return fork.row.fork.start
 
 
-def kept_from(state: State, stream: Stream, known: dict[int, int]) -> int:
+def retained_from(state: State, stream: Stream, known: dict[int, int]) -> int:
     """Find the first offset of a stream that it or any fork of it still reads."""
     if stream.row.number in known:
         return known[stream.row.number]
     floor = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
     for number in stream.forks or ():
         child = state.by_number[number]
-        needed = kept_from(state, child, known)
+        needed = retained_from(state, child, known)
         if needed < fork_start(child):
             floor = min(floor, needed)
     known[stream.row.number] = floor
     return floor
 
 
-def is_over(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
+def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
     """Tell whether a stream's time is over, given its latest use.
 
     A date is compared with the clock, a window with the journal's time, which never goes back: a
@@ -424,10 +425,10 @@ def is_over(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bo
     row = stream.row
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
         return True
-    return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)
+    return row.ttl_ms is not None and time_ms >= key_window_end_ms(stream, touched_ms)
 
 
-def window_end_ms(stream: Stream, touched_ms: int) -> int:
+def key_window_end_ms(stream: Stream, touched_ms: int) -> int:
     """Tell when a stream's sliding window ends."""
     assert stream.row.ttl_ms is not None
     return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

@@ -5,7 +5,7 @@ The numbers in the comments are the rows of the table in `docs/reference/machine
 
 from collections.abc import Iterable
 
-from semel.machine.checks import held_by, refuse_body, section_of
+from semel.machine.checks import check_body, holding_txn, section_of
 from semel.machine.events import (
     Decision,
     DedupSwitched,
@@ -17,7 +17,7 @@ from semel.machine.events import (
     UnguardedCreated,
 )
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.state import State, Stream, is_over
+from semel.machine.state import State, Stream, is_expired
 from semel.model.commands import (
     Batch,
     Create,
@@ -49,7 +49,7 @@ from semel.model.outcomes import (
     Switched,
     Trimmed,
 )
-from semel.model.txn_outcomes import OffsetUnstable, StreamRefused
+from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
@@ -201,7 +201,7 @@ def _refuse_depth(state: State, source: Stream) -> Outcome | None:
 
 
 def _refuse_body_and_room(state: State, command: Create, content_type: str) -> Outcome | None:
-    refusal = refuse_body(command.batch, command.body_error, content_type)
+    refusal = check_body(command.batch, command.body_error, content_type)
     if refusal is not None:
         return refusal  # 10
     if len(state.by_number) >= state.limits.streams:
@@ -273,7 +273,7 @@ def decide_switch(state: State, command: SwitchDedup) -> Decision:
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
     if stream.open and not command.dedup:
-        return Decision(held_by(state, stream.open))
+        return Decision(holding_txn(state, stream.open))
     since = tail if command.dedup else None
     return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
@@ -284,7 +284,7 @@ def decide_expire(state: State, command: Expire) -> Decision:
     if not isinstance(stream, Stream):
         return Decision(stream)
     time_ms = state.frame_time(command.now_ms)
-    if not is_over(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
+    if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())
     return Decision(Expired(), StreamExpired(stream.row.number))
 
@@ -293,18 +293,18 @@ def decide_expire(state: State, command: Expire) -> Decision:
 # The streams a command names: all of them have to be there.
 
 
-def find_named(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
+def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
     """Find every stream, or the first that is not there."""
     found: dict[str, Stream] = {}
     for path in paths:
         stream = find_stream(state, path)
         if not isinstance(stream, Stream):
-            return refused(path, stream)
+            return named_refusal(path, stream)
         found[path] = stream
     return found
 
 
-def refused(path: str, cause: Outcome) -> StreamRefused:
+def named_refusal(path: str, cause: Outcome) -> StreamRefused:
     """Name the stream of several that refuses."""
     assert isinstance(cause, Refusal)
     return StreamRefused(path, cause)

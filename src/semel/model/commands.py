@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.remembered import Remembered
+from semel.model.txn_outcome import TxnOutcome
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
@@ -57,7 +57,7 @@ class TxnTag(Struct, frozen=True, gc=False):
     epoch: int
     seq: int | None = None
     is_strict: bool = False
-    remembered: Remembered | None = None
+    remembered: TxnOutcome | None = None
     last_epoch: int = 0
 
 

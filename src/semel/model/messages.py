@@ -111,7 +111,7 @@ def pack_columns(
     return b"".join((_U32.pack(columns), timestamps, key_lengths, keys, sized))
 
 
-def fault_in_extras(extras: bytes, count: int) -> str | None:
+def find_extras_fault(extras: bytes, count: int) -> str | None:
     """Say what is wrong with the extras of `count` messages; None if they can be stored."""
     try:
         columns = _columns(extras, count)
@@ -157,7 +157,7 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
     return [pairs or [] for pairs in _decode_headers(columns.headers)]
 
 
-def cut_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
+def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
     """Keep the extras of the messages from `start` up to `end`, of `count`."""
     return encode_extras(
         end - start,
@@ -175,7 +175,7 @@ def _columns(extras: bytes, count: int) -> _Columns:
         raise ValueError("unknown columns")
     timestamps, view = _take(view[4:], 8 * count if columns & _TIMESTAMPS else 0)
     key_lengths, view = _take(view, 4 * count if columns & _KEYS else 0)
-    keys, view = _take(view, sum(_known(key_lengths)))
+    keys, view = _take(view, sum(_check_known_columns(key_lengths)))
     headers = view[:0]
     if columns & _HEADERS:
         packed_bytes: int = _U32.unpack_from(view)[0]
@@ -193,12 +193,12 @@ def _take(view: memoryview, size: int) -> tuple[memoryview, memoryview]:
     return view[:size], view[size:]
 
 
-def _known(key_lengths: memoryview) -> list[int]:
+def _check_known_columns(key_lengths: memoryview) -> list[int]:
     return [length for length in key_lengths.cast("I") if length != NO_KEY]
 
 
 def _lengths(columns: _Columns) -> list[int]:
-    return _known(columns.key_lengths)
+    return _check_known_columns(columns.key_lengths)
 
 
 def _times(columns: _Columns) -> list[int | None]:

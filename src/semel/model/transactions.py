@@ -9,10 +9,10 @@ from typing import Final
 from msgspec import Struct
 
 from semel.model.commands import Batch, Command
-from semel.model.remembered import Remembered
+from semel.model.txn_outcome import TxnOutcome
 
-INLINE: Final = "inline"
-STAGED: Final = "staged"
+TXN_INLINE: Final = "inline"
+TXN_STAGED: Final = "staged"
 
 # What a reader is shown: all but control records, or only what is decided and not aborted.
 READ_UNCOMMITTED: Final = "read_uncommitted"
@@ -43,7 +43,7 @@ class Begin(Struct, frozen=True, gc=False):
     now_ms: int
     id: str
     owner: Owner
-    kind: str = INLINE
+    kind: str = TXN_INLINE
     timeout_ms: int | None = None
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
@@ -62,7 +62,7 @@ class TxnCall(Struct, frozen=True, gc=False):
     producer_id: str | None = None
     producer_epoch: int | None = None
     by_operator: bool = False
-    remembered: Remembered | None = None
+    remembered: TxnOutcome | None = None
     last_epoch: int = 0
 
 
@@ -72,7 +72,7 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
     streams: tuple[str, ...]
 
 
-class Position(Struct, frozen=True, gc=False):
+class PositionMove(Struct, frozen=True, gc=False):
     """A move of a group in a stream, to the offset `to`.
 
     `expected` (`from` outside), `version` and `incarnation` are conditions, if given: the stored
@@ -90,7 +90,7 @@ class Position(Struct, frozen=True, gc=False):
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
     """Let a transaction's commit move these positions."""
 
-    positions: tuple[Position, ...]
+    positions: tuple[PositionMove, ...]
 
 
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
@@ -129,12 +129,12 @@ class CommitAppend(Struct, frozen=True, gc=False):
     body_error: str | None = None
 
 
-class Listed(Struct, frozen=True, gc=False):
+class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction a one-shot commit names; the last two are facts."""
 
     id: str
     epoch: int
-    remembered: Remembered | None = None
+    remembered: TxnOutcome | None = None
     last_epoch: int = 0
 
 
@@ -160,8 +160,8 @@ class Commit(Struct, frozen=True):
     producer_seq: int | None = None
     sink: SinkTag | None = None
     appends: tuple[CommitAppend, ...] = ()
-    transactions: tuple[Listed, ...] = ()
-    positions: tuple[Position, ...] = ()
+    transactions: tuple[ListedTxn, ...] = ()
+    positions: tuple[PositionMove, ...] = ()
     expects: tuple[tuple[str, int], ...] = ()
     digest: int = 0
 
@@ -170,7 +170,7 @@ class SetPositions(Struct, frozen=True, gc=False):
     """Move positions of a group, without any transaction."""
 
     now_ms: int
-    positions: tuple[Position, ...]
+    positions: tuple[PositionMove, ...]
 
 
 class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):

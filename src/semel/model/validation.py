@@ -39,8 +39,8 @@ from semel.model.limits import (
     TXN_TIMEOUT_MS_MAX,
 )
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddPositions,
     AddStreams,
@@ -54,7 +54,7 @@ from semel.model.transactions import (
     ForgetSink,
     Owner,
     PinSnapshot,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
     RebindSink,
@@ -100,12 +100,12 @@ def is_batch(batch: Batch) -> bool:
 # ---- txn names -----------------------------------------------------------------------------------
 
 
-def fault_in_txn(command: TxnCommand) -> str | None:
+def find_invalid_txn_field(command: TxnCommand) -> str | None:
     """Name the field of a command that is out of bounds; None if all is well."""
     return _CHECKS[type(command)](command)
 
 
-def fault_in_txn_tag(tag: TxnTag) -> str | None:
+def find_invalid_txn_tag_field(tag: TxnTag) -> str | None:
     """Name the field of an append's transaction that is out of bounds."""
     if not is_name(tag.id, TXN_ID_BYTES_MAX):
         return "transaction_id"
@@ -117,7 +117,7 @@ def fault_in_txn_tag(tag: TxnTag) -> str | None:
 def _in_begin(command: Begin) -> str | None:
     if not is_name(command.id, TXN_ID_BYTES_MAX):
         return "transaction_id"
-    if command.kind not in (INLINE, STAGED):
+    if command.kind not in (TXN_INLINE, TXN_STAGED):
         return "kind"
     is_produced = isinstance(command.owner, ProducerOwner)
     timeout_ms = command.timeout_ms
@@ -161,7 +161,7 @@ def _in_added_positions(command: AddPositions) -> str | None:
     return _in_call(command) or _in_positions(command.positions)
 
 
-def _in_positions(positions: tuple[Position, ...]) -> str | None:
+def _in_positions(positions: tuple[PositionMove, ...]) -> str | None:
     for position in positions:
         if not is_name(position.group, GROUP_NAME_BYTES_MAX):
             return "group"
@@ -229,7 +229,7 @@ def _in_listed(command: Commit) -> str | None:
     return None if is_sound else "transactions"
 
 
-def _in_moves(positions: tuple[Position, ...]) -> str | None:
+def _in_moves(positions: tuple[PositionMove, ...]) -> str | None:
     names = {(position.group, position.path) for position in positions}
     return "positions" if len(names) < len(positions) else _in_positions(positions)
 
@@ -291,14 +291,14 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
 # ---- names ---------------------------------------------------------------------------------------
 
 
-def fault_in(command: EngineCommand) -> str | None:
+def find_invalid_field(command: EngineCommand) -> str | None:
     """Name the field of a command that is out of bounds; None if all is well."""
     if command.now_ms > NUMBER_MAX:
         return "now"
     if isinstance(command, Append):
-        return _fault_in_append(command)
+        return _in_append(command)
     if isinstance(command, TxnCommand):
-        return fault_in_txn(command)
+        return find_invalid_txn_field(command)
     if isinstance(command, Register):
         producer_id = command.producer_id
         if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
@@ -307,23 +307,23 @@ def fault_in(command: EngineCommand) -> str | None:
     if not is_name(command.path, PATH_BYTES_MAX):
         return "path"
     if isinstance(command, Create):
-        return _fault_in_create(command)
+        return _in_create(command)
     if isinstance(command, Trim):
         return None if is_number(command.before) else "before"
     if isinstance(command, ClaimProducer | ForgetProducer | ExpireProducer):
-        return _fault_in_producer(command)
+        return _in_producer_tag(command)
     return None
 
 
-def _fault_in_append(command: Append) -> str | None:
+def _in_append(command: Append) -> str | None:
     if command.batch is not None and not is_batch(command.batch):
         return "batch"
     if command.producer is not None:
-        fault = _fault_in_tag(command.producer)
+        fault = _in_tag(command.producer)
         if fault is not None:
             return fault
     if command.transaction is not None:
-        fault = fault_in_txn_tag(command.transaction)
+        fault = find_invalid_txn_tag_field(command.transaction)
         if fault is not None:
             return fault
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
@@ -335,7 +335,7 @@ def _fault_in_append(command: Append) -> str | None:
     return None
 
 
-def _fault_in_tag(tag: ProducerTag) -> str | None:
+def _in_tag(tag: ProducerTag) -> str | None:
     if not is_name(tag.id, PRODUCER_ID_BYTES_MAX):
         return "producer_id"
     if not 0 <= tag.first_seq <= tag.last_seq <= NUMBER_MAX:
@@ -351,7 +351,7 @@ def _fault_in_tag(tag: ProducerTag) -> str | None:
     return None
 
 
-def _fault_in_producer(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
+def _in_producer_tag(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
     if not is_name(command.producer_id, PRODUCER_ID_BYTES_MAX):
         return "producer_id"
     if not isinstance(command, ClaimProducer):
@@ -361,7 +361,7 @@ def _fault_in_producer(command: ClaimProducer | ForgetProducer | ExpireProducer)
     return None if is_name(command.session, SESSION_BYTES_MAX) else "producer_session"
 
 
-def _fault_in_create(command: Create) -> str | None:
+def _in_create(command: Create) -> str | None:
     media_type, fork, batch = command.content_type, command.fork, command.batch
     if not is_name(command.incarnation, INCARNATION_BYTES_MAX):
         return "incarnation"
@@ -379,7 +379,7 @@ def _fault_in_create(command: Create) -> str | None:
     return None if all(map(is_number, numbers)) else "fork"
 
 
-def adds_up(batch: Batch, *, is_joined: bool) -> bool:
+def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
     """Tell whether the lengths of several messages divide their payload without a rest.
 
     Only whoever knows the stream's media type can ask: JSON messages have a comma between them.

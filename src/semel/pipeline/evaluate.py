@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from semel.client.values import READY, decode, encode_json
+from semel.client.values import PREENCODED, decode, encode_json
 from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.pipeline.graph import signatures
-from semel.pipeline.graph.processors import Kind, Processor
+from semel.pipeline.graph.processors import FunctionKind, Processor
 from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Seen(NamedTuple):
+class InputMessage(NamedTuple):
     """A message as it stands in an input: a JSON value in bytes, and its place."""
 
     binding: str
@@ -34,17 +34,17 @@ class Seen(NamedTuple):
 
 
 # What one call of a function is for: one message of every input for a join, else one message.
-Call = Sequence[Seen]
+Call = Sequence[InputMessage]
 
 
-class Row(NamedTuple):
+class OutputRow(NamedTuple):
     """A message for a stream."""
 
     stream: str
     raw: bytes
 
 
-class Poisoned(Exception):
+class MessageFailed(Exception):
     """A call failed, and there is no error stream to put it into. Its cause is the failure."""
 
     def __init__(self, inputs: Call) -> None:
@@ -61,7 +61,7 @@ class Evaluation(Struct, frozen=True):
     strategy: str
     hash: str
     function: Callable[..., Any]
-    kind: Kind
+    kind: FunctionKind
     inputs: Mapping[str, str]
     is_join: bool
     takes_binding: bool
@@ -94,14 +94,14 @@ def evaluation_of(
     )
 
 
-def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row]:
+def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[OutputRow]:
     """Call the function for each, and give what it makes, in order.
 
     What it raises becomes a row of the error stream; without one, Poisoned. So does a message that
     Python cannot decode, though it is JSON: an integer of 5,000 digits, say. MemoryError and
     whatever is no Exception are not about the message and are raised as they are.
     """
-    if evaluation.kind is Kind.ARROW:
+    if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
         return
     for call in calls:
@@ -142,7 +142,7 @@ def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
 # ---- one message at a time -----------------------------------------------------------------------
 
 
-def _evaluate_one(evaluation: Evaluation, call: Call) -> Iterator[Row]:
+def _evaluate_one(evaluation: Evaluation, call: Call) -> Iterator[OutputRow]:
     try:
         values = passing(evaluation, call)
         made = [] if values is None else _rows(evaluation, _called(evaluation, values))
@@ -162,19 +162,19 @@ def _called(evaluation: Evaluation, values: dict[str, Any]) -> Any:
     return evaluation.function(value)
 
 
-def _rows(evaluation: Evaluation, result: Any) -> list[Row]:
+def _rows(evaluation: Evaluation, result: Any) -> list[OutputRow]:
     return [_row(path, value) for path, value in _legs(evaluation, result)]
 
 
-def _row(path: str, value: Any) -> Row:
-    if isinstance(value, READY):
+def _row(path: str, value: Any) -> OutputRow:
+    if isinstance(value, PREENCODED):
         raise TypeError("a function returns JSON values, and bytes are none; decode them")
     raw = _encoded(value)
     if len(raw) > MESSAGE_BYTES_MAX:
         raise ValueError(f"a message of {len(raw):,} bytes for {path} does not fit into an append")
     if is_too_deep(raw):
         raise ValueError(f"a message for {path} is nested deeper than {JSON_DEPTH_MAX}")
-    return Row(path, raw)
+    return OutputRow(path, raw)
 
 
 def _encoded(value: Any) -> bytes:
@@ -207,18 +207,18 @@ def _legs(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
             yield path, result[binding]
 
 
-def _failed(evaluation: Evaluation, call: Call, error: Exception) -> Row:
+def _failed(evaluation: Evaluation, call: Call, error: Exception) -> OutputRow:
     if evaluation.errors is None:
-        raise Poisoned(call) from error
-    return Row(evaluation.errors, error_message(evaluation, call, error))
+        raise MessageFailed(call) from error
+    return OutputRow(evaluation.errors, error_message(evaluation, call, error))
 
 
 # ---- a batch at a time ---------------------------------------------------------------------------
 
-Wanted = Sequence[tuple[Call, dict[str, Any]]]
+PendingCalls = Sequence[tuple[Call, dict[str, Any]]]
 
 
-def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row]:
+def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[OutputRow]:
     """Decode all; those that cannot be come first, as errors."""
     wanted: list[tuple[Call, dict[str, Any]]] = []
     for call in calls:
@@ -234,7 +234,7 @@ def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Row
     yield from _evaluate_batch(evaluation, wanted)
 
 
-def _evaluate_batch(evaluation: Evaluation, wanted: Wanted) -> Iterator[Row]:
+def _evaluate_batch(evaluation: Evaluation, wanted: PendingCalls) -> Iterator[OutputRow]:
     """Call the function for all; if that fails, for each by itself, to find which ones fail."""
     if not wanted:
         return
@@ -254,20 +254,20 @@ def _evaluate_batch(evaluation: Evaluation, wanted: Wanted) -> Iterator[Row]:
             yield from _evaluate_batch(evaluation, [one])
 
 
-def _batch_rows(evaluation: Evaluation, wanted: Wanted) -> list[Row]:
+def _batch_rows(evaluation: Evaluation, wanted: PendingCalls) -> list[OutputRow]:
     if evaluation.is_join:
         values = {
-            binding: batch_of([found[binding] for _, found in wanted])
+            binding: arrow_batch_of([found[binding] for _, found in wanted])
             for binding in evaluation.inputs
         }
         result = evaluation.function(**values)
     else:
         messages = [value for _, found in wanted for value in found.values()]
-        result = evaluation.function(batch_of(messages))
+        result = evaluation.function(arrow_batch_of(messages))
     return [
         _row(path, value)
         for path, batch in _legs(evaluation, result)
-        for value in messages_of(batch)
+        for value in messages_in(batch)
     ]
 
 
@@ -283,7 +283,7 @@ MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 
 
 def error_message(
-    evaluation: "Evaluation", inputs: "Sequence[Seen]", error: BaseException
+    evaluation: "Evaluation", inputs: "Sequence[InputMessage]", error: BaseException
 ) -> bytes:
     """Word the failure of one call; inputs that leave no room, or are nested too deep, are named.
 
@@ -311,14 +311,14 @@ def error_message(
     return msgspec.json.encode(message)
 
 
-def _input(one: "Seen", *, is_whole: bool) -> dict[str, Any]:
+def _input(one: "InputMessage", *, is_whole: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {"stream": one.stream, "offset": print_offset(one.offset)}
     if not is_whole:
         return {**shown, "value": None, "left_away_bytes": len(one.raw)}
     return {**shown, "value": Raw(one.raw)}
 
 
-def _is_readable(one: "Seen") -> bool:
+def _is_readable(one: "InputMessage") -> bool:
     try:
         decode(one.raw, JSON_MEDIA_TYPE)
     except ValueError:
@@ -347,7 +347,7 @@ def _printable(text: str) -> str:
 # Messages as a batch of Arrow, and back. pyarrow is an extra, so it is imported where it is used.
 
 
-def batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
+def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
     """Make a batch with a column for every name in any of the messages; TypeError if one has none.
 
     Arrow finds the types of the columns; what does not fit one type is refused by it.
@@ -362,7 +362,7 @@ def batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def messages_of(batch: Any) -> list[Any]:
+def messages_in(batch: Any) -> list[Any]:
     """Make a message of every row."""
     import pyarrow as pa  # noqa: PLC0415
 

@@ -15,15 +15,15 @@ from semel.pipeline.delivery import Delivery, Step
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import Kind, Processor, Role
-from semel.pipeline.local.committing import Commits
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role
+from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.problems import GraphError
 
 # ---- gauges --------------------------------------------------------------------------------------
 # How a processor is doing, as far as a view of it wants to know.
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """Where a processor is in its life."""
 
     STARTING = "starting"
@@ -43,7 +43,7 @@ class Gauge:
 
     processor: str
     role: Role
-    state: State = State.STARTING
+    state: RunState = RunState.STARTING
     step: int = 0
     read: int = 0
     written: int = 0
@@ -56,7 +56,7 @@ class Gauge:
 # ---- executor ------------------------------------------------------------------------------------
 
 
-class Made(Struct, frozen=True):
+class StepOutput(Struct, frozen=True):
     """What a step has made: messages for the commit to append, or staged transactions, or both.
 
     `appends` are JSON values in bytes, by stream. `transactions` are tokens of staged ones that the
@@ -103,7 +103,7 @@ class Work(Struct, frozen=True):
         return Delivery(self.graph.id, self.processor.id, step.number, step.ranges, step.hash)
 
 
-class Running(Struct, frozen=True):
+class ProcessorRun(Struct, frozen=True):
     """What a stateful processor is to run with, outside of steps.
 
     `is_draining`: it ends with what is there, when `is_ending()` says that nobody feeds it.
@@ -139,17 +139,17 @@ class Executor(Protocol):
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Say what of a graph it cannot run, before anything starts."""
 
-    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
         """Say how the steps of the processor `<graph>/<processor>` are committed."""
 
-    def run(self, work: Work) -> Made:
+    def run(self, work: Work) -> StepOutput:
         """Carry out a step. Nothing of it may be seen before the commit, which is not its business.
 
         Raises Poisoned for a message that failed without an error stream. Whatever else it raises
         stops the processor, and a restart does the same step again.
         """
 
-    def query(self, running: Running) -> Loop:
+    def query(self, running: ProcessorRun) -> Loop:
         """Make the loop of a stateful processor, which keeps its own account of what is done."""
 
     def close(self) -> None:
@@ -172,7 +172,8 @@ _HOMES: Final = {
 def engine_for(graph: Graph, *, master: str | None = None) -> str:
     """Choose: Spark for a graph that needs it, or where a master is named; else this process."""
     needs = any(
-        one.stateful or signatures.kind_of(one) is Kind.DATAFRAME for one in graph.processors
+        one.stateful or signatures.kind_of(one) is FunctionKind.DATAFRAME
+        for one in graph.processors
     )
     return SPARK if needs or master is not None else LOCAL
 

@@ -15,9 +15,9 @@ from psycopg import Connection, sql
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from semel.client.transport import fresh_id
+from semel.client.transport import random_id
 from semel.pipeline.delivery import Delivery
-from semel.pipeline.spark.tasks import failed
+from semel.pipeline.spark.tasks import job_failed
 from semel.spark.sink.rows import json_texts
 
 _DELIVERIES_SQL: Final = """
@@ -76,7 +76,7 @@ def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
         task = _Copy(to, statement, delivery.hash)
         copied = frame.mapInArrow(task, _COPIED_DDL).collect()
     except Exception as error:
-        raise failed(error) from error
+        raise job_failed(error) from error
     attempts = [row.attempt for row in copied]
     with psycopg.connect(to) as connection:  # one transaction
         return _move(connection, place, delivery, attempts, sum(row.rows for row in copied))
@@ -153,7 +153,7 @@ class _Copy(Struct, frozen=True):
         context = TaskContext.get()
         assert context is not None
         # A name of its own: Spark counts attempts anew after a restart of the driver.
-        attempt, count = fresh_id(), 0
+        attempt, count = random_id(), 0
         with (
             psycopg.connect(self.to) as connection,
             connection.cursor() as cursor,

@@ -12,19 +12,27 @@ from semel.client.values import StreamInfo
 from semel.model.media import JSON_MEDIA_TYPE, is_json
 from semel.model.offsets import parse_offset
 from semel.pipeline.evaluate import text_of
-from semel.pipeline.executor import Executor, Gauge, Loop, Running, State, engine_for, make_engine
+from semel.pipeline.executor import (
+    Executor,
+    Gauge,
+    Loop,
+    ProcessorRun,
+    RunState,
+    engine_for,
+    make_engine,
+)
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import Processor, Role
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.local.sources import SourceLoop
-from semel.pipeline.local.step import AtBoundary, StepLoop, nothing
+from semel.pipeline.local.step import AtBoundary, StepLoop, no_boundary
 from semel.pipeline.problems import GraphError, ProcessorStopped
 from semel.pipeline.trace import trace_stream
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 GRACE_SECONDS: Final = 5.0  # for a server that does not answer
-_OVER: Final = (State.ENDED, State.STOPPED)
+_OVER: Final = (RunState.ENDED, RunState.STOPPED)
 
 
 class Runner:
@@ -46,7 +54,7 @@ class Runner:
         checkpoints: str | None = None,
         available_now: bool = False,
         executor: Executor | None = None,
-        at: AtBoundary = nothing,
+        at: AtBoundary = no_boundary,
     ) -> None:
         graph.check()
         self.graph = graph
@@ -106,7 +114,7 @@ class Runner:
     def stopped(self) -> dict[str, str]:
         """The processors that have stopped, and why."""
         gauges = self.gauges.values()
-        return {one.processor: one.reason for one in gauges if one.state is State.STOPPED}
+        return {one.processor: one.reason for one in gauges if one.state is RunState.STOPPED}
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all have ended or stopped; False if the time is over before."""
@@ -140,17 +148,17 @@ class Runner:
 
     def _work(self, processor: Processor, limits: Mapping[str, int]) -> None:
         gauge = self.gauges[processor.id]
-        state, reason = State.ENDED, ""
+        state, reason = RunState.ENDED, ""
         try:
             self._loop(processor, limits).run()
         except ProcessorStopped as error:
-            state, reason = State.STOPPED, error.reason
+            state, reason = RunState.STOPPED, error.reason
         except BaseException as error:  # noqa: BLE001 - whatever it is, it must be told
-            state, reason = State.STOPPED, f"{type(error).__name__}: {text_of(error)}"
+            state, reason = RunState.STOPPED, f"{type(error).__name__}: {text_of(error)}"
         with self._changed:
             gauge.state, gauge.reason = state, reason
             self._changed.notify_all()
-        if state is State.STOPPED and not self._is_draining:
+        if state is RunState.STOPPED and not self._is_draining:
             self.stop()
 
     def _loop(self, processor: Processor, limits: Mapping[str, int]) -> Loop:
@@ -161,7 +169,7 @@ class Runner:
             )
         if processor.stateful:
             return self._executor.query(
-                Running(
+                ProcessorRun(
                     self._client,
                     self.graph,
                     processor,

@@ -39,7 +39,7 @@ class Outputs(Struct, frozen=True):
     offsets: Offsets
 
 
-class Traced(Struct, frozen=True, kw_only=True):
+class TracedStep(Struct, frozen=True, kw_only=True):
     """What is known of a step. `read` and `written` count messages; `outputs` None: not known."""
 
     processor: str
@@ -58,7 +58,7 @@ def trace_stream(graph: str) -> str:
     return f"{graph}/trace"
 
 
-def step_record(traced: Traced, before: Outputs | None) -> dict[str, Any]:
+def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
     """Word a step, and where the outputs of the one before are."""
     record: dict[str, Any] = {
         "type": STEP_TYPE,
@@ -79,7 +79,7 @@ def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 
-def printed(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
+def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
     """Word ranges: stream, incarnation, from and to."""
     return [
         (one.stream, one.incarnation, print_offset(one.start), print_offset(one.to))
@@ -87,20 +87,20 @@ def printed(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def pinned(processor: str, step: Step) -> Traced:
+def pinned(processor: str, step: Step) -> TracedStep:
     """Word a step that is begun and not done."""
-    return Traced(
+    return TracedStep(
         processor=processor,
         number=step.number,
-        ranges=printed(step.ranges),
+        ranges=printed_ranges(step.ranges),
         hash=step.hash,
         outcome=PINNED,
     )
 
 
-def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Traced]:
+def read_trace(records: Iterable[Any], processor: str | None = None) -> list[TracedStep]:
     """Put the records of a trace together, in the order of the steps' first ones."""
-    found: dict[tuple[str, int], Traced] = {}
+    found: dict[tuple[str, int], TracedStep] = {}
     for record in records:
         if not isinstance(record, Mapping) or processor not in (None, record.get("processor")):
             continue
@@ -113,8 +113,8 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
     return list(found.values())
 
 
-def _traced(record: Mapping[str, Any]) -> Traced:
-    return Traced(
+def _traced(record: Mapping[str, Any]) -> TracedStep:
+    return TracedStep(
         processor=record["processor"],
         number=record["number"],
         ranges=[(one[0], one[1], one[2], one[3]) for one in record["ranges"]],
@@ -131,7 +131,7 @@ def _traced(record: Mapping[str, Any]) -> Traced:
 # Reading the trace of a graph from the server.
 
 
-def trace_of(client: Client, graph: str, processor: str | None = None) -> list[Traced]:
+def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
     """Tell what became of the steps of a graph, in the order they were done; begun ones last.
 
     StreamNotFound if the graph has never run.

@@ -20,7 +20,7 @@ from semel.server.limits_http import HttpLimits
 from semel.wire.rendering import Response, compress
 
 
-class Holder(Protocol):
+class UnreadHolder(Protocol):
     """A connection, as one that holds answers."""
 
     @property
@@ -35,7 +35,7 @@ class Holder(Protocol):
         """Cut the line."""
 
 
-class Unread:
+class UnreadBudget:
     """What the answers of all connections of a listener hold together."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
@@ -45,7 +45,7 @@ class Unread:
         self.wanted_bytes = 0  # by reads that wait for room
         self.on_room: Callable[[], None] | None = None
         self._bytes_max = limits.unread_bytes_max
-        self._patience_seconds = limits.crowded_stall_seconds
+        self._stall_seconds_max = limits.crowded_stall_seconds
 
     @property
     def is_full(self) -> bool:
@@ -74,7 +74,7 @@ class Unread:
         if self.wanted_bytes and self.on_room is not None:
             self.on_room()
 
-    def cut(self, holders: Iterable[Holder], now: float) -> None:
+    def cut(self, holders: Iterable[UnreadHolder], now: float) -> None:
         """Make room for the reads that wait: cut the longest stuck, and no more than needed."""
         enough = self._bytes_max - min(self.wanted_bytes, self._bytes_max // 2)
         if self.bytes <= enough:
@@ -82,7 +82,7 @@ class Unread:
         stuck = [
             holder
             for holder in holders
-            if holder.unread_bytes and now - holder.unread_since > self._patience_seconds
+            if holder.unread_bytes and now - holder.unread_since > self._stall_seconds_max
         ]
         left = self.bytes
         for holder in sorted(stuck, key=lambda each: each.unread_since):
@@ -100,7 +100,7 @@ class Unread:
 _ANSWER_BYTES: Final = BODY_BYTES_MAX
 
 
-class Read(Struct, eq=False):
+class AdmittedRead(Struct, eq=False):
     """A read that was asked for, and whom its answer is for."""
 
     path: str
@@ -111,18 +111,18 @@ class Read(Struct, eq=False):
     isolation: str = READ_UNCOMMITTED
 
 
-class Reads:
+class ReadAdmission:
     """Begins the reads of one engine, in their order."""
 
-    def __init__(self, engine: Engine, unread: Unread) -> None:
+    def __init__(self, engine: Engine, unread: UnreadBudget) -> None:
         self._engine = engine
         self.unread = unread
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Read] = deque()
+        self._waiting: deque[AdmittedRead] = deque()
         self._is_due = False
         unread.on_room = self._go_on_soon
 
-    def begin(self, read: Read) -> None:
+    def begin(self, read: AdmittedRead) -> None:
         """Read as soon as there is room."""
         if self._waiting or self.unread.is_full:
             self._waiting.append(read)
@@ -130,7 +130,7 @@ class Reads:
         else:
             self._begin(read)
 
-    def _begin(self, read: Read) -> None:
+    def _begin(self, read: AdmittedRead) -> None:
         unread = self.unread
 
         def reply(found: Any) -> None:
@@ -164,12 +164,14 @@ class Reads:
 _GZIP_HERE_BYTES_MAX: Final = 32 * KIB
 
 
-def send(responder: Responder, response: Response, unread: Unread | None = None) -> None:
+def send_response(
+    responder: Responder, response: Response, unread: UnreadBudget | None = None
+) -> None:
     """Send an answer of `wire`; a long one counts as unread from now on."""
     if not response.is_to_gzip:
         responder.send(response)
     elif len(response.body) <= _GZIP_HERE_BYTES_MAX:
-        send(responder, compress(response))
+        send_response(responder, compress(response))
     else:
         # A long body would keep everybody else waiting; the order of answers is the connection's.
         size = len(response.body)
@@ -177,7 +179,7 @@ def send(responder: Responder, response: Response, unread: Unread | None = None)
             unread.reserve(size)
 
         def compressed(work: asyncio.Future[Response]) -> None:
-            send(responder, work.result())
+            send_response(responder, work.result())
             if unread is not None:
                 unread.give_back(size)
 

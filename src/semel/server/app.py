@@ -7,33 +7,33 @@ from itertools import islice
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone, Reply
-from semel.broker.durable_view import Seen, View
+from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.engine import Engine
 from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
 from semel.model.transactions import READ_COMMITTED
-from semel.server.admission import Read, Reads, Unread, send
+from semel.server.admission import AdmittedRead, ReadAdmission, UnreadBudget, send_response
 from semel.server.event_stream import EventStream
-from semel.server.fanout import Crowds
+from semel.server.fanout import FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of
-from semel.server.metrics import Tally, render_metrics
-from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, Producers
+from semel.server.metrics import OutcomeCounts, render_metrics
+from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, ProducersResource
 from semel.server.transactions import (
     COMMITS,
     GROUPS,
     SINKS,
     TRANSACTIONS,
-    Calls,
-    Commits,
-    Groups,
-    Sinks,
-    Transactions,
+    CommitsResource,
+    GroupsResource,
+    Resource,
+    SinksResource,
+    TransactionsResource,
 )
 from semel.wire import paths, queries, requests, responses
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest, parse_query, read_limit
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import AppendPlan
@@ -55,12 +55,12 @@ class App:
         dedup: bool = True,
         is_strict: bool = False,
         gap_hold_ms: int = 0,
-        unread: Unread | None = None,
+        unread: UnreadBudget | None = None,
     ) -> None:
         self._engine = engine
         self._dedup = dedup
         self._is_strict = is_strict
-        self._producers = Producers(engine)
+        self._producers = ProducersResource(engine)
         self._gaps: GapHold | None = None
         self._append: Callable[[Append, Reply], None] = engine.submit
         if gap_hold_ms:
@@ -69,13 +69,13 @@ class App:
             self._append = self._gaps.submit
         self._origin = origin  # for those who do not say whom they asked
         self._scheme = origin.partition(":")[0]
-        self._tally = Tally()
-        self._streams = Calls(engine, self._tally)
-        self._reads = Reads(engine, unread or Unread())
+        self._tally = OutcomeCounts()
+        self._streams = Resource(engine, self._tally)
+        self._reads = ReadAdmission(engine, unread or UnreadBudget())
         self._live = Live(
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
         )
-        self._crowds: Crowds = {}
+        self._groups: FanoutGroups = {}
         self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
             "PUT": self._put,
             "POST": self._post,
@@ -91,10 +91,10 @@ class App:
         }
         # By the first two segments of their addresses.
         self._calls: dict[str, Callable[[Request, Responder], None]] = {
-            TRANSACTIONS: Transactions(engine, self._tally).handle,
-            COMMITS: Commits(engine, self._tally).handle,
-            GROUPS: Groups(engine, self._tally).handle,
-            SINKS: Sinks(engine, self._tally).handle,
+            TRANSACTIONS: TransactionsResource(engine, self._tally).handle,
+            COMMITS: CommitsResource(engine, self._tally).handle,
+            GROUPS: GroupsResource(engine, self._tally).handle,
+            SINKS: SinksResource(engine, self._tally).handle,
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
@@ -103,7 +103,7 @@ class App:
         if isinstance(plan, AppendPlan):
             self._carry_out(plan, request, responder)
         elif request.method == "OPTIONS":
-            send(responder, responses.options_response())
+            send_response(responder, responses.options_response())
         elif request.path.startswith(STREAM_PREFIX):
             self._handle_stream(request, responder)
         elif request.path in self._pages:
@@ -119,7 +119,7 @@ class App:
             handle(request, responder)
             return
         problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
-        send(responder, responses.problem_response(problem))
+        send_response(responder, responses.problem_response(problem))
 
     def drain(self) -> None:
         """Answer everybody who waits for data, and appends that wait for others."""
@@ -131,17 +131,17 @@ class App:
         path = paths.stream_path(request.path)
         method = self._methods.get(request.method)
         if isinstance(path, Problem):
-            send(responder, responses.problem_response(path))
+            send_response(responder, responses.problem_response(path))
         elif method is None:
-            send(responder, responses.method_response())
+            send_response(responder, responses.method_response())
         else:
             method(request, responder, path)
 
     def _handle_page(self, request: Request, responder: Responder) -> None:
         if request.method in {"GET", "HEAD"}:
-            send(responder, self._pages[request.path](request))
+            send_response(responder, self._pages[request.path](request))
         else:
-            send(responder, responses.method_response("GET, HEAD, OPTIONS"))
+            send_response(responder, responses.method_response("GET, HEAD, OPTIONS"))
 
     # ---- writes ----------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class App:
             is_strict=self._is_strict,
         )
         if isinstance(plan, Problem):
-            send(responder, responses.problem_response(plan))
+            send_response(responder, responses.problem_response(plan))
             return
         if plan.is_named and not is_assignable:  # what the next request with this head will mean
             request.head.plan = plan
@@ -188,17 +188,19 @@ class App:
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
         if isinstance(command, Problem):
-            send(responder, responses.problem_response(command))
+            send_response(responder, responses.problem_response(command))
             return
         note = self._tally.note
 
         def reply(outcome: Outcome) -> None:  # one closure: this runs once per append
             note(outcome)
             if plan.is_common and type(outcome) is Appended and not outcome.is_unguarded:
-                responder.send_lines(*responses.append_lines(outcome))
+                responder.send_lines(*responses.append_response_lines(outcome))
                 return
             is_x, is_named = plan.is_x, plan.is_named
-            send(responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named))
+            send_response(
+                responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named)
+            )
 
         self._append(command, reply)
 
@@ -217,33 +219,33 @@ class App:
     def _head(self, _request: Request, responder: Responder, path: str) -> None:
         def reply(found: Any) -> None:
             if isinstance(found, ReadDone):
-                send(responder, responses.head_response(facts_of(found)))
+                send_response(responder, responses.head_response(facts_of(found)))
             else:
-                send(responder, responses.outcome_response(found))
+                send_response(responder, responses.outcome_response(found))
 
         self._engine.head(path, reply)
 
     def _get(self, request: Request, responder: Responder, path: str) -> None:
         wanted = queries.parse_get(request.query, request.headers)
         if isinstance(wanted, Problem):
-            send(responder, responses.problem_response(wanted))
+            send_response(responder, responses.problem_response(wanted))
         elif wanted.live == CATCH_UP:
             self._catch_up(path, wanted, responder)
         elif wanted.live == LONG_POLL:
             LongPoll(self._live, path, wanted, responder).start()
         else:
-            EventStream(self._live, self._crowds, path, wanted, responder).start()
+            EventStream(self._live, self._groups, path, wanted, responder).start()
 
     def _catch_up(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
         def reply(found: Any) -> None:
             if not isinstance(found, ReadDone):
-                send(responder, responses.outcome_response(found))
+                send_response(responder, responses.outcome_response(found))
                 return
             slices = found.slices
             start = slices[0].offset if slices else found.next_offset
             is_committed = wanted.isolation == READ_COMMITTED
             blocker = blocker_of(self._engine, found) if is_committed else None
-            send(
+            send_response(
                 responder,
                 responses.read_response(
                     facts_of(found, blocker),
@@ -256,7 +258,7 @@ class App:
             )
 
         offset = TAIL if wanted.is_now else wanted.offset
-        self._reads.begin(Read(path, offset, reply, responder, isolation=wanted.isolation))
+        self._reads.begin(AdmittedRead(path, offset, reply, responder, isolation=wanted.isolation))
 
     # ---- pages -----------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class App:
         return WireResponse(200, headers, text.encode())
 
     def _list(self, request: Request) -> WireResponse:
-        found = list_streams(self._engine.broker.seen, request.query)
+        found = streams_page(self._engine.broker.durable_view, request.query)
         if isinstance(found, Problem):
             return responses.problem_response(found)
         return responses.json_response(200, found)
@@ -289,12 +291,12 @@ class App:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
+def streams_page(seen: DurableView, query: str) -> dict[str, object] | Problem:
     """List streams after a path and under a prefix; `next` is where the next page begins."""
     try:
         given = parse_query(query, _PARAMETERS) if query else {}
         limit = read_limit(given.get("limit"))
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     prefix, after = given.get("prefix", ""), given.get("after", "")
     page = list(islice(seen.paths.after(after, prefix), limit + 1))
@@ -305,7 +307,7 @@ def list_streams(seen: Seen, query: str) -> dict[str, object] | Problem:
     }
 
 
-def _describe(path: str, view: View) -> dict[str, object]:
+def _describe(path: str, view: StreamView) -> dict[str, object]:
     row, tail = view.row, view.tail
     assert tail is not None
     return {

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from semel.server.connections import Connections
+from semel.server.connections import ConnectionSet
 from semel.server.exchange import CONTINUE, Exchange
-from semel.server.http import Handler, Refused, Request, problem
+from semel.server.http import Handler, HttpRefused, Request, problem
 from semel.server.limits_http import HttpLimits
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
@@ -25,7 +25,7 @@ _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One client. All methods belong to the loop's thread."""
 
     __slots__ = (
@@ -34,10 +34,10 @@ class Connection(asyncio.Protocol):
         "_clock",
         "_delivered_bytes",
         "_handler",
+        "_has_stopped_reading",
         "_held_bytes",
         "_is_begun",
         "_is_continue_due",
-        "_is_deaf",
         "_is_fresh",
         "_is_half_closed",
         "_is_paused",
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         "unread_since",
     )
 
-    def __init__(self, handler: Handler, limits: HttpLimits, registry: Connections) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits, registry: ConnectionSet) -> None:
         self._handler = handler
         self._limits = limits
         self._registry = registry
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = False
         self._is_paused = False
         self._is_resume_due = False
-        self._is_deaf = False  # what arrives no longer matters
+        self._has_stopped_reading = False  # what arrives no longer matters
         # What is owed and sent.
         self._waiting: deque[Exchange] = deque()
         self._held_bytes = 0
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
-        if self._is_deaf:
+        if self._has_stopped_reading:
             return
         if self._buffer:
             data = self._buffer + data
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         can_half_close = self._transport.can_write_eof()  # TLS cannot
         if self._is_shut or not self._waiting or is_streaming or not can_half_close:
             return False
-        self._go_deaf()
+        self._stop_reading()
         self._is_half_closed = True
         self._clock = _UNSET
         self._waiting[-1].closes = True
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         del exc
-        self._go_deaf()
+        self._stop_reading()
         self._drop_waiting()
         self._registry.held_bytes -= self._held_bytes
         self._held_bytes = 0
@@ -154,20 +154,20 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         try:
             position = self._consume(data)
-            if position < len(data) and not self._is_deaf:
+            if position < len(data) and not self._has_stopped_reading:
                 self._buffer = data[position:]
-        except Refused as refused:
+        except HttpRefused as refused:
             self.refuse(refused)
         except Exception:  # noqa: BLE001 - the boundary of a connection
             _log.exception("a connection failed")
-            self.refuse(Refused(500, "internal_error", "the server has a bug; see its log"))
+            self.refuse(HttpRefused(500, "internal_error", "the server has a bug; see its log"))
         self._is_reading = False
         self._flush()
 
     def _consume(self, data: bytes) -> int:
         """Take every whole request; where the rest begins."""
         position = 0
-        while position < len(data) and not self._is_deaf:
+        while position < len(data) and not self._has_stopped_reading:
             if (self._waiting or self.is_write_blocked) and self._is_crowded():
                 self._pause()
                 break
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
         head = request.head
         closes = head.closes or self._registry.is_draining
         if closes:
-            self._go_deaf()
+            self._stop_reading()
         starts = self._registry.starts
         lines = starts.exposed if head.is_exposed else starts.plain
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
             self._handler(request, exchange)
         except Exception:  # noqa: BLE001 - the boundary of a request
             _log.exception("the handler of %s %s failed", request.method, request.path)
-            self._go_deaf()
+            self._stop_reading()
             exchange.fail()
 
     # ---- back-pressure -------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes += count
         self._registry.held_bytes += count
         if self._registry.held_bytes > self._limits.held_bytes_max:
-            raise Refused(503, "overloaded", "too many bodies wait to be stored")
+            raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
     def _is_crowded(self) -> bool:
         """Whether to take nothing more for now. A body that has begun may end."""
@@ -276,13 +276,13 @@ class Connection(asyncio.Protocol):
 
     def _resume_soon(self) -> None:
         # From the loop: an answer may come from deep inside the engine, a request must not.
-        if self._is_paused and not self._is_resume_due and not self._is_deaf:
+        if self._is_paused and not self._is_resume_due and not self._has_stopped_reading:
             self._is_resume_due = True
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
         self._is_resume_due = False
-        if self._is_deaf or self._is_crowded():
+        if self._has_stopped_reading or self._is_crowded():
             return
         self._is_paused = False
         data, self._buffer = self._buffer, b""
@@ -373,17 +373,17 @@ class Connection(asyncio.Protocol):
         if self._is_paused:
             self._resume_soon()
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: HttpRefused) -> None:
         """Answer what cannot be served, after all that is owed, and end."""
-        self._go_deaf()
+        self._stop_reading()
         exchange = Exchange(self, self._registry.starts.exposed, closes=True)
         self._waiting.append(exchange)
         exchange.send(problem(refused))
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def _go_deaf(self) -> None:
-        self._is_deaf = True
+    def _stop_reading(self) -> None:
+        self._has_stopped_reading = True
         self._is_begun = self._is_continue_due = False
         self._buffer = b""
         self._body = None
@@ -393,10 +393,10 @@ class Connection(asyncio.Protocol):
         waiting = tuple(self._waiting)
         self._waiting.clear()
         for exchange in waiting:
-            exchange.lose()
+            exchange.client_gone()
 
     def _shut_soon(self) -> None:
-        self._go_deaf()
+        self._stop_reading()
         self._drop_waiting()
         self._will_shut = True
         if not self._is_reading:
@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Cut the line: what was sent cannot be completed."""
-        self._go_deaf()
+        self._stop_reading()
         self._out = []
         self._drop_waiting()
         self._transport.abort()
@@ -429,14 +429,14 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             if not self._is_begun and self._body is None:
-                self._go_deaf()
+                self._stop_reading()
                 self._waiting[-1].closes = True
         elif not self._is_begun and self._body is None:
             self._hang_up()
 
     def _hang_up(self) -> None:
         """End a connection that owes nothing."""
-        self._go_deaf()
+        self._stop_reading()
         self._transport.close()
 
     # ---- deadlines -----------------------------------------------------------------------------
@@ -472,10 +472,10 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif self._body is not None:
             if self._body.is_late(elapsed):
-                self.refuse(Refused(408, "request_timeout", "the body comes too slowly"))
+                self.refuse(HttpRefused(408, "request_timeout", "the body comes too slowly"))
         elif self._is_begun:
             if elapsed > limits.header_seconds:
-                self.refuse(Refused(408, "request_timeout", "the headers come too slowly"))
+                self.refuse(HttpRefused(408, "request_timeout", "the headers come too slowly"))
         elif not self._waiting:
             idle = limits.header_seconds if self._is_fresh else limits.keep_alive_seconds
             if elapsed > idle:

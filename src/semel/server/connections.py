@@ -4,17 +4,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from semel.broker.clock import Clock
-from semel.server.admission import Unread
-from semel.server.exchange import Starts
-from semel.server.http import Refused
+from semel.server.admission import UnreadBudget
+from semel.server.exchange import PrefixCache
+from semel.server.http import HttpRefused
 from semel.server.limits_http import HttpLimits, connection_room
-from semel.server.request_head import Heads
+from semel.server.request_head import HeadCache
 
 
-class Member(Protocol):
+class ConnectionLike(Protocol):
     """What the registry needs of a connection."""
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: HttpRefused) -> None:
         """Answer what cannot be served, and end."""
 
     def check(self, now: float) -> None:
@@ -35,30 +35,32 @@ class Member(Protocol):
         """Since when, by the loop's time."""
 
 
-class Connections:
+class ConnectionSet:
     """All connections of a listener, and what they hold together."""
 
-    def __init__(self, limits: HttpLimits, clock: Clock, unread: Unread) -> None:
-        self.heads: Final = Heads(limits)
-        self.starts: Final = Starts(clock)
+    def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
+        self.heads: Final = HeadCache(limits)
+        self.starts: Final = PrefixCache(clock)
         self.unread: Final = unread
         self.held_bytes = 0
         self.is_draining = False
-        self.members: Final[set[Member]] = set()
+        self.members: Final[set[ConnectionLike]] = set()
         self.on_empty: Callable[[], None] | None = None
         self._room = connection_room(limits)
 
-    def enter(self, connection: Member) -> None:
+    def enter(self, connection: ConnectionLike) -> None:
         """Take a new connection in, or refuse it."""
         self.members.add(connection)
         if self.is_draining or len(self.members) > self._room + self._room // 8 + 1:
             connection.abort()
         elif len(self.members) > self._room:
             connection.refuse(
-                Refused(503, "too_many_connections", f"there are {self._room} connections already")
+                HttpRefused(
+                    503, "too_many_connections", f"there are {self._room} connections already"
+                )
             )
 
-    def leave(self, connection: Member) -> None:
+    def leave(self, connection: ConnectionLike) -> None:
         """It has ended."""
         self.members.discard(connection)
         if not self.members and self.on_empty is not None:

@@ -1,15 +1,15 @@
-"""Event streams: each catches up by itself, and joins the crowd at the end."""
+"""Event streams: each catches up by itself, and joins the group at the end."""
 
 import asyncio
 from typing import Any, Final
 
 from semel.broker.broker import TAIL, ReadDone
-from semel.broker.durable_view import end_of
+from semel.broker.durable_view import tail_of_view
 from semel.model.limits import KIB
 from semel.model.transactions import READ_COMMITTED
-from semel.server.admission import Read, send
-from semel.server.fanout import Crowd, Crowds, control_of
-from semel.server.http import Piece, Responder, Stream
+from semel.server.admission import AdmittedRead, send_response
+from semel.server.fanout import FanoutGroup, FanoutGroups, control_of
+from semel.server.http import Responder, ResponseStream, SharedBytes
 from semel.server.live import Live, blocker_of, facts_of
 from semel.wire import responses, sse
 from semel.wire.queries import ReadRequest
@@ -22,10 +22,10 @@ class EventStream:
     """Writes events until the stream is closed, the reader is gone or its time is over."""
 
     def __init__(
-        self, live: Live, crowds: Crowds, path: str, wanted: ReadRequest, responder: Responder
+        self, live: Live, groups: FanoutGroups, path: str, wanted: ReadRequest, responder: Responder
     ) -> None:
         self._live = live
-        self._crowds = crowds
+        self._groups = groups
         self.path = path
         self._wanted = wanted
         self._responder = responder
@@ -34,8 +34,8 @@ class EventStream:
         self._number = 0  # of the stream, once it was read
         self._encoder: sse.SseEncoder | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.stream: Stream | None = None
-        self.crowd: Crowd | None = None
+        self.stream: ResponseStream | None = None
+        self.group: FanoutGroup | None = None
         # A client that sent a cursor gets control events of its own.
         self._has_own_cursor = wanted.cursor is not None
         self._is_over = False
@@ -50,7 +50,7 @@ class EventStream:
         """Go on by itself, from where it stands."""
         if not self._is_over:
             isolation = self._wanted.isolation
-            read = Read(
+            read = AdmittedRead(
                 self.path, self._offset, self.take, self._responder, _EVENT_BYTES, isolation
             )
             self._live.reads.begin(read)
@@ -79,12 +79,12 @@ class EventStream:
         self._offset = found.next_offset
         self._go_on(self.stream, found, is_closed=is_closed)
 
-    def _go_on(self, stream: Stream, found: ReadDone, *, is_closed: bool) -> None:
+    def _go_on(self, stream: ResponseStream, found: ReadDone, *, is_closed: bool) -> None:
         if is_closed:
             self.finish()
         elif stream.is_blocked:
             stream.on_drain(self.read)
-        elif found.next_offset < end_of(found.tail, self._is_committed):
+        elif found.next_offset < tail_of_view(found.tail, self._is_committed):
             self._live.loop.call_soon(self.read)
         else:
             self._join(found)
@@ -94,16 +94,16 @@ class EventStream:
             self.finish()
             return
         key = (self.path, self._wanted.isolation)
-        crowd = self._crowds.get(key)
-        if crowd is None:
-            crowd = self._crowds[key] = Crowd(self._live, self._crowds, key, found)
-        if (crowd.number, crowd.offset) == (found.row.number, found.next_offset):
-            crowd.join(self)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = FanoutGroup(self._live, self._groups, key, found)
+        if (group.number, group.offset) == (found.row.number, found.next_offset):
+            group.join(self)
         else:
             self._live.loop.call_soon(self.read)  # it moved on in between
 
-    def share(self, event: Piece, next_offset: int) -> bool:
-        """Write an event that was made for the whole crowd; False if it does not fit this one."""
+    def share(self, event: SharedBytes, next_offset: int) -> bool:
+        """Write an event that was made for the whole group; False if it does not fit this one."""
         stream, encoder = self.stream, self._encoder
         assert stream is not None
         assert encoder is not None
@@ -117,9 +117,9 @@ class EventStream:
         return True
 
     def leave(self) -> None:
-        """Leave the crowd, if in one."""
-        if self.crowd is not None:
-            self.crowd.part(self)
+        """Leave the group, if in one."""
+        if self.group is not None:
+            self.group.leave(self)
 
     def _begin(self, found: ReadDone) -> None:
         head = responses.sse_response(facts_of(found))
@@ -134,7 +134,7 @@ class EventStream:
             self.finish()  # the stream is gone; a reader that comes back will be told
             return
         self._end()
-        send(self._responder, responses.outcome_response(outcome))
+        send_response(self._responder, responses.outcome_response(outcome))
 
     def finish(self) -> None:
         """End the events; before the first one there is nothing to end yet."""

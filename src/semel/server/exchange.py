@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from semel.broker.clock import Clock
-from semel.server.http import Headers, Piece, Refused, Response, Stream, problem
+from semel.server.http import Headers, HttpRefused, Response, ResponseStream, SharedBytes, problem
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
 # ---- starts --------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ _STATUS_LINES: Final = {
 }
 
 
-class Lines(dict[int, bytes]):
+class PrefixLines(dict[int, bytes]):
     """The first lines of an answer, by its status."""
 
     def __init__(self, constant: str) -> None:
@@ -41,12 +41,12 @@ class Lines(dict[int, bytes]):
         self.clear()
 
 
-class Starts:
+class PrefixCache:
     """The first lines of all answers of a listener; `turn` must be called every second."""
 
     def __init__(self, clock: Clock) -> None:
-        self.plain: Final = Lines(CONSTANT_LINES)
-        self.exposed: Final = Lines(CONSTANT_LINES + EXPOSED_LINE)
+        self.plain: Final = PrefixLines(CONSTANT_LINES)
+        self.exposed: Final = PrefixLines(CONSTANT_LINES + EXPOSED_LINE)
         self._clock = clock
         self._second = -1
         self.turn()
@@ -74,7 +74,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class Line(Protocol):
+class ExchangeLine(Protocol):
     """What an exchange needs of its connection."""
 
     @property
@@ -106,8 +106,8 @@ class Exchange(Struct, eq=False, gc=False):
     A Struct because one is made per request. It is in no cycle once it is complete or lost.
     """
 
-    _line: Line
-    _starts: Lines
+    _line: ExchangeLine
+    _starts: PrefixLines
     _is_head: bool = False
     _is_modern: bool = True
     closes: bool = False
@@ -115,7 +115,7 @@ class Exchange(Struct, eq=False, gc=False):
     is_started: bool = False
     is_complete: bool = False
     _is_chunked: bool = False
-    _is_mute: bool = False
+    _omits_body: bool = False
     _is_gone: bool = False
     _held: list[bytes] | None = None
     _gone: list[Callable[[], None]] | None = None
@@ -182,20 +182,22 @@ class Exchange(Struct, eq=False, gc=False):
         """The handler broke: say so if nothing was said yet, and end the connection."""
         self.closes = True
         if not self.is_started:
-            self.send(problem(Refused(500, "internal_error", "the server has a bug; see its log")))
+            self.send(
+                problem(HttpRefused(500, "internal_error", "the server has a bug; see its log"))
+            )
         elif not self.is_complete:
             self._line.abort()
 
     # ---- an answer in pieces -------------------------------------------------------------------
 
-    def start(self, status: int, headers: Headers) -> Stream:
+    def start(self, status: int, headers: Headers) -> ResponseStream:
         """Begin an answer of unknown length."""
         if self.is_started:
             _log.error("a request was answered twice, with %d last", status)
             return _Nowhere()
-        self._is_mute = self._is_head or status in _BARE
+        self._omits_body = self._is_head or status in _BARE
         self._is_chunked = self._is_modern and status not in _BARE
-        if not self._is_modern and not self._is_mute:
+        if not self._is_modern and not self._omits_body:
             self.closes = True  # its end is the end of the connection
         framing = "Transfer-Encoding: chunked\r\n" if self._is_chunked else ""
         try:
@@ -211,7 +213,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     def write(self, data: bytes) -> None:
         """Send a piece; to a client that is gone, nothing."""
-        if self._is_mute or self._is_gone or not data:
+        if self._omits_body or self._is_gone or not data:
             return
         if self.is_complete:
             _log.error("a piece was written after the end of its answer")
@@ -220,10 +222,10 @@ class Exchange(Struct, eq=False, gc=False):
         else:
             self._put(data)
 
-    def write_piece(self, piece: Piece) -> bool:
+    def write_piece(self, piece: SharedBytes) -> bool:
         """Send a piece that others get as well; tell whether the stream is blocked now."""
         line = self._line
-        if not self._is_chunked or self._is_mute or not line.is_turn(self):
+        if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
             return self.is_blocked
         line.emit(piece.chunk)
@@ -233,7 +235,7 @@ class Exchange(Struct, eq=False, gc=False):
         """The answer is complete."""
         if self._is_gone or self.is_complete:
             return
-        if self._is_chunked and not self._is_mute:
+        if self._is_chunked and not self._omits_body:
             self._put(LAST_CHUNK)
         self.is_complete = True
         self._gone = self._drained = None
@@ -271,7 +273,7 @@ class Exchange(Struct, eq=False, gc=False):
         """The answer is complete, or its client is gone."""
         return self.is_complete or self._is_gone
 
-    def lose(self) -> None:
+    def client_gone(self) -> None:
         """The client is gone."""
         if self._is_gone:
             return
@@ -317,7 +319,7 @@ class _Nowhere:
     def write(self, data: bytes) -> None:
         """Drop it."""
 
-    def write_piece(self, piece: Piece) -> bool:
+    def write_piece(self, piece: SharedBytes) -> bool:
         """Drop it."""
         del piece
         return False

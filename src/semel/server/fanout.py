@@ -1,6 +1,6 @@
 """Event streams that stand at the end of a stream are served together.
 
-There is one wait, one read and one encoded event for all of them. Each falls out of the crowd when
+There is one wait, one read and one encoded event for all of them. Each leaves the group when
 it reads too slowly, and finds its own way back to the end.
 """
 
@@ -8,26 +8,26 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from semel.broker.broker import ReadDone
-from semel.broker.durable_view import View, Waiter
-from semel.server.http import Piece
+from semel.broker.durable_view import StreamView, Waiter
+from semel.server.http import SharedBytes
 from semel.server.live import Live
 from semel.wire import sse
 from semel.wire.responses import Blocker
 
 
-class Member(Protocol):
-    """An event stream, as one of a crowd."""
+class FanoutMember(Protocol):
+    """An event stream, as a member of a group."""
 
-    crowd: "Crowd | None"
+    group: "FanoutGroup | None"
 
-    def share(self, event: Piece, next_offset: int) -> bool:
-        """Write an event that was made for the whole crowd; False if it does not fit this one."""
+    def share(self, event: SharedBytes, next_offset: int) -> bool:
+        """Write an event that was made for the whole group; False if it does not fit this one."""
 
     def take(self, found: Any) -> None:
         """Write what was found, and go on."""
 
     def leave(self) -> None:
-        """Leave the crowd, if in one."""
+        """Leave the group, if in one."""
 
 
 def control_of(
@@ -47,32 +47,34 @@ def control_of(
     )
 
 
-class Crowd:
+class FanoutGroup:
     """The event streams that stand at the end of one stream, with the same isolation."""
 
-    def __init__(self, live: Live, crowds: "Crowds", key: tuple[str, str], found: ReadDone) -> None:
+    def __init__(
+        self, live: Live, groups: "FanoutGroups", key: tuple[str, str], found: ReadDone
+    ) -> None:
         self._live = live
-        self._crowds = crowds
+        self._groups = groups
         self._key = key
         self._path, self._isolation = key
         self.number = found.row.number
         self.offset = found.next_offset
-        self._members: dict[Member, None] = {}
-        self._waiting: tuple[View, Waiter] | None = None
+        self._members: dict[FanoutMember, None] = {}
+        self._waiting: tuple[StreamView, Waiter] | None = None
 
-    def join(self, member: Member) -> None:
+    def join(self, member: FanoutMember) -> None:
         """Take a reader in; the first one's coming begins the wait."""
         self._members[member] = None
-        member.crowd = self
+        member.group = self
         if self._waiting is None:
             self._wait()
 
-    def part(self, member: Member) -> None:
+    def leave(self, member: FanoutMember) -> None:
         """Let a reader go; the last one's leaving ends the wait."""
         self._members.pop(member, None)
-        member.crowd = None
+        member.group = None
         if not self._members:
-            self._dissolve()
+            self._close()
 
     def _wait(self) -> None:
         self._waiting = self._live.engine.broker.wait(
@@ -90,10 +92,10 @@ class Crowd:
     def _found(self, found: Any) -> None:
         event = self._shared(found) if isinstance(found, ReadDone) else None
         if event is None:
-            self._scatter(lambda member: member.take(found))
+            self._detach_all(lambda member: member.take(found))
             return
         self.offset = found.next_offset
-        piece, next_offset = Piece(event), found.next_offset
+        piece, next_offset = SharedBytes(event), found.next_offset
         for member in list(self._members):
             if not member.share(piece, next_offset):
                 member.leave()
@@ -113,19 +115,19 @@ class Crowd:
             return None
         return data + control_of(encoder, self._live.cursor(None), True, False)
 
-    def _scatter(self, tell: Callable[[Member], None]) -> None:
+    def _detach_all(self, tell: Callable[[FanoutMember], None]) -> None:
         members, self._members = list(self._members), {}
-        self._dissolve()
+        self._close()
         for member in members:
-            member.crowd = None
+            member.group = None
             tell(member)
 
-    def _dissolve(self) -> None:
+    def _close(self) -> None:
         if self._waiting is not None:
             self._live.engine.broker.stop_waiting(self._waiting)
             self._waiting = None
-        if self._crowds.get(self._key) is self:
-            del self._crowds[self._key]
+        if self._groups.get(self._key) is self:
+            del self._groups[self._key]
 
 
-Crowds = dict[tuple[str, str], Crowd]  # by path and isolation
+FanoutGroups = dict[tuple[str, str], FanoutGroup]  # by path and isolation

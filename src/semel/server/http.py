@@ -14,12 +14,12 @@ __all__ = [
     "Handler",
     "Head",
     "Headers",
-    "Piece",
-    "Refused",
+    "HttpRefused",
     "Request",
     "Responder",
     "Response",
-    "Stream",
+    "ResponseStream",
+    "SharedBytes",
     "malformed",
     "problem",
 ]
@@ -88,7 +88,7 @@ class Request(Struct, gc=False, eq=False):
         return self.head.repeated
 
 
-class Piece:
+class SharedBytes:
     """A piece of many answers: framed once for all of them."""
 
     __slots__ = ("chunk", "data")
@@ -98,13 +98,13 @@ class Piece:
         self.chunk: Final = b"%x\r\n%b\r\n" % (len(data), data)
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """An answer that is written piece by piece."""
 
     def write(self, data: bytes) -> None:
         """Send a piece; to a client that is gone, nothing."""
 
-    def write_piece(self, piece: Piece) -> bool:
+    def write_piece(self, piece: SharedBytes) -> bool:
         """Send a piece that others get as well; tell whether the stream is blocked now."""
 
     def end(self) -> None:
@@ -127,7 +127,7 @@ class Responder(Protocol):
     def send_lines(self, status: int, lines: bytes) -> None:
         """Answer, once, without a body and with header lines that are encoded already."""
 
-    def start(self, status: int, headers: Headers) -> Stream:
+    def start(self, status: int, headers: Headers) -> ResponseStream:
         """Begin an answer of unknown length."""
 
     def on_gone(self, callback: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class Responder(Protocol):
 Handler = Callable[[Request, Responder], None]
 
 
-class Refused(Exception):
+class HttpRefused(Exception):
     """The request is answered here and the connection ends."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -151,12 +151,12 @@ class Refused(Exception):
         self.message = message
 
 
-def malformed(message: str) -> Refused:
+def malformed(message: str) -> HttpRefused:
     """The request is not the HTTP we speak; nobody may guess what was meant."""
-    return Refused(400, "malformed_request", message)
+    return HttpRefused(400, "malformed_request", message)
 
 
-def problem(refused: Refused) -> Response:
+def problem(refused: HttpRefused) -> Response:
     """A refusal as an answer."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []

@@ -10,9 +10,9 @@ from typing import Final
 
 from semel.broker.clock import Clock, SystemClock
 from semel.model.limits import KIB
-from semel.server.admission import Unread
-from semel.server.connection import Connection
-from semel.server.connections import Connections
+from semel.server.admission import UnreadBudget
+from semel.server.connection import ServerConnection
+from semel.server.connections import ConnectionSet
 from semel.server.http import Handler
 from semel.server.limits_http import HttpLimits
 
@@ -25,7 +25,7 @@ class Listener:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._acceptor = Acceptor()
-        self._registry: Connections | None = None
+        self._registry: ConnectionSet | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -48,19 +48,19 @@ class Listener:
         handler: Handler,
         limits: HttpLimits | None = None,
         *,
-        unread: Unread | None = None,
+        unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
         """Accept connections at the address that was bound."""
         limits = limits or HttpLimits()
-        registry = Connections(limits, self._clock, unread or Unread(limits))
+        registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
         self._acceptor.open(
-            lambda: Connection(handler, limits, registry), ssl, limits.header_seconds
+            lambda: ServerConnection(handler, limits, registry), ssl, limits.header_seconds
         )
         self._sweep_later(registry, limits.sweep_seconds)
 
-    def _sweep_later(self, registry: Connections, seconds: float) -> None:
+    def _sweep_later(self, registry: ConnectionSet, seconds: float) -> None:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
@@ -83,7 +83,7 @@ class Listener:
             self._timer.cancel()
 
 
-async def _is_empty_within(registry: Connections, seconds: float) -> bool:
+async def _is_empty_within(registry: ConnectionSet, seconds: float) -> bool:
     empty = asyncio.Event()
     registry.on_empty = empty.set
     if registry.members:

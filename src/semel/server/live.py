@@ -4,12 +4,12 @@ import asyncio
 from typing import Any, Protocol
 
 from semel.broker.broker import TAIL, ReadDone
-from semel.broker.durable_view import View, Waiter
+from semel.broker.durable_view import StreamView, Waiter
 from semel.broker.engine import Engine
-from semel.machine.txn.views import holder
+from semel.machine.txn.views import holding_view
 from semel.model.outcomes import NotFound
 from semel.model.transactions import READ_COMMITTED
-from semel.server.admission import Read, Reads, send
+from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
 from semel.wire import queries, responses
 from semel.wire.queries import ReadRequest
@@ -28,7 +28,7 @@ class Live:
     """All live readers of one engine."""
 
     def __init__(
-        self, engine: Engine, reads: Reads, *, long_poll_seconds: float, sse_seconds: float
+        self, engine: Engine, reads: ReadAdmission, *, long_poll_seconds: float, sse_seconds: float
     ) -> None:
         self.engine = engine
         self.reads = reads
@@ -63,7 +63,7 @@ def blocker_of(engine: Engine, done: ReadDone) -> Blocker | None:
     stable = done.tail.stable
     if not stable <= done.next_offset < done.tail.tail:
         return None
-    view = holder(engine.broker.state, done.row.path)
+    view = holding_view(engine.broker.state, done.row.path)
     if view is None:
         return None  # it is decided, and that is on its way to the disk
     firsts = [known.first_offset for known in view.streams if known.path == done.row.path]
@@ -102,7 +102,7 @@ class LongPoll:
         self._is_committed = wanted.isolation == READ_COMMITTED
         self._offset: int | None = TAIL if wanted.is_now else wanted.offset
         self._last: ReadDone | None = None
-        self._waiting: tuple[View, Waiter] | None = None
+        self._waiting: tuple[StreamView, Waiter] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
 
@@ -117,7 +117,9 @@ class LongPoll:
         if not self._is_over:
             isolation = self._wanted.isolation
             responder = self._responder
-            read = Read(self._path, self._offset, self._found, responder, isolation=isolation)
+            read = AdmittedRead(
+                self._path, self._offset, self._found, responder, isolation=isolation
+            )
             self._live.reads.begin(read)
 
     def _found(self, found: Any) -> None:
@@ -177,7 +179,7 @@ class LongPoll:
 
     def _send(self, response: WireResponse) -> None:
         self._end()
-        send(self._responder, response, self._live.reads.unread)
+        send_response(self._responder, response, self._live.reads.unread)
 
     def _end(self) -> None:
         if self._is_over:

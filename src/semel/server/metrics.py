@@ -1,17 +1,34 @@
 """`GET /metrics`: the engine's figures in the Prometheus text format."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from semel.broker.broker import Broker
-from semel.broker.durable_view import Seen
+from semel.broker.durable_view import DurableView
 from semel.broker.engine import Engine
 from semel.machine import State
 from semel.model.outcomes import Duplicate, Outcome
-from semel.model.transactions import INLINE
+from semel.model.outcomes_txn import (
+    AbortDone,
+    AlreadyAborted,
+    AlreadyCommitted,
+    CommitDone,
+    ExtendDone,
+)
+from semel.model.transactions import TXN_INLINE
+
+# Labels that dashboards know, of outcomes whose class has another name.
+_LABELS: Final[Mapping[type[Outcome], str]] = {
+    AbortDone: "Aborted",
+    AlreadyAborted: "TxnAborted",
+    AlreadyCommitted: "TxnCommitted",
+    CommitDone: "Committed",
+    ExtendDone: "TxnExtended",
+}
 
 
-class Tally:
+class OutcomeCounts:
     """What was answered to writes since the start."""
 
     def __init__(self) -> None:
@@ -21,16 +38,19 @@ class Tally:
 
     def note(self, outcome: Outcome) -> None:
         """Count an answer."""
-        self.outcomes[type(outcome).__name__] += 1
+        kind = type(outcome)
+        self.outcomes[_LABELS.get(kind, kind.__name__)] += 1
         if isinstance(outcome, Duplicate):
             self.mismatches += outcome.is_mismatch
             self.below_window += outcome.next_offset is None
 
 
-def render_metrics(engine: Engine, tally: Tally, *, live_readers: int, gaps_held: int) -> str:
+def render_metrics(
+    engine: Engine, tally: OutcomeCounts, *, live_readers: int, gaps_held: int
+) -> str:
     """Print every figure with its help and type."""
     broker = engine.broker
-    seen: Seen = broker.seen
+    seen: DurableView = broker.durable_view
     lines: list[str] = []
     _add(lines, "semel_streams", "gauge", "Streams, forked dead ones too.", len(seen.by_path))
     _add(lines, "semel_journal_durable_bytes", "counter", "Durable watermark.", broker.durable)
@@ -52,7 +72,7 @@ def render_metrics(engine: Engine, tally: Tally, *, live_readers: int, gaps_held
     return "\n".join(lines) + "\n"
 
 
-def _add_producers(lines: list[str], engine: Engine, tally: Tally, gaps_held: int) -> None:
+def _add_producers(lines: list[str], engine: Engine, tally: OutcomeCounts, gaps_held: int) -> None:
     count = tally.outcomes
     fenced = count["StaleEpoch"] + count["StaleSession"] + count["SessionConflict"]
     mismatches = tally.mismatches + count["PayloadMismatch"]
@@ -121,7 +141,7 @@ def _stable_lag(state: State) -> tuple[int, int | None]:
     """Find the widest gap between what is decided and the end, and the oldest that makes one."""
     lag, since_ms = 0, None
     for txn in state.by_txn.values():
-        if txn.row.kind != INLINE:
+        if txn.row.kind != TXN_INLINE:
             continue
         for number, known in txn.streams.items():
             if known.first < 0:

@@ -17,13 +17,13 @@ from semel.machine.streams import find_stream
 from semel.model.commands import ClaimProducer, ForgetProducer, Register
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
-from semel.server.admission import send
+from semel.server.admission import send_response
 from semel.server.http import Request, Responder
 from semel.wire import producer_calls as calls
 from semel.wire import responses
 from semel.wire.headers import print_instant
 from semel.wire.problems import Problem
-from semel.wire.producer_calls import explain
+from semel.wire.producer_calls import explain_outcome
 from semel.wire.rendering import Response
 
 PRODUCERS: Final = "/v1/producers"
@@ -36,7 +36,7 @@ Description = dict[str, object]
 Found = Description | Outcome
 
 
-class Producers:
+class ProducersResource:
     """Answers the calls about producers."""
 
     def __init__(self, engine: Engine) -> None:
@@ -58,7 +58,7 @@ class Producers:
             method(request, responder)
             return
         allowed = [method for path, method in self._methods if path == request.path]
-        send(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
+        send_response(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
 
     def fresh_id(self) -> str:
         """Make a name nobody has."""
@@ -108,40 +108,40 @@ class Producers:
         answer: Callable[[Outcome], Response],
     ) -> None:
         if isinstance(command, Problem):
-            send(responder, responses.problem_response(command))
+            send_response(responder, responses.problem_response(command))
         else:
-            self._engine.submit(command, lambda outcome: send(responder, answer(outcome)))
+            self._engine.submit(command, lambda outcome: send_response(responder, answer(outcome)))
 
     # ---- look, ask -------------------------------------------------------------------------------
 
     def _look(self, request: Request, responder: Responder) -> None:
-        look = calls.parse_look(request.query)
+        look = calls.parse_producer_query(request.query)
         if isinstance(look, Problem):
-            send(responder, responses.problem_response(look))
+            send_response(responder, responses.problem_response(look))
             return
         reply = partial(_send_found, responder)
-        self._engine.ask(partial(show, look=look), reply, path=look.stream or "")
+        self._engine.ask(partial(producer_document, look=look), reply, path=look.stream or "")
 
     def _explain(self, request: Request, responder: Responder) -> None:
-        question = calls.parse_question(request.query)
+        question = calls.parse_explain_query(request.query)
         if isinstance(question, Problem):
-            send(responder, responses.problem_response(question))
+            send_response(responder, responses.problem_response(question))
             return
-        ask = partial(answer, question=question, now_ms=self._engine.clock.now_ms())
+        ask = partial(explain_answer, question=question, now_ms=self._engine.clock.now_ms())
         self._engine.ask(ask, partial(_send_found, responder), path=question.stream)
 
 
 def _send_found(responder: Responder, found: Found) -> None:
     if isinstance(found, Outcome):
-        send(responder, responses.outcome_response(found))
+        send_response(responder, responses.outcome_response(found))
     else:
-        send(responder, responses.json_response(200, found))
+        send_response(responder, responses.json_response(200, found))
 
 
 # ---- what the state says -------------------------------------------------------------------------
 
 
-def show(state: State, look: calls.Look) -> Found:
+def producer_document(state: State, look: calls.ProducerQuery) -> Found:
     """List a stream's producers, one of them, or what is registered of an id."""
     if look.stream is None:
         return {"producers": _registered(state, look.id or ""), "next": None}
@@ -202,9 +202,11 @@ def describe(
 
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:
-    held = [receipts.unpack(row.receipts, index) for index in range(receipts.held(row.receipts))]
-    if row.last_seq >= 0 and row.zero and not (held and held[0].first_seq == 0):
-        held.insert(0, receipts.unpack(row.zero, 0))
+    held = [
+        receipts.unpack(row.receipts, index) for index in range(receipts.receipts_of(row.receipts))
+    ]
+    if row.last_seq >= 0 and row.first_receipt and not (held and held[0].first_seq == 0):
+        held.insert(0, receipts.unpack(row.first_receipt, 0))
     return held
 
 
@@ -218,7 +220,7 @@ def _describe_receipt(receipt: Receipt) -> Description:
     }
 
 
-def answer(state: State, question: calls.Question, now_ms: int) -> Found:
+def explain_answer(state: State, question: calls.ExplainQuery, now_ms: int) -> Found:
     """Tell what an append would be answered, and why."""
     tag = question.tag
     run = dry_run(state, question.stream, tag, now_ms=now_ms)
@@ -227,7 +229,7 @@ def answer(state: State, question: calls.Question, now_ms: int) -> Found:
         return stream
     row = (stream.producers or {}).get(tag.id)
     tell = partial(
-        explain,
+        explain_outcome,
         tag=tag,
         epoch=None if row is None else row.epoch,
         last_seq=None if row is None else row.last_seq,

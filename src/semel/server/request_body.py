@@ -4,7 +4,7 @@ import re
 from enum import Enum, auto
 from typing import Final
 
-from semel.server.http import Refused, Request, malformed
+from semel.server.http import HttpRefused, Request, malformed
 from semel.server.limits_http import HttpLimits
 from semel.server.request_head import CHUNKED, body_too_large, check_line_ends, check_trailer
 
@@ -101,14 +101,14 @@ class ChunkedBody:
         if len(self.body) + self._missing > self._limits.body_bytes_max:
             raise body_too_large(self._limits)
         if self._chunk_count > self._limits.chunk_count_max:
-            raise Refused(413, "body_too_large", "the body comes in too many chunks")
+            raise HttpRefused(413, "body_too_large", "the body comes in too many chunks")
         self._next = _Next.DATA if self._missing else _Next.TRAILER
 
     def _skip_trailer(self, line: bytes) -> None:
         check_trailer(line.decode("latin-1"))
         self._trailer_bytes += len(line)
         if self._trailer_bytes > self._limits.trailer_bytes_max:
-            raise Refused(431, "headers_too_large", "the trailers are too long")
+            raise HttpRefused(431, "headers_too_large", "the trailers are too long")
 
 
 # ---- partial body --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from semel.server.http import Head, Refused, Request, malformed
+from semel.server.http import Head, HttpRefused, Request, malformed
 from semel.server.limits_http import HttpLimits
 
 CHUNKED: Final = -1
@@ -61,7 +61,9 @@ class _Starts(dict[str, _Start]):
         match = _START.fullmatch(line)
         if match is None:
             if _OTHER_VERSION.fullmatch(line):
-                raise Refused(505, "version_not_supported", "only HTTP/1.1 and HTTP/1.0 are spoken")
+                raise HttpRefused(
+                    505, "version_not_supported", "only HTTP/1.1 and HTTP/1.0 are spoken"
+                )
             raise malformed("the request line is malformed")
         path, query, host = _split_target(match[1], match[2])
         start = match[1], path, query, match[3] == "1", host
@@ -98,7 +100,7 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
     if len(lines) > limits.header_count_max + 1:
-        raise Refused(431, "headers_too_large", f"more than {limits.header_count_max} headers")
+        raise HttpRefused(431, "headers_too_large", f"more than {limits.header_count_max} headers")
     method, path, query, is_modern, target_host = _STARTS[lines[0]]
     del lines[0]
     headers = dict(map(_FIELDS.__getitem__, lines))
@@ -129,9 +131,11 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
 def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
     words = lines[0].split(" ")
     if len(words) == 3 and len(words[1]) > limits.url_bytes_max:
-        raise Refused(414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes")
+        raise HttpRefused(
+            414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes"
+        )
     if any(len(line) > limits.header_line_bytes_max for line in lines[1:]):
-        raise Refused(
+        raise HttpRefused(
             431,
             "headers_too_large",
             f"a header line is longer than {limits.header_line_bytes_max} bytes",
@@ -164,14 +168,16 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
         _HOSTS.add(host)
 
 
-def head_too_large(raw: bytes, limits: HttpLimits) -> Refused:
+def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
     """Why a head beyond all limits is refused: its target, or its headers."""
     line = raw[: raw.find(b"\r\n")] if b"\r\n" in raw else raw
     words = line.split(b" ")
     if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
-        return Refused(414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes")
+        return HttpRefused(
+            414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes"
+        )
     message = f"the headers are longer than {limits.head_bytes_max} bytes"
-    return Refused(431, "headers_too_large", message)
+    return HttpRefused(431, "headers_too_large", message)
 
 
 def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
@@ -215,9 +221,9 @@ def body_length(head: Head, limits: HttpLimits) -> int:
     return count
 
 
-def body_too_large(limits: HttpLimits) -> Refused:
+def body_too_large(limits: HttpLimits) -> HttpRefused:
     """The body is over the limit, whatever it says."""
-    return Refused(413, "body_too_large", f"a body may have {limits.body_bytes_max} bytes")
+    return HttpRefused(413, "body_too_large", f"a body may have {limits.body_bytes_max} bytes")
 
 
 def keeps_alive(connection: str | None, is_modern: bool) -> bool:
@@ -234,7 +240,7 @@ def expects_continue(head: Head) -> bool:
     if expectation is None or not head.is_modern:
         return False
     if expectation.lower() != "100-continue":
-        raise Refused(417, "expectation_failed", "the only expectation met is 100-continue")
+        raise HttpRefused(417, "expectation_failed", "the only expectation met is 100-continue")
     return True
 
 
@@ -265,7 +271,7 @@ _KNOWN_MAX: Final = 4096
 _KNOWN_BYTES_MAX: Final = 512
 
 
-class Heads:
+class HeadCache:
     """Reads the heads of one listener's requests."""
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -280,8 +286,8 @@ class Heads:
         if len(raw) > self._bytes_max:
             head, count = self._read_lines(raw)
             return Request(head), count
-        rest, length = _cut(raw, _LENGTH_LINES)
-        rest, seq = _cut(rest, _SEQ_LINES)
+        rest, length = _split_special(raw, _LENGTH_LINES)
+        rest, seq = _split_special(rest, _SEQ_LINES)
         known = self._known.get(rest)
         if known is None:
             head, count = self._read_lines(raw)
@@ -327,7 +333,7 @@ class Heads:
         self._known[rest] = replace(head, headers=headers)
 
 
-def _cut(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     """Cut out the first line that begins like this, if it ends in digits: the rest, the digits."""
     before, line, after = raw.partition(lines[0])
     if not line:

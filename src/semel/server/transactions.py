@@ -17,12 +17,12 @@ from semel.machine.txn.views import (
     transactions,
 )
 from semel.model.outcomes import Outcome
-from semel.model.remembered import Remembered
+from semel.model.outcomes_txn import UnknownTransaction
 from semel.model.transactions import EngineCommand, ForgetSink
-from semel.model.txn_outcomes import UnknownTransaction
-from semel.server.admission import send
+from semel.model.txn_outcome import TxnOutcome
+from semel.server.admission import send_response
 from semel.server.http import Request, Responder
-from semel.server.metrics import Tally
+from semel.server.metrics import OutcomeCounts
 from semel.wire import group_calls, responses, results, sink_calls
 from semel.wire.paths import names_in
 from semel.wire.problems import Problem
@@ -31,12 +31,12 @@ from semel.wire.results import Document, is_stuck, outcome_document, transaction
 from semel.wire.txn_requests import (
     ACTIONS,
     STUCK,
-    TxnLook,
+    TxnQuery,
     parse_begin,
     parse_call,
     parse_commit,
     parse_txn_epoch,
-    parse_txn_look,
+    parse_txn_query,
 )
 
 # ---- calls ---------------------------------------------------------------------------------------
@@ -46,10 +46,10 @@ from semel.wire.txn_requests import (
 T = TypeVar("T")
 
 
-class Calls:
+class Resource:
     """Answers the calls below one address."""
 
-    def __init__(self, engine: Engine, tally: Tally) -> None:
+    def __init__(self, engine: Engine, tally: OutcomeCounts) -> None:
         self.engine = engine
         self._tally = tally
 
@@ -66,12 +66,12 @@ class Calls:
     ) -> None:
         """Submit a command, and answer its outcome."""
         if isinstance(command, Problem):
-            send(responder, responses.problem_response(command))
+            send_response(responder, responses.problem_response(command))
             return
 
         def reply(outcome: Outcome) -> None:
             self._tally.note(outcome)
-            send(responder, answer(outcome))
+            send_response(responder, answer(outcome))
 
         self.engine.submit(command, reply)
 
@@ -82,7 +82,7 @@ class Calls:
         answer: Callable[[T], Response],
     ) -> None:
         """Ask about the state, and answer once that is durable (EO-4)."""
-        self.engine.ask(question, lambda found: send(responder, answer(found)))
+        self.engine.ask(question, lambda found: send_response(responder, answer(found)))
 
 
 def names_below(request: Request, prefix: str) -> tuple[str, ...] | Problem:
@@ -91,19 +91,19 @@ def names_below(request: Request, prefix: str) -> tuple[str, ...] | Problem:
     return names_in(rest[1:]) if rest else ()
 
 
-def refuse(responder: Responder, problem: Problem) -> None:
+def send_refusal(responder: Responder, problem: Problem) -> None:
     """Answer a refusal."""
-    send(responder, responses.problem_response(problem))
+    send_response(responder, responses.problem_response(problem))
 
 
 def refuse_method(responder: Responder, *allowed: str) -> None:
     """Answer a method that is not served at an address."""
-    send(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
+    send_response(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
 
 
-def refuse_address(responder: Responder) -> None:
+def refuse_path(responder: Responder) -> None:
     """Answer an address at which nothing is."""
-    refuse(responder, Problem(404, "no_such_address", "nothing is served at this address"))
+    send_refusal(responder, Problem(404, "no_such_address", "nothing is served at this address"))
 
 
 # ---- transactions --------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ TRANSACTIONS: Final = "/v1/transactions"
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
-class Transactions(Calls):
+class TransactionsResource(Resource):
     """Answers the calls about transactions."""
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Answer a request to the address or below it."""
         names = names_below(request, TRANSACTIONS)
         if isinstance(names, Problem):
-            refuse(responder, names)
+            send_refusal(responder, names)
         elif not names:
             self._handle_all(request, responder)
         elif len(names) == 1:
@@ -128,7 +128,7 @@ class Transactions(Calls):
         elif len(names) == 2 and names[1] in ACTIONS:
             self._handle_action(request, responder, *names)
         else:
-            refuse_address(responder)
+            refuse_path(responder)
 
     def _handle_all(self, request: Request, responder: Responder) -> None:
         if request.method == "POST":
@@ -147,7 +147,7 @@ class Transactions(Calls):
             return
         command = parse_call(name, action, request.headers, request.body, now_ms=self.now_ms)
         if isinstance(command, Problem):
-            refuse(responder, command)
+            send_refusal(responder, command)
             return
         answer = partial(results.call_response, command=command)
         self.submit(command, responder, answer)
@@ -155,11 +155,11 @@ class Transactions(Calls):
     # ---- look ------------------------------------------------------------------------------------
 
     def _list(self, request: Request, responder: Responder) -> None:
-        look = parse_txn_look(request.query)
+        look = parse_txn_query(request.query)
         if isinstance(look, Problem):
-            refuse(responder, look)
+            send_refusal(responder, look)
             return
-        question = partial(list_transactions, look=look, now_ms=self.now_ms)
+        question = partial(transactions_page, look=look, now_ms=self.now_ms)
         self.ask(question, responder, partial(responses.json_response, 200))
 
     def _handle_one(self, request: Request, responder: Responder, name: str) -> None:
@@ -168,31 +168,31 @@ class Transactions(Calls):
             return
         epoch = parse_txn_epoch(request.query)
         if isinstance(epoch, Problem):
-            refuse(responder, epoch)
+            send_refusal(responder, epoch)
             return
         # Both are asked of the same state, and the first is answered first.
         views: list[TxnView | None] = []
         self.engine.ask(partial(transaction, txn_id=name), views.append)
         now_ms = self.now_ms
 
-        def reply(known: Remembered | Outcome | None) -> None:
-            send(responder, _describe(views[0], known, epoch, now_ms))
+        def reply(known: TxnOutcome | Outcome | None) -> None:
+            send_response(responder, _describe(views[0], known, epoch, now_ms))
 
         self.engine.outcome(name, epoch, reply)
 
 
 def _describe(
-    view: TxnView | None, known: Remembered | Outcome | None, epoch: int | None, now_ms: int
+    view: TxnView | None, known: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
 ) -> Response:
     """Show the open transaction if it is the one that was asked for, else how it ended."""
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, transaction_document(view, now_ms))
-    if isinstance(known, Remembered):
+    if isinstance(known, TxnOutcome):
         return responses.json_response(200, outcome_document(known))
     return responses.outcome_response(known if known is not None else UnknownTransaction())
 
 
-def list_transactions(state: State, look: TxnLook, now_ms: int) -> Document:
+def transactions_page(state: State, look: TxnQuery, now_ms: int) -> Document:
     """List what is not decided, oldest first; `next` is where the next page begins."""
     wanted = None if look.state == STUCK else look.state
     found = (
@@ -216,14 +216,14 @@ SINKS: Final = "/v1/sinks"
 _SINK_READING: Final = ("GET", "HEAD")
 
 
-class Sinks(Calls):
+class SinksResource(Resource):
     """Answers the calls about sinks."""
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Answer a request to the address or below it."""
         names = names_below(request, SINKS)
         if isinstance(names, Problem):
-            refuse(responder, names)
+            send_refusal(responder, names)
         elif not names:
             self._list(request, responder)
         elif len(names) == 1:
@@ -231,7 +231,7 @@ class Sinks(Calls):
         elif names[1:] == ("rebind",):
             self._rebind(request, responder, names[0])
         else:
-            refuse_address(responder)
+            refuse_path(responder)
 
     def _list(self, request: Request, responder: Responder) -> None:
         if request.method in _SINK_READING:
@@ -253,7 +253,7 @@ class Sinks(Calls):
             return
         command = sink_calls.parse_rebind(app, request.headers, request.body, now_ms=self.now_ms)
         if isinstance(command, Problem):
-            refuse(responder, command)
+            send_refusal(responder, command)
             return
         self.submit(command, responder, partial(sink_calls.rebound_response, command=command))
 
@@ -265,7 +265,7 @@ class Sinks(Calls):
 COMMITS: Final = "/v1/commits"
 
 
-class Commits(Calls):
+class CommitsResource(Resource):
     """Answers one-shot commits."""
 
     def handle(self, request: Request, responder: Responder) -> None:
@@ -277,7 +277,7 @@ class Commits(Calls):
             request.headers, request.body, now_ms=self.now_ms, type_of=self._type_of
         )
         if isinstance(command, Problem):
-            refuse(responder, command)
+            send_refusal(responder, command)
             return
         answer = partial(results.commit_response, command=command)
         self.submit(command, responder, answer)
@@ -294,16 +294,16 @@ class Commits(Calls):
 GROUPS: Final = "/v1/groups"
 
 
-class Groups(Calls):
+class GroupsResource(Resource):
     """Answers the calls about groups."""
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Answer a request below the address."""
         names = names_below(request, GROUPS)
         if isinstance(names, Problem):
-            refuse(responder, names)
+            send_refusal(responder, names)
         elif len(names) != 2 or names[1] not in ("offsets", "snapshot"):
-            refuse_address(responder)
+            refuse_path(responder)
         elif request.method == "POST":
             self._change(request, responder, *names)
         elif request.method in ("GET", "HEAD"):
@@ -315,9 +315,9 @@ class Groups(Calls):
         if what == "snapshot":
             self.ask(partial(snapshot, group=group), responder, group_calls.snapshot_response)
             return
-        look = group_calls.parse_group_look(request.query)
+        look = group_calls.parse_group_query(request.query)
         if isinstance(look, Problem):
-            refuse(responder, look)
+            send_refusal(responder, look)
             return
         question = partial(
             group_view, group=group, stream=look.stream, transaction=look.transaction
@@ -339,7 +339,7 @@ class Groups(Calls):
             group, request.headers, request.body, now_ms=self.now_ms
         )
         if isinstance(moves, Problem):
-            refuse(responder, moves)
+            send_refusal(responder, moves)
             return
         answer = partial(group_calls.moved_response, command=moves, group=group)
         self.submit(moves, responder, answer)

@@ -25,17 +25,17 @@ class SemelDataSource(DataSource):
         """Name the columns of a read that gives no schema of its own."""
         from semel.spark.options import parse_source
         from semel.spark.source.columns import source_schema
-        from semel.spark.user_errors import told
+        from semel.spark.user_errors import hide_traceback
 
-        return told(lambda: source_schema(parse_source(self.options)))()
+        return hide_traceback(lambda: source_schema(parse_source(self.options)))()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read a range once."""
         from semel.spark.options import parse_source
         from semel.spark.source.readers import BatchReader
-        from semel.spark.user_errors import told
+        from semel.spark.user_errors import hide_traceback
 
-        return told(lambda: BatchReader(parse_source(self.options), schema))()
+        return hide_traceback(lambda: BatchReader(parse_source(self.options), schema))()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read for ever, batch after batch."""
@@ -52,14 +52,14 @@ class SemelDataSource(DataSource):
         """Write a frame once."""
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import BatchWriter
-        from semel.spark.user_errors import told
+        from semel.spark.user_errors import hide_traceback
 
-        return told(lambda: BatchWriter(parse_sink(self.options), schema, overwrite))()
+        return hide_traceback(lambda: BatchWriter(parse_sink(self.options), schema, overwrite))()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Write for ever, batch after batch."""
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import StreamWriter
-        from semel.spark.user_errors import told
+        from semel.spark.user_errors import hide_traceback
 
-        return told(lambda: StreamWriter(parse_sink(self.options), schema, overwrite))()
+        return hide_traceback(lambda: StreamWriter(parse_sink(self.options), schema, overwrite))()

@@ -17,25 +17,25 @@ class StreamMissing(LookupError):
     """There is no such stream; the message names those that are called nearly so."""
 
 
-class ServerAway(ConnectionError):
+class ServerUnreachable(ConnectionError):
     """The server cannot be reached; the message says where it was looked for."""
 
 
-def away(error: ClientError) -> ServerAway:
+def server_unreachable(error: ClientError) -> ServerUnreachable:
     """The server did not answer for as long as it was waited for."""
-    return ServerAway(
+    return ServerUnreachable(
         f"{error.message}: start the server (`semel serve`) or correct the option url;"
         " retryTimeout says how long to wait for it"
     )
 
 
-def stranger(url: str, error: ClientError | None = None) -> ServerAway:
+def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnreachable:
     """Something else than semel listens there."""
     said = f" ({error.message})" if error is not None else ""
-    return ServerAway(f"{url} is no semel server{said}: correct the option url")
+    return ServerUnreachable(f"{url} is no semel server{said}: correct the option url")
 
 
-def trimmed(stream: str, begin: int, head: int) -> DataLossError:
+def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
     """Messages were given up by a trim before they were read."""
     return DataLossError(
         f"{stream} begins at offset {head} now, and offsets {begin} to {head - 1} were not read"
@@ -43,7 +43,7 @@ def trimmed(stream: str, begin: int, head: int) -> DataLossError:
     )
 
 
-def recreated(stream: str) -> DataLossError:
+def stream_recreated(stream: str) -> DataLossError:
     """The path holds another stream now."""
     return DataLossError(
         f"{stream} was deleted and made anew since the query read it: what was not read is lost."
@@ -52,7 +52,7 @@ def recreated(stream: str) -> DataLossError:
     )
 
 
-def deleted(stream: str) -> DataLossError:
+def stream_deleted(stream: str) -> DataLossError:
     """The stream is gone."""
     return DataLossError(
         f"{stream} was deleted while the query read it: create it again and start with a new"
@@ -60,7 +60,7 @@ def deleted(stream: str) -> DataLossError:
     )
 
 
-def shrunk(stream: str, position: int, tail: int) -> DataLossError:
+def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
     """The stream ends before what was read already: its data is not what it was."""
     return DataLossError(
         f"{stream} ends at offset {tail}, but the query has read up to {position}: the server lost"

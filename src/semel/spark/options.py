@@ -18,7 +18,7 @@ from semel.spark.source.offsets import (
     EARLIEST,
     EARLIEST_NUMBER,
     LATEST_NUMBER,
-    Starts,
+    StartOffsets,
     parse_starts,
 )
 
@@ -149,8 +149,8 @@ class SourceOptions(Struct, frozen=True):
     token: Secret | None
     streams: tuple[str, ...]
     pattern: str | None
-    starts: Starts
-    ends: Starts | None
+    starts: StartOffsets
+    ends: StartOffsets | None
     starting_timestamp_ms: int | None
     max_offsets_per_trigger: int | None
     min_partitions: int
@@ -176,7 +176,7 @@ class SinkOptions(Struct, frozen=True):
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
     """Read the options of a read; raises SparkOptionError."""
-    given = _Given(options, _SOURCE, _SINK, "read")
+    given = _OptionReader(options, _SOURCE, _SINK, "read")
     streams, pattern = _subscription(given)
     timestamp_ms = given.take("startingTimestamp", read_natural)
     if timestamp_ms is not None and given.has("startingOffsets"):
@@ -199,7 +199,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a write; raises SparkOptionError."""
-    given = _Given(options, _SINK, _SOURCE, "write")
+    given = _OptionReader(options, _SINK, _SOURCE, "write")
     app_id, version = given.text("txnAppId"), given.take("txnVersion", read_natural)
     if version is not None and app_id is None:
         raise SparkOptionError(
@@ -219,7 +219,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-class _Given:
+class _OptionReader:
     """The options as they came, by their names in lower case."""
 
     def __init__(
@@ -278,7 +278,7 @@ def _refuse_unknown(
     raise SparkOptionError(f"unknown option {name}: {hint}")
 
 
-def _subscription(given: _Given) -> tuple[tuple[str, ...], str | None]:
+def _subscription(given: _OptionReader) -> tuple[tuple[str, ...], str | None]:
     """Find what to read: the paths, or a pattern of them."""
     named = [name for name in ("stream", "subscribe", "subscribePattern") if given.has(name)]
     if len(named) != 1:
@@ -298,8 +298,8 @@ def _subscription(given: _Given) -> tuple[tuple[str, ...], str | None]:
 
 
 def _starts(
-    given: _Given, name: str, streams: tuple[str, ...], default: int = EARLIEST_NUMBER
-) -> Starts | None:
+    given: _OptionReader, name: str, streams: tuple[str, ...], default: int = EARLIEST_NUMBER
+) -> StartOffsets | None:
     text = given.text(name)
     if text is None:
         return None
@@ -315,7 +315,7 @@ def _starts(
     return starts
 
 
-def _ends(given: _Given, streams: tuple[str, ...]) -> Starts | None:
+def _ends(given: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | None:
     ends = _starts(given, "endingOffsets", streams, LATEST_NUMBER)
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
         raise SparkOptionError("endingOffsets: a read cannot end at the start; write latest")

@@ -12,42 +12,42 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from semel.client.errors import ClientError
-from semel.spark.errors import DataLossError, ServerAway, StreamMissing
+from semel.spark.errors import DataLossError, ServerUnreachable, StreamMissing
 from semel.spark.options import SparkOptionError
 from semel.spark.sink.commit import CheckpointError
 from semel.spark.sink.rows import RowError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-TOLD: Final = (
+USER_ERRORS: Final = (
     CheckpointError,
     ClientError,
     DataLossError,
     RowError,
-    ServerAway,
+    ServerUnreachable,
     SparkOptionError,
     StreamMissing,
 )
 
 
-def told(call: Callable[P, T]) -> Callable[P, T]:
+def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
     """Let a method raise such an error as if it had just been made."""
 
     @wraps(call)
     def calling(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)
-        except TOLD as error:
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
 
     return calling
 
 
-def told_rows(batches: Iterator[T]) -> Iterator[T]:
+def hide_traceback_of_rows(batches: Iterator[T]) -> Iterator[T]:
     """Hand on what a task reads; its errors are raised as if they had just been made."""
     try:
         yield from batches
-    except TOLD as error:
+    except USER_ERRORS as error:
         raise error.with_traceback(None) from None
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from functools import partial
 from typing import Final, Self
 
+from semel.testing.fault_connections import HEAD_BYTES_MAX, ConnectionRegistry, address_of, close
 from semel.testing.fault_plan import FaultPlan
-from semel.testing.fault_session import Session
-from semel.testing.fault_wires import HEAD_BYTES_MAX, Wires, address_of, close
+from semel.testing.fault_session import ProxySession
 from semel.testing.in_process import Home
 
 CONNECTIONS_MAX: Final = 1_024
@@ -38,7 +38,7 @@ class FaultProxy:
     ) -> None:
         self.port = port
         address_of(target)
-        self._wires = Wires(target, plan or FaultPlan(), round_trip_seconds)
+        self._wires = ConnectionRegistry(target, plan or FaultPlan(), round_trip_seconds)
         self._listener: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None  # a session expects everything else
@@ -109,7 +109,7 @@ class FaultProxy:
             session = asyncio.create_task(close(writer))
         else:
             self.counts["connections"] += 1
-            session = asyncio.create_task(Session(self._wires, reader, writer).run())
+            session = asyncio.create_task(ProxySession(self._wires, reader, writer).run())
         self._sessions.add(session)
         session.add_done_callback(partial(self._ended, writer))
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from semel.testing.fault_plan import Action, FaultPlan
-from semel.testing.fault_wires import (
+from semel.testing.fault_connections import (
     Broken,
-    Head,
+    ConnectionRegistry,
+    MessageHead,
     Outlet,
     WatchedReader,
-    Wires,
     read_answer_head,
     read_body,
     read_request_head,
     read_whole,
 )
+from semel.testing.fault_plan import Action, FaultPlan
 
 _PIPELINE_MAX: Final = 256
 _WHOLE_CHUNKS_MAX: Final = 3
@@ -39,7 +39,7 @@ _BAD_GATEWAY_HEAD: Final = (
 _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 
 
-class Exchange(Struct):
+class ProxiedExchange(Struct):
     """A request on its way, and its answer if that does not come from the server's connection."""
 
     number: int
@@ -51,11 +51,11 @@ class Exchange(Struct):
     is_sent: bool = False
 
 
-class Session:
+class ProxySession:
     """A client's connection and the one to the server that belongs to it."""
 
     def __init__(
-        self, wires: Wires, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, wires: ConnectionRegistry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._wires = wires
         self._reader = reader
@@ -63,10 +63,10 @@ class Session:
         self._client = Outlet(writer, wires.one_way_seconds)
         self._server: Outlet
         self._answers: WatchedReader
-        self._pending: asyncio.Queue[Exchange | None] = asyncio.Queue(_PIPELINE_MAX)
+        self._pending: asyncio.Queue[ProxiedExchange | None] = asyncio.Queue(_PIPELINE_MAX)
         self._open_count = 0
         self._calm = asyncio.Event()
-        self._ahead: asyncio.Task[Exchange | None] | None = None
+        self._ahead: asyncio.Task[ProxiedExchange | None] | None = None
         self._unread: AsyncIterator[bytes] | None = None
         self._forwarding: asyncio.Task[None] | None = None
         self._is_reset = False
@@ -132,11 +132,11 @@ class Session:
                 await self._server.end()
         await self._pending.put(None)
 
-    async def _next_request(self) -> Exchange | None:
+    async def _next_request(self) -> ProxiedExchange | None:
         ahead, self._ahead = self._ahead, None
         return await (ahead or self._read_request())
 
-    async def _read_request(self) -> Exchange | None:
+    async def _read_request(self) -> ProxiedExchange | None:
         head = await read_request_head(self._reader)
         if head is None:
             return None
@@ -144,9 +144,9 @@ class Session:
             await self._client.write(_CONTINUE)
         request = await read_whole(self._reader, head)
         self._wires.counts["requests"] += 1
-        return Exchange(self._wires.next_number(), head.method, request, len(head.data))
+        return ProxiedExchange(self._wires.next_number(), head.method, request, len(head.data))
 
-    async def _take(self, exchange: Exchange) -> bool:
+    async def _take(self, exchange: ProxiedExchange) -> bool:
         """Do to a request what was decided; False if it is the connection's last."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_answered()
@@ -177,7 +177,7 @@ class Session:
                 await self._send(exchange)
         return True
 
-    async def _send(self, exchange: Exchange) -> None:
+    async def _send(self, exchange: ProxiedExchange) -> None:
         await self._expect(exchange)  # first: the server may answer before it has all of it
         if exchange.action is Action.TRICKLE:
             await self._trickle(self._server, exchange.request)
@@ -185,7 +185,7 @@ class Session:
             await self._server.write(exchange.request)
         exchange.is_sent = True
 
-    async def _expect(self, exchange: Exchange) -> None:
+    async def _expect(self, exchange: ProxiedExchange) -> None:
         self._open_count += 1
         await self._pending.put(exchange)
 
@@ -194,7 +194,7 @@ class Session:
             self._calm.clear()
             await self._calm.wait()
 
-    async def _reorder(self, exchange: Exchange) -> None:
+    async def _reorder(self, exchange: ProxiedExchange) -> None:
         """Wait for a request to overtake: behind us on this connection, or on another one."""
         self._ahead = asyncio.create_task(self._read_request())
         overtaken = self._wires.hold(exchange.number)
@@ -212,7 +212,7 @@ class Session:
         self._wires.counts["reorder" if is_overtaken else "reorder_alone"] += 1
         await self._send(exchange)
 
-    async def _swap(self, exchange: Exchange, later: Exchange) -> None:
+    async def _swap(self, exchange: ProxiedExchange, later: ProxiedExchange) -> None:
         """The later one goes first, on another connection; answers come in the client's order."""
         self._wires.counts["reorder"] += 1
         later.answer = await self._wires.ask_aside(later.request, later.method)
@@ -221,7 +221,7 @@ class Session:
             raise Broken("the request that overtook was not answered")
         await self._expect(later)
 
-    def _part_of(self, exchange: Exchange) -> bytes:
+    def _part_of(self, exchange: ProxiedExchange) -> bytes:
         has_body = len(exchange.request) > exchange.head_bytes
         first = exchange.head_bytes if has_body else 1
         return exchange.request[: self._plan.random.randrange(first, len(exchange.request))]
@@ -239,7 +239,7 @@ class Session:
             if is_last or self._answers.at_eof():
                 return
 
-    async def _give(self, exchange: Exchange) -> bool:
+    async def _give(self, exchange: ProxiedExchange) -> bool:
         """Hand back an answer, or what was decided instead; False if it is the last."""
         if exchange.answer is not None:
             is_got = await self._say(exchange.answer)
@@ -259,7 +259,7 @@ class Session:
         return goes_on
 
     async def _answer(
-        self, exchange: Exchange, head: Head, body: AsyncIterator[bytes]
+        self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
         """Tell whether the client got the answer, and whether the connection goes on."""
         action = exchange.action
@@ -282,7 +282,9 @@ class Session:
         ends = action is Action.STALE or (head.length is None and not head.is_chunked)
         return is_got, is_got and not ends
 
-    async def _hand_over(self, head: Head, body: AsyncIterator[bytes], *, is_slow: bool) -> bool:
+    async def _hand_over(
+        self, head: MessageHead, body: AsyncIterator[bytes], *, is_slow: bool
+    ) -> bool:
         """Hand back an answer as it comes; whether that was all of it."""
         write = partial(self._trickle, self._client) if is_slow else self._client.write
         try:
@@ -301,7 +303,7 @@ class Session:
             return False
         return True
 
-    async def _cut(self, head: Head, body: AsyncIterator[bytes]) -> None:
+    async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
         """Hand back less than everything: part of a body, some chunks and a part, or of a head."""
         random = self._plan.random
         if head.length == 0:
@@ -342,7 +344,7 @@ class Session:
 
     # ---- what nobody got -------------------------------------------------------------------------
 
-    def _count_lost(self, exchange: Exchange, status: int) -> None:
+    def _count_lost(self, exchange: ProxiedExchange, status: int) -> None:
         if 200 <= status < 300 and exchange.method not in _SAFE:
             self._wires.counts["dropped_after_commit"] += 1
 
@@ -368,7 +370,7 @@ class Session:
         return head.status
 
 
-def _bad_gateway(exchange: Exchange) -> bytes:
+def _bad_gateway(exchange: ProxiedExchange) -> bytes:
     return _BAD_GATEWAY_HEAD + (b"" if exchange.method == "HEAD" else _BAD_GATEWAY_BODY)
 
 
@@ -376,6 +378,6 @@ def _status_of(answer: bytes) -> int:
     return int(answer[9:12])
 
 
-def _result_of(task: asyncio.Task[Exchange | None]) -> Exchange | None:
+def _result_of(task: asyncio.Task[ProxiedExchange | None]) -> ProxiedExchange | None:
     """What a task found; None if it still runs or failed, which whoever awaits it will learn."""
     return task.result() if task.done() and task.exception() is None else None

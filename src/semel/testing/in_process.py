@@ -13,7 +13,7 @@ from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.errors import EngineStopped
 from semel.model.limits import MIB
-from semel.server.admission import Unread
+from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
@@ -95,7 +95,7 @@ class InProcessServer:
 
     async def _listen(self, engine: Engine) -> None:
         long_poll, sse = self._live_seconds
-        unread = Unread(self._http_limits)
+        unread = UnreadBudget(self._http_limits)
         self._listener = Listener(engine.clock)
         self.port = await self._listener.bind(_HOST, self.port)
         self._app = App(
@@ -138,7 +138,7 @@ class InProcessServer:
 # Something asynchronous that a test without an event loop can hold as well.
 
 
-_PATIENCE_SECONDS: Final = 60.0  # for a busy machine; nothing that runs here takes as long
+_START_SECONDS_MAX: Final = 60.0  # for a busy machine; nothing that runs here takes as long
 
 
 class BackgroundLoop:
@@ -155,7 +155,7 @@ class BackgroundLoop:
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine there, and wait for its end."""
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_SECONDS)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS_MAX)
 
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""

@@ -30,17 +30,17 @@ from msgspec import Struct
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.media import is_json
-from semel.model.messages import Header, encode_extras, fault_in_extras, split_messages
+from semel.model.messages import Header, encode_extras, find_extras_fault, split_messages
 from semel.wire.json_mode import split_json
-from semel.wire.pieces import Piece, Producer, ProducerLike, SliceLike
+from semel.wire.pieces import Piece, ProducerLike, SliceLike, SliceProducer
 
 __all__ = [
     "BadFormat",
     "CarriedBatch",
     "Frames",
     "Piece",
-    "Producer",
     "SliceLike",
+    "SliceProducer",
     "decode_batch",
     "decode_frames",
     "encode_batch",
@@ -260,7 +260,7 @@ def _take_piece(body: bytes, at: int) -> tuple[Piece, int]:
     extras, producer = b"", None
     if flags & _EXTRAS:
         extras, at = _take_extras(body, at)
-        fault = fault_in_extras(extras, count)
+        fault = find_extras_fault(extras, count)
         if fault is not None:
             raise BadFormat(fault)
     if flags & _PRODUCER:
@@ -274,14 +274,14 @@ def _take_piece(body: bytes, at: int) -> tuple[Piece, int]:
     return Piece(offset, count, payload, lengths, is_joined, time_ms, extras, producer), at
 
 
-def _take_producer(body: bytes, at: int) -> tuple[Producer, int]:
+def _take_producer(body: bytes, at: int) -> tuple[SliceProducer, int]:
     head, at = _take(body, at, _PRODUCER_HEAD.size)
     epoch, first, span, id_bytes = _PRODUCER_HEAD.unpack(head)
     name, at = _take(body, at, id_bytes)
     if not 0 < id_bytes <= PRODUCER_ID_BYTES_MAX:
         raise BadFormat("a producer's id is not one")
     try:
-        return Producer(name.decode(), epoch, first, first + span), at
+        return SliceProducer(name.decode(), epoch, first, first + span), at
     except UnicodeDecodeError:
         raise BadFormat("a producer's id is not UTF-8") from None
 

@@ -7,21 +7,21 @@ from msgspec import Struct
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.transactions import PinSnapshot, SetPositions, SnapshotRange
-from semel.model.txn_outcomes import Pinned, PositionsSet, UnstableOffsets
 from semel.wire.documents import Offset, read_document, read_offset
 from semel.wire.headers import Headers, print_instant
-from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_request
 from semel.wire.queries import parse_query
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, problem_response
 from semel.wire.results import snapshot_document
 from semel.wire.txn_requests import Target, read_move
 
-_LOOK: Final = frozenset({"stable", "stream", "transaction"})
+_QUERY: Final = frozenset({"stable", "stream", "transaction"})
 
 
-class GroupLook(Struct, frozen=True):
+class GroupQuery(Struct, frozen=True):
     """How a group is looked at: what is pending in `transaction` is left out."""
 
     is_stable: bool = False
@@ -52,7 +52,7 @@ def parse_positions(
     try:
         wanted = read_document(headers, body, _Moves)
         moves = [read_move(group, path, target) for path, target in wanted.offsets.items()]
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return SetPositions(now_ms, tuple(moves))
 
@@ -72,25 +72,25 @@ def parse_snapshot(
             )
             for path, part in wanted.ranges.items()
         ]
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return PinSnapshot(now_ms, group, wanted.number, tuple(ranges), wanted.hash)
 
 
-def parse_group_look(query: str) -> GroupLook | Problem:
+def parse_group_query(query: str) -> GroupQuery | Problem:
     """Read `?stable=true&stream=...&transaction=...`."""
     try:
-        given = parse_query(query, _LOOK)
-    except BadRequest as refusal:
+        given = parse_query(query, _QUERY)
+    except MalformedRequest as refusal:
         return refusal.problem
     stable = given.get("stable", "false")
     if stable not in ("true", "false"):
         message = "stable must be true or false"
         return bad_request("invalid_query", message, field="stable").problem
-    return GroupLook(stable == "true", given.get("stream"), given.get("transaction"))
+    return GroupQuery(stable == "true", given.get("stream"), given.get("transaction"))
 
 
-def positions_response(view: GroupView, look: GroupLook, now_ms: int) -> Response:
+def positions_response(view: GroupView, look: GroupQuery, now_ms: int) -> Response:
     """Return where a group is: nowhere, if nobody has moved it.
 
     409 if only a stable answer will do, and a transaction that may still move it is not decided.

@@ -15,7 +15,7 @@ from semel.model.limits import (
     TXN_ID_BYTES_MAX,
 )
 from semel.model.offsets import parse_offset
-from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
 # Lower-case names; a value that came twice is joined with ", "; bytes above ASCII are Latin-1.
 Headers = Mapping[str, str]
@@ -189,7 +189,7 @@ def refuse_encoding(headers: Headers) -> None:
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
-        raise BadRequest(Problem(415, "unsupported_encoding", message))
+        raise MalformedRequest(Problem(415, "unsupported_encoding", message))
 
 
 def to_position(text: str) -> int | None:

@@ -76,7 +76,7 @@ class SliceLike(Protocol):
         ...
 
 
-class Producer(Struct, frozen=True, gc=False):
+class SliceProducer(Struct, frozen=True, gc=False):
     """Who brought an append; the sequences are those of the whole append."""
 
     id: str
@@ -95,7 +95,7 @@ class Piece(Struct, frozen=True, gc=False):
     is_joined: bool
     time_ms: int
     extras: bytes = b""
-    producer: Producer | None = None
+    producer: SliceProducer | None = None
 
     def messages(self) -> Iterator[bytes]:
         """Split the payload into its messages."""

@@ -23,7 +23,7 @@ class Problem(Struct, frozen=True):
     applied: str = "no"
 
 
-class BadRequest(Exception):
+class MalformedRequest(Exception):
     """Ends the parsing of a request; never leaves this package."""
 
     def __init__(self, problem: Problem) -> None:
@@ -31,12 +31,12 @@ class BadRequest(Exception):
         self.problem = problem
 
 
-def bad_request(code: str, message: str, **facts: object) -> BadRequest:
+def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
     """Refuse with 400."""
-    return BadRequest(Problem(400, code, message, facts))
+    return MalformedRequest(Problem(400, code, message, facts))
 
 
-def bad_header(name: str, message: str) -> BadRequest:
+def bad_header(name: str, message: str) -> MalformedRequest:
     """Refuse a header by name."""
     shown = name.title().replace("Ttl", "TTL")
     return bad_request("invalid_header", f"{shown} {message}", header=shown)

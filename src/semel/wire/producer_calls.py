@@ -18,7 +18,7 @@ from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
 from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
-from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_request
 from semel.wire.queries import parse_query, read_limit
 from semel.wire.refusals import STATUS, problem_of
 from semel.wire.rendering import Response
@@ -32,7 +32,7 @@ _EXPLAIN: Final = frozenset({"stream", "id", "epoch", "session", "seq", "mode"})
 _CREATED, _OK = 201, 200
 
 
-class Look(Struct, frozen=True):
+class ProducerQuery(Struct, frozen=True):
     """Which producers to show: those of a stream, one of a stream, or an id's registration."""
 
     stream: str | None
@@ -41,7 +41,7 @@ class Look(Struct, frozen=True):
     limit: int
 
 
-class Question(Struct, frozen=True):
+class ExplainQuery(Struct, frozen=True):
     """The append somebody thinks of making."""
 
     stream: str
@@ -51,7 +51,7 @@ class Question(Struct, frozen=True):
 # ---- register ------------------------------------------------------------------------------------
 
 
-class _Wanted(Struct):
+class _Register(Struct):
     producer_id: str | None = None
 
 
@@ -59,17 +59,17 @@ def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register | 
     """Read `{"producer_id": ...}`, or nothing at all for an id the server chooses."""
     try:
         refuse_encoding(headers)
-        wanted = _read_wanted(body)
-    except BadRequest as refusal:
+        wanted = _read_register(body)
+    except MalformedRequest as refusal:
         return refusal.problem
     return Register(now_ms, wanted)
 
 
-def _read_wanted(body: bytes) -> str | None:
+def _read_register(body: bytes) -> str | None:
     if not body:
         return None
     try:
-        wanted = msgspec.json.decode(body, type=_Wanted).producer_id
+        wanted = msgspec.json.decode(body, type=_Register).producer_id
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f'the body must be {{}} or {{"producer_id": "..."}}: {error}'
         raise bad_request("bad_body", message) from None
@@ -109,7 +109,7 @@ def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer 
     try:
         refuse_encoding(headers)
         return _read_claim(body, now_ms)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
 
 
@@ -146,28 +146,28 @@ def claim_response(outcome: Outcome, *, path: str) -> Response:
 # ---- look, ask, reset ----------------------------------------------------------------------------
 
 
-def parse_look(query: str) -> Look | Problem:
+def parse_producer_query(query: str) -> ProducerQuery | Problem:
     """Read which producers to show."""
     try:
         given = parse_query(query, _LIST)
         if "stream" not in given and "id" not in given:
             raise bad_request("invalid_query", "stream or id must be given", field="stream")
         limit = read_limit(given.get("limit"))
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
-    return Look(given.get("stream"), given.get("id"), given.get("after", ""), limit)
+    return ProducerQuery(given.get("stream"), given.get("id"), given.get("after", ""), limit)
 
 
 def parse_forget(query: str, *, now_ms: int) -> ForgetProducer | Problem:
     """Read a reset of one producer on one stream."""
     try:
         given = _read_all(query, _ONE, _ONE)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return ForgetProducer(given["stream"], now_ms, given["id"])
 
 
-def parse_question(query: str) -> Question | Problem:
+def parse_explain_query(query: str) -> ExplainQuery | Problem:
     """Read an append that is only thought of."""
     try:
         given = _read_all(query, _EXPLAIN, frozenset({"stream", "id", "seq"}))
@@ -175,9 +175,9 @@ def parse_question(query: str) -> Question | Problem:
         if mode not in (DENSE, SPARSE):
             raise bad_request("invalid_query", "mode must be dense or sparse", field="mode")
         tag = _read_tag(given, mode)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
-    return Question(given["stream"], tag)
+    return ExplainQuery(given["stream"], tag)
 
 
 def _read_tag(given: dict[str, str], mode: str) -> ProducerTag:
@@ -204,7 +204,7 @@ def _read_all(query: str, known: Set[str], needed: Set[str]) -> dict[str, str]:
 _STORED = 200
 
 
-def explain(
+def explain_outcome(
     outcome: Outcome, tag: ProducerTag, *, epoch: int | None, last_seq: int | None
 ) -> Mapping[str, object]:
     """Tell an outcome of an append; `epoch` and `last_seq` are what the stream knows, if it does.
@@ -217,14 +217,16 @@ def explain(
             "first_offset": print_offset(outcome.first_offset),
             "epoch": outcome.epoch,
         }
-        return _told(outcome, _STORED, reason, facts)
+        return _sentence_of(outcome, _STORED, reason, facts)
     if isinstance(outcome, Duplicate):
-        return _told(outcome, STATUS[Duplicate], _why_repeated(outcome), _place_of(outcome))
+        return _sentence_of(
+            outcome, STATUS[Duplicate], _why_repeated(outcome), _offsets_text(outcome)
+        )
     problem = problem_of(outcome)
-    return _told(outcome, problem.status, problem.message, problem.facts)
+    return _sentence_of(outcome, problem.status, problem.message, problem.facts)
 
 
-def _told(
+def _sentence_of(
     outcome: Outcome, status: int, reason: str, facts: Mapping[str, object]
 ) -> Mapping[str, object]:
     return {"outcome": outcome.code, "status": status, "reason": reason, "facts": facts}
@@ -259,7 +261,7 @@ def _why_repeated(outcome: Duplicate) -> str:
     return "it would be confirmed and not stored again: the same was stored before"
 
 
-def _place_of(outcome: Duplicate) -> Mapping[str, object]:
+def _offsets_text(outcome: Duplicate) -> Mapping[str, object]:
     facts: dict[str, object] = {"epoch": outcome.epoch, "last_seq": outcome.seq}
     if outcome.first_offset is not None and outcome.next_offset is not None:
         facts["first_offset"] = print_offset(outcome.first_offset)

@@ -11,7 +11,7 @@ from semel.model.offsets import parse_offset
 from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from semel.wire.headers import FRAMES, Headers, accepts_gzip, accepts_type, to_position
 from semel.wire.paths import percent_decode
-from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_request
 
 CATCH_UP: Final = "catch-up"
 LONG_POLL: Final = "long-poll"
@@ -77,7 +77,7 @@ def parse_get(query: str, headers: Headers) -> ReadRequest | Problem:
         if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
             message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
             raise bad_request("invalid_query", message, field="isolation")
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return ReadRequest(
         offset,
@@ -112,7 +112,7 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim | Probl
         before = to_position(text)
         if before is None:
             raise bad_request("invalid_offset", "before must be an offset", field="before")
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return Trim(path, now_ms, before)
 

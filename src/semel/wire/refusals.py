@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from semel.model import outcomes as out
-from semel.model import txn_outcomes as txn_out
+from semel.model import outcomes_txn as txn_out
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     InvalidTxnState,
     StaleTransaction,
     StreamRefused,
@@ -45,11 +45,11 @@ class Rule(NamedTuple):
 
 TXN_DONE: Final[Mapping[type[Outcome], int]] = {
     txn_out.Begun: 201,
-    txn_out.TxnExtended: 200,
+    txn_out.ExtendDone: 200,
     txn_out.Staged: 200,
     txn_out.Prepared: 200,
-    txn_out.Committed: 200,
-    txn_out.Aborted: 200,
+    txn_out.CommitDone: 200,
+    txn_out.AbortDone: 200,
     txn_out.PositionsSet: 200,
     txn_out.Pinned: 200,
     txn_out.SinkChanged: 204,
@@ -113,8 +113,8 @@ TXN_REFUSED: Final[Mapping[type[Outcome], Rule]] = {
     txn_out.NotOwner: Rule(403, "the transaction belongs to somebody else"),
     txn_out.InvalidTxnState: Rule(409, _wrong_state),
     txn_out.TxnTimedOut: Rule(409, "the transaction took too long and was aborted; begin it again"),
-    txn_out.TxnAborted: Rule(409, "the transaction was aborted ({0.reason}); that is final"),
-    txn_out.TxnCommitted: Rule(409, "the transaction was committed; that is final"),
+    txn_out.AlreadyAborted: Rule(409, "the transaction was aborted ({0.reason}); that is final"),
+    txn_out.AlreadyCommitted: Rule(409, "the transaction was committed; that is final"),
     txn_out.ConcurrentTransactions: Rule(
         409, "the transaction {0.other} is in the way; end it first", {"other": "transaction_id"}
     ),

@@ -46,7 +46,7 @@ from semel.wire.headers import (
 )
 from semel.wire.json_mode import split_json
 from semel.wire.paths import stream_path
-from semel.wire.problems import BadRequest, Problem, bad_header, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
 __all__ = [
     "AppendPlan",
@@ -110,7 +110,7 @@ def plan_post(
     """Read the headers of an append, a close, or both."""
     try:
         return _plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
 
 
@@ -135,7 +135,7 @@ def _plan_post(
     media_type: str | Problem | None
     try:
         media_type = read_content_type(headers)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         media_type = refusal.problem
     is_x = producer is not None and speaks_x(headers)
     is_named = producer is None or is_x or "producer-id" in headers
@@ -165,7 +165,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     if body:
         try:
             media_type, batch, error = _read_body(plan, body)
-        except BadRequest as refusal:
+        except MalformedRequest as refusal:
             return refusal.problem
     elif not plan.is_closing:
         message = "an append needs a body, or Stream-Closed: true"
@@ -197,7 +197,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
     if isinstance(media_type, Problem):
-        raise BadRequest(media_type)
+        raise MalformedRequest(media_type)
     _refuse_size(body)  # 4
     if plan.is_opaque:
         return media_type, Batch(body), None
@@ -217,7 +217,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
 def _refuse_size(body: bytes) -> None:
     if len(body) > BODY_BYTES_MAX:
         message = f"a body may have {BODY_BYTES_MAX} bytes"
-        raise BadRequest(
+        raise MalformedRequest(
             Problem(413, "body_too_large", message, {"bytes_max": BODY_BYTES_MAX}),
         )
 
@@ -245,7 +245,7 @@ def parse_put(
             # A body joins what it is forked from, so it must be read as that type.
             content_type = source_type(fork.source)
         batch, error = _read_first_content(content_type, body)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return Create(
         path,
@@ -272,7 +272,7 @@ def parse_patch(
         dedup = read_switch(headers, "stream-dedup")
         if dedup is None:
             raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return SwitchDedup(path, now_ms, dedup)
 

@@ -15,8 +15,8 @@ from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
 from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
+from semel.model.outcomes_txn import Staged
 from semel.model.transactions import READ_COMMITTED
-from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
@@ -170,7 +170,7 @@ def post_response(
     return Response(status, headers)
 
 
-def append_lines(outcome: Appended) -> tuple[int, bytes]:
+def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
     """Answer the common append as `post_response` does, its header lines encoded already."""
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:

@@ -7,16 +7,16 @@ from semel.machine.txn.views import PositionView, SinkView, TxnStreamView, TxnVi
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
-from semel.model.remembered import (
+from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
+from semel.model.transactions import AddStreams, Commit, Owner, SinkOwner, SnapshotRange, TxnCall
+from semel.model.txn_outcome import (
     ABORTED,
     BY_TIMEOUT,
     COMMITTED,
     PositionResult,
-    Remembered,
-    Result,
+    TxnOutcome,
+    TxnResult,
 )
-from semel.model.transactions import AddStreams, Commit, Owner, SinkOwner, SnapshotRange, TxnCall
-from semel.model.txn_outcomes import Aborted, Begun, Committed, Prepared, TxnExtended
 from semel.wire.headers import print_instant
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response
@@ -33,7 +33,7 @@ _PHASES: Final[Mapping[str, str]] = {
 _DEAD: Final = "Dead"
 
 
-def result_document(result: Result) -> Document:
+def result_document(result: TxnResult) -> Document:
     """Describe what a decision did."""
     streams = {
         done.path: {
@@ -58,7 +58,7 @@ def offsets_document(positions: Iterable[PositionResult | PositionView]) -> Docu
     return dict(groups)
 
 
-def outcome_document(known: Remembered) -> Document:
+def outcome_document(known: TxnOutcome) -> Document:
     """Describe a transaction that is decided."""
     is_dead = known.decision == ABORTED and known.reason == BY_TIMEOUT
     return {
@@ -177,14 +177,14 @@ def begin_response(outcome: Outcome) -> Response:
 def call_response(outcome: Outcome, command: TxnCall) -> Response:
     """Answer any other call on a transaction."""
     common: Document = {"transaction_id": command.id, "transaction_epoch": command.epoch}
-    if isinstance(outcome, TxnExtended):
+    if isinstance(outcome, ExtendDone):
         name = "stream_count" if isinstance(command, AddStreams) else "offset_count"
         return json_response(200, {**common, name: outcome.count})
     if isinstance(outcome, Prepared):
         return json_response(200, {**common, "state": "prepared", "token": outcome.token})
-    if isinstance(outcome, Aborted):
+    if isinstance(outcome, AbortDone):
         return json_response(200, {**common, "state": "aborted", "reason": outcome.reason})
-    if isinstance(outcome, Committed):
+    if isinstance(outcome, CommitDone):
         told = {**common, "state": "committed", "duplicate": outcome.is_duplicate}
         return json_response(200, {**told, **_done(outcome)})
     return outcome_response(outcome)
@@ -192,7 +192,7 @@ def call_response(outcome: Outcome, command: TxnCall) -> Response:
 
 def commit_response(outcome: Outcome, command: Commit) -> Response:
     """Answer a one-shot commit."""
-    if not isinstance(outcome, Committed):
+    if not isinstance(outcome, CommitDone):
         return outcome_response(outcome)
     found: Document = {"duplicate": outcome.is_duplicate, **_done(outcome)}
     sink = command.sink
@@ -210,7 +210,7 @@ def commit_response(outcome: Outcome, command: Commit) -> Response:
     return json_response(200, found, more)
 
 
-def _done(outcome: Committed) -> Document:
+def _done(outcome: CommitDone) -> Document:
     """Describe what was done; null where that is no longer held."""
     if outcome.result is None:
         return {"streams": None, "offsets": None, "deleted": None}

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from semel.machine.txn.views import SinkView
 from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import SinkChanged, UnknownSink
 from semel.model.transactions import RebindSink
-from semel.model.txn_outcomes import SinkChanged, UnknownSink
 from semel.wire.documents import read_document
 from semel.wire.headers import Headers
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response
 from semel.wire.results import sink_document
@@ -25,7 +25,7 @@ def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> Reb
     """Read `{"query_id", "last_version"}`."""
     try:
         wanted = read_document(headers, body, _Rebind)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     return RebindSink(now_ms, app, wanted.query_id, wanted.last_version)
 

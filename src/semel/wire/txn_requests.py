@@ -14,8 +14,8 @@ from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
 from semel.model.media import JSON_MEDIA_TYPE, is_json
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddPositions,
     AddStreams,
@@ -24,9 +24,9 @@ from semel.model.transactions import (
     CommitAppend,
     CommitTxn,
     FenceTxn,
-    Listed,
+    ListedTxn,
     Owner,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
     SinkOwner,
@@ -36,7 +36,7 @@ from semel.model.transactions import (
 from semel.wire.documents import Offset, read_document, read_name, read_offset
 from semel.wire.headers import Headers, to_number
 from semel.wire.json_mode import split_json
-from semel.wire.problems import BadRequest, Problem, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_request
 from semel.wire.queries import parse_query, read_limit
 
 # ---- commit requests -----------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class _Listed(Struct, forbid_unknown_fields=True):
     epoch: int
 
 
-class Move(Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from"}):
+class MoveDocument(Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "from"}):
     """A position to set on conditions: where it is now, which stream the path has, its version."""
 
     start: Offset | UnsetType = UNSET
@@ -72,7 +72,7 @@ class Move(Struct, forbid_unknown_fields=True, kw_only=True, rename={"start": "f
     version: int | UnsetType = UNSET
 
 
-Target = int | str | Move
+Target = int | str | MoveDocument
 
 
 class _CommitSink(Struct, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ def parse_commit(
         if wanted.producer_id is not None:
             read_name(wanted.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
         listed = [
-            Listed(read_name(named.id, "transactions", TXN_ID_BYTES_MAX), named.epoch)
+            ListedTxn(read_name(named.id, "transactions", TXN_ID_BYTES_MAX), named.epoch)
             for named in wanted.transactions
         ]
         positions = [
@@ -119,7 +119,7 @@ def parse_commit(
             for path, target in moves.items()
         ]
         expects = [(path, read_offset(end, "if")) for path, end in wanted.expects.items()]
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     sink = wanted.sink
     return Commit(
@@ -138,18 +138,18 @@ def parse_commit(
     )
 
 
-def _digest_of(wanted: _Commit, positions: list[Position]) -> int:
+def _digest_of(wanted: _Commit, positions: list[PositionMove]) -> int:
     """Digest what is new in a commit. Preconditions may be others when it is sent again."""
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in wanted.appends]
     parts += sorted((move.group, move.path, move.to) for move in positions)
     return digest_of(msgspec.msgpack.encode(parts))
 
 
-def read_move(group: str, path: str, target: Target) -> Position:
+def read_move(group: str, path: str, target: Target) -> PositionMove:
     """Read where a group shall stand: an offset, or one to set under conditions."""
-    if not isinstance(target, Move):
-        return Position(group, path, read_offset(target, "offsets"))
-    return Position(
+    if not isinstance(target, MoveDocument):
+        return PositionMove(group, path, read_offset(target, "offsets"))
+    return PositionMove(
         group,
         path,
         read_offset(target.to, "to"),
@@ -210,7 +210,7 @@ _ONE: Final = frozenset({"epoch"})
 _STATES: Final = (OPEN, PREPARED, STUCK)
 
 
-class TxnLook(Struct, frozen=True):
+class TxnQuery(Struct, frozen=True):
     """Which transactions to show; `after` is a transaction's number."""
 
     state: str | None
@@ -266,10 +266,10 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin | Proble
         wanted = read_document(headers, body, _Begin)
         name = read_name(wanted.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
         owner = _read_owner(wanted)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
     is_sink = isinstance(owner, SinkOwner)
-    kind = wanted.kind or (STAGED if is_sink else INLINE)
+    kind = wanted.kind or (TXN_STAGED if is_sink else TXN_INLINE)
     streams = tuple(dict.fromkeys(wanted.streams))
     # A task of a sink learns its streams from its rows.
     is_implicit = is_sink if wanted.implicit is None else wanted.implicit
@@ -307,33 +307,33 @@ def parse_call(
     """Read a call on the transaction `name`; `action` is one of ACTIONS."""
     try:
         return ACTIONS[action](name, headers, body, now_ms)
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
 
 
 def _parse_streams(name: str, headers: Headers, body: bytes, now_ms: int) -> AddStreams:
     call = read_document(headers, body, _Streams)
-    return _word(AddStreams, call, name, now_ms, streams=tuple(dict.fromkeys(call.streams)))
+    return _parse_action(AddStreams, call, name, now_ms, streams=tuple(dict.fromkeys(call.streams)))
 
 
 def _parse_offsets(name: str, headers: Headers, body: bytes, now_ms: int) -> AddPositions:
     call = read_document(headers, body, _Offsets)
     positions = [read_move(call.group, path, target) for path, target in call.offsets.items()]
-    return _word(AddPositions, call, name, now_ms, positions=tuple(positions))
+    return _parse_action(AddPositions, call, name, now_ms, positions=tuple(positions))
 
 
 def _parse_prepare(name: str, headers: Headers, body: bytes, now_ms: int) -> Prepare:
     call = read_document(headers, body, _Prepare)
     messages = None if call.messages is None else tuple(call.messages.items())
-    return _word(Prepare, call, name, now_ms, chunks=call.chunks, messages=messages)
+    return _parse_action(Prepare, call, name, now_ms, chunks=call.chunks, messages=messages)
 
 
 def _parse_commit(name: str, headers: Headers, body: bytes, now_ms: int) -> CommitTxn:
-    return _word(CommitTxn, read_document(headers, body, _Call), name, now_ms)
+    return _parse_action(CommitTxn, read_document(headers, body, _Call), name, now_ms)
 
 
 def _parse_abort(name: str, headers: Headers, body: bytes, now_ms: int) -> AbortTxn:
-    return _word(AbortTxn, read_document(headers, body, _Call), name, now_ms)
+    return _parse_action(AbortTxn, read_document(headers, body, _Call), name, now_ms)
 
 
 def _parse_fence(name: str, headers: Headers, body: bytes, now_ms: int) -> FenceTxn:
@@ -341,10 +341,10 @@ def _parse_fence(name: str, headers: Headers, body: bytes, now_ms: int) -> Fence
     if not call.operator:
         message = 'only an operator fences: "operator": true'
         raise bad_request("invalid_request", message, field="operator")
-    return _word(FenceTxn, call, name, now_ms)
+    return _parse_action(FenceTxn, call, name, now_ms)
 
 
-def _word(kind: type[C], call: _Call, name: str, now_ms: int, **more: Any) -> C:
+def _parse_action(kind: type[C], call: _Call, name: str, now_ms: int, **more: Any) -> C:
     producer_id, epoch = _read_producer(call.producer_id, call.producer_epoch)
     return kind(now_ms, name, call.transaction_epoch, producer_id, epoch, call.operator, **more)
 
@@ -362,7 +362,7 @@ ACTIONS: Final[Mapping[str, Callable[[str, Headers, bytes, int], AnyCall]]] = {
 # ---- look ----------------------------------------------------------------------------------------
 
 
-def parse_txn_look(query: str) -> TxnLook | Problem:
+def parse_txn_query(query: str) -> TxnQuery | Problem:
     """Read which transactions to list."""
     try:
         given = parse_query(query, _LIST)
@@ -373,16 +373,16 @@ def parse_txn_look(query: str) -> TxnLook | Problem:
             )
         after = _read_number(given, "after") or 0
         limit = read_limit(given.get("limit"))
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
-    return TxnLook(state, given.get("stream"), after, limit)
+    return TxnQuery(state, given.get("stream"), after, limit)
 
 
 def parse_txn_epoch(query: str) -> int | Problem | None:
     """Read which transaction of an id to show; None: the newest."""
     try:
         return _read_number(parse_query(query, _ONE), "epoch")
-    except BadRequest as refusal:
+    except MalformedRequest as refusal:
         return refusal.problem
 
 

@@ -4,7 +4,7 @@ from semel.broker.broker import Broker
 from semel.journal.checkpoint import commit_cut
 from semel.journal.recovery import recover
 from semel.journal.segments import unlink_segments
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.model.commands import Append, Batch, Create
 from semel.model.outcomes import Outcome
 from semel.model.transactions import EngineCommand
@@ -36,7 +36,7 @@ class Bed:
         recovered = recover(
             self.disk, self.store, fresh_identity=bytes(16), segment_bytes=self._segment_bytes
         )
-        self.writer = Writer(
+        self.writer = JournalWriter(
             self.disk,
             segment=recovered.segments.firsts[-1],
             segment_bytes=self._segment_bytes,

@@ -189,7 +189,7 @@ def test_the_sweeper_ends_streams_nobody_asks_for() -> None:
     assert bed.broker.sweep(bed.now_ms + 49, 10) == 0
     assert bed.broker.sweep(bed.now_ms + 51, 10) == 1
     bed.flush()
-    assert "s" not in bed.broker.seen.by_path
+    assert "s" not in bed.broker.durable_view.by_path
 
 
 def test_a_question_is_answered_when_the_state_it_saw_is_durable(bed: Bed) -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from semel.model.commands import Append, Batch, ForgetProducer, ProducerTag
-from semel.server.producers import show
-from semel.wire.producer_calls import Look
+from semel.server.producers import producer_document
+from semel.wire.producer_calls import ProducerQuery
 from tests.unit.broker.bed import Bed
 
 
@@ -19,13 +19,17 @@ def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
     tag = ProducerTag("p", 0, 0, 0)
     written = bed.submit(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
     told: list[Any] = []
-    bed.broker.ask(lambda state: show(state, Look("s", None, "", 10)), told.append)
+    bed.broker.ask(
+        lambda state: producer_document(state, ProducerQuery("s", None, "", 10)), told.append
+    )
     assert (written, told) == ([], [])
     bed.flush()
     assert (len(written), ids(told)) == (1, ["p"])
     bed.submit(ForgetProducer("s", bed.now_ms, "p"))
     told.clear()
-    bed.broker.ask(lambda state: show(state, Look("s", "p", "", 10)), told.append)
+    bed.broker.ask(
+        lambda state: producer_document(state, ProducerQuery("s", "p", "", 10)), told.append
+    )
     assert told == []
     bed.flush()
     assert ids(told) == []

@@ -5,10 +5,10 @@ import struct
 import pytest
 
 from semel.broker.broker import TAIL, ReadDone
-from semel.broker.lookups import met_by
+from semel.broker.lookups import affected_txns
 from semel.broker.timers import Deadlines
 from semel.journal.appender import chunks_max
-from semel.journal.txn_history import Memory
+from semel.journal.txn_history import TxnHistory
 from semel.journal.verify import verify
 from semel.machine.txn import views
 from semel.model.commands import (
@@ -34,12 +34,23 @@ from semel.model.outcomes import (
     Registered,
     SubOffsetInvalid,
 )
-from semel.model.remembered import ABORTED, BY_TIMEOUT, COMMITTED, Remembered, Result
+from semel.model.outcomes_txn import (
+    AbortDone,
+    AlreadyAborted,
+    Begun,
+    CommitDone,
+    InvalidTxnState,
+    Staged,
+    StaleTransaction,
+    StreamRefused,
+    TxnTimedOut,
+    UnknownTransaction,
+)
 from semel.model.transactions import (
-    INLINE,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddStreams,
     Begin,
@@ -47,9 +58,9 @@ from semel.model.transactions import (
     CommitAppend,
     CommitTxn,
     ForgetSink,
-    Listed,
+    ListedTxn,
     PinSnapshot,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
     SetPositions,
@@ -57,18 +68,7 @@ from semel.model.transactions import (
     SinkTag,
     SnapshotRange,
 )
-from semel.model.txn_outcomes import (
-    Aborted,
-    Begun,
-    Committed,
-    InvalidTxnState,
-    Staged,
-    StaleTransaction,
-    StreamRefused,
-    TxnAborted,
-    TxnTimedOut,
-    UnknownTransaction,
-)
+from semel.model.txn_outcome import ABORTED, BY_TIMEOUT, COMMITTED, TxnOutcome, TxnResult
 from tests.unit.broker.bed import Bed
 
 TEXT = "text/plain"
@@ -82,7 +82,7 @@ class TxnBed(Bed):
         for path in ("s", "r"):
             self.execute(self.create(path))
 
-    def begin(self, txn: str = "t", *, kind: str = INLINE, producer: str = "p") -> Outcome:
+    def begin(self, txn: str = "t", *, kind: str = TXN_INLINE, producer: str = "p") -> Outcome:
         owner = ProducerOwner(producer, 0)
         return self.execute(Begin(self.now_ms, txn, owner, kind, 1_000, (), True))
 
@@ -143,8 +143,8 @@ class TxnBed(Bed):
         for _ in range(count):
             self.execute(self.append(bytes(700), "r"))
 
-    def outcome(self, txn: str = "t", epoch: int | None = 1) -> Remembered | Outcome | None:
-        got: list[Remembered | Outcome | None] = []
+    def outcome(self, txn: str = "t", epoch: int | None = 1) -> TxnOutcome | Outcome | None:
+        got: list[TxnOutcome | Outcome | None] = []
         self.broker.outcome(txn, epoch, now_ms=self.now_ms, reply=got.append)
         return got[0]
 
@@ -178,7 +178,7 @@ def test_an_epoch_out_of_bounds_is_refused(
     assert bed.execute(call(bed.now_ms, "t", epoch)) == InvalidRequest("transaction_epoch")
     assert bed.outcome("t", epoch) is None
     assert bed.chunk(0, b"x", epoch=epoch) == InvalidRequest("transaction_epoch")
-    listed = (Listed("t", epoch),)
+    listed = (ListedTxn("t", epoch),)
     commit = Commit(bed.now_ms, "p", 0, 0, transactions=listed)
     assert bed.execute(commit) == InvalidRequest("transactions")
 
@@ -223,7 +223,7 @@ def test_an_open_transaction_is_not_read_before_its_decision(again: object) -> N
     assert (done.next_offset, done.tail.stable, done.tail.tail) == (1, 1, 3)
     assert bed.messages(committed=False) == [(0, b"a"), (1, b"b"), (2, b"c")]
     assert bed.publish(1, b"d") == Appended(3, 4, False, 0, 1)
-    assert isinstance(bed.commit(), Committed)
+    assert isinstance(bed.commit(), CommitDone)
     again(bed)  # type: ignore[operator]
     assert bed.messages() == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
     assert bed.read().next_offset == 5
@@ -263,13 +263,13 @@ def test_aborted_offsets_are_looked_for_only_where_there_may_be_some(
     bed.execute(bed.append(b"clean", "r"))
     again(bed)  # type: ignore[operator]
     looked: list[tuple[int, int]] = []
-    look = Memory.next_aborted
+    look = TxnHistory.next_aborted
 
-    def noted(self: Memory, stream: int, offset: int) -> tuple[int, int] | None:
+    def noted(self: TxnHistory, stream: int, offset: int) -> tuple[int, int] | None:
         looked.append((stream, offset))
         return look(self, stream, offset)
 
-    monkeypatch.setattr(Memory, "next_aborted", noted)
+    monkeypatch.setattr(TxnHistory, "next_aborted", noted)
     assert bed.messages("r") == [(0, b"clean")]
     assert [piece.offset for piece in bed.read(offset=2).slices] == [2]
     assert looked == []
@@ -343,7 +343,7 @@ def test_a_fork_that_divides_an_append_waits_for_its_decision_to_be_durable() ->
     created = bed.submit(Create("f", bed.now_ms, "if", None, fork=fork))
     assert not created
     bed.flush()
-    assert isinstance(decided[0], Committed)
+    assert isinstance(decided[0], CommitDone)
     assert isinstance(created[0], Created)
 
 
@@ -371,7 +371,7 @@ def test_a_waiter_is_woken_by_what_it_may_read() -> None:
 @RESTARTS
 def test_chunks_get_their_offsets_from_the_decision_and_keep_their_segments(again: object) -> None:
     bed = TxnBed()
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"one")
     bed.fill()
     again(bed)  # type: ignore[operator]
@@ -383,7 +383,7 @@ def test_chunks_get_their_offsets_from_the_decision_and_keep_their_segments(agai
     again(bed)  # type: ignore[operator]
     assert bed.chunk(2, b"three", path="r") == Staged(3)
     committed = bed.commit()
-    assert isinstance(committed, Committed)
+    assert isinstance(committed, CommitDone)
     again(bed)  # type: ignore[operator]
     assert bed.messages() == [(0, b"before"), (1, b"one"), (2, b"two" * 100)]
     assert bed.messages("r")[-1] == (24, b"three")
@@ -394,7 +394,7 @@ def test_chunks_get_their_offsets_from_the_decision_and_keep_their_segments(agai
 
 def test_a_segment_with_undecided_chunks_outlives_everything_else_in_it() -> None:
     bed = TxnBed()
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"kept")
     bed.fill()
     bed.execute(Trim("r", bed.now_ms, 12))
@@ -411,7 +411,7 @@ def test_a_segment_with_undecided_chunks_outlives_everything_else_in_it() -> Non
 
 def test_a_committed_chunk_keeps_its_segment_until_it_is_trimmed() -> None:
     bed = TxnBed()
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"kept")
     bed.fill()
     bed.execute(Trim("r", bed.now_ms, 12))
@@ -458,16 +458,16 @@ def test_an_outcome_is_remembered_across_restarts(again: object) -> None:
     bed.begin()
     bed.abort(epoch=2)
     again(bed)  # type: ignore[operator]
-    assert isinstance(first, Committed)
-    assert bed.commit() == Committed("t", 1, first.result, is_duplicate=True)
-    assert bed.commit(epoch=2) == TxnAborted("abort")
+    assert isinstance(first, CommitDone)
+    assert bed.commit() == CommitDone("t", 1, first.result, is_duplicate=True)
+    assert bed.commit(epoch=2) == AlreadyAborted("abort")
     assert bed.commit(epoch=3) == UnknownTransaction()
     assert bed.commit("t2") == UnknownTransaction()
     assert bed.begin() == Begun("t", 3, bed.now_ms + 1_000, is_new=True)
     assert bed.publish(0, epoch=1) == InvalidTxnState(COMMITTED)
     assert bed.commit(epoch=4) == UnknownTransaction()
     found = bed.outcome(epoch=None)
-    assert isinstance(found, Remembered)
+    assert isinstance(found, TxnOutcome)
     assert (found.epoch, found.decision) == (2, ABORTED)
     assert bed.outcome("nope", None) is None
 
@@ -483,7 +483,7 @@ def test_an_outcome_is_forgotten_after_a_week(again: object) -> None:
     assert bed.begin() == Begun("t", 1, bed.now_ms + 1_000, is_new=True)
     bed.abort()
     again(bed)  # type: ignore[operator]
-    assert bed.commit() == TxnAborted("abort")
+    assert bed.commit() == AlreadyAborted("abort")
     bed.checkpoint()
     with bed.store.read() as view:
         for table in ("outcomes", "outcome_order", "outcome_owners"):
@@ -524,30 +524,30 @@ def test_a_late_end_of_a_forgotten_transaction_ends_no_later_one(
     assert isinstance(begun, Begun)
     assert begun.epoch == 2
     assert bed.abort() == StaleTransaction(2)
-    assert isinstance(bed.commit(epoch=2), Committed)
+    assert isinstance(bed.commit(epoch=2), CommitDone)
 
 
 def sink_round(bed: TxnBed, version: int, *, epoch: int = 1) -> Outcome:
     name = f"b{version}"
     owner = SinkOwner("app", version, 0)
-    bed.execute(Begin(bed.now_ms, name, owner, STAGED, None, (), True))
+    bed.execute(Begin(bed.now_ms, name, owner, TXN_STAGED, None, (), True))
     bed.chunk(0, b"v%d" % version, txn=name, epoch=epoch)
     bed.execute(Prepare(bed.now_ms, name, epoch, chunks=1))
     sink = SinkTag("app", "q", version, f"i{version}")
-    return bed.execute(Commit(bed.now_ms, sink=sink, transactions=(Listed(name, epoch),)))
+    return bed.execute(Commit(bed.now_ms, sink=sink, transactions=(ListedTxn(name, epoch),)))
 
 
 @RESTARTS
 def test_a_sinks_outcomes_last_until_its_next_commit(again: object) -> None:
     bed = TxnBed()
     for version in (1, 2, 3):
-        assert isinstance(sink_round(bed, version), Committed)
+        assert isinstance(sink_round(bed, version), CommitDone)
         again(bed)  # type: ignore[operator]
     assert bed.messages() == [(0, b"v1"), (1, b"v2"), (2, b"v3")]
     assert bed.outcome("b2") is None
     assert bed.outcome("b3") is not None
     again_told = sink_round(bed, 2)
-    assert isinstance(again_told, Committed)
+    assert isinstance(again_told, CommitDone)
     assert again_told.is_duplicate
     bed.checkpoint()
     with bed.store.read() as view:
@@ -567,8 +567,8 @@ def test_an_id_counts_on_from_the_newest_outcome_still_remembered(again: object)
     sink_round(bed, 2)  # lets go how b1 ended at epoch 3
     assert bed.outcome("b1", 3) is None
     assert bed.begin("b1") == Begun("b1", 3, bed.now_ms + 1_000, is_new=True)
-    assert bed.commit("b1", 1) == TxnAborted("abort")  # late, and touches nothing
-    assert bed.commit("b1", 2) == TxnAborted("abort")
+    assert bed.commit("b1", 1) == AlreadyAborted("abort")  # late, and touches nothing
+    assert bed.commit("b1", 2) == AlreadyAborted("abort")
     bed.abort("b1", 3)
     again(bed)  # type: ignore[operator]
     assert bed.begin("b1") == Begun("b1", 4, bed.now_ms + 1_000, is_new=True)
@@ -631,7 +631,7 @@ def test_a_call_that_meets_a_transaction_after_its_time_finds_it_aborted() -> No
     bed.now_ms += 1_000
     assert bed.publish(1) == TxnTimedOut()
     assert bed.commit() == TxnTimedOut()
-    assert bed.abort() == Aborted("t", 1, BY_TIMEOUT)
+    assert bed.abort() == AbortDone("t", 1, BY_TIMEOUT)
     assert bed.messages() == []
 
 
@@ -649,7 +649,7 @@ def test_the_sweeper_ends_what_nobody_calls(again: object) -> None:
     bed = TxnBed()
     bed.begin()
     bed.publish(0)
-    bed.begin("k", kind=STAGED, producer="q")
+    bed.begin("k", kind=TXN_STAGED, producer="q")
     bed.now_ms += 900
     bed.chunk(0, b"renewed", txn="k")
     again(bed)  # type: ignore[operator]
@@ -669,12 +669,12 @@ def test_prepared_ones_wait_and_a_sinks_are_reaped() -> None:
     bed.begin()
     bed.execute(Prepare(bed.now_ms, "t", 1))
     owner = SinkOwner("app", 1, 0)
-    bed.execute(Begin(bed.now_ms, "k", owner, STAGED))
+    bed.execute(Begin(bed.now_ms, "k", owner, TXN_STAGED))
     bed.now_ms += SINK_IDLE_MS
     assert bed.broker.sweep(bed.now_ms, 10) == 1
     bed.flush()
     assert list(bed.broker.state.transactions) == ["t"]
-    assert isinstance(bed.commit(), Committed)
+    assert isinstance(bed.commit(), CommitDone)
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -684,16 +684,16 @@ def test_prepared_ones_wait_and_a_sinks_are_reaped() -> None:
 def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
     bed = TxnBed()
     bed.execute(bed.append())
-    bed.execute(SetPositions(bed.now_ms, (Position("g", "s", 1),)))
+    bed.execute(SetPositions(bed.now_ms, (PositionMove("g", "s", 1),)))
     pinned = SnapshotRange("s", "is", 0, 1)
     bed.execute(PinSnapshot(bed.now_ms, "g", 0, (pinned,), "h"))
     appends = (CommitAppend("s", TEXT, Batch(b"a")), CommitAppend("r", TEXT, Batch(b"b")))
-    move = (Position("g", "s", 2, 1),)
+    move = (PositionMove("g", "s", 2, 1),)
     one_shot = Commit(bed.now_ms, "p", 0, 0, appends=appends, positions=move)
     first = bed.execute(one_shot)
-    assert isinstance(first, Committed)
+    assert isinstance(first, CommitDone)
     again(bed)  # type: ignore[operator]
-    assert bed.execute(one_shot) == Committed(None, None, first.result, is_duplicate=True)
+    assert bed.execute(one_shot) == CommitDone(None, None, first.result, is_duplicate=True)
     assert bed.messages() == [(0, b"x"), (1, b"a")]
     assert bed.messages("r") == [(0, b"b")]
     got: list[object] = []
@@ -706,11 +706,11 @@ def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
 @pytest.mark.parametrize(("segment_bytes", "chunks"), [(4096, 32), (16_384, 128)])
 def test_what_was_accepted_chunk_by_chunk_can_be_committed(segment_bytes: int, chunks: int) -> None:
     bed = TxnBed(segment_bytes=segment_bytes)
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     for seq in range(chunks):
         assert bed.chunk(seq, b"c") == Staged(seq + 1)
     assert bed.chunk(chunks, b"c") == LimitReached("chunks", chunks)
-    assert isinstance(bed.commit(), Committed)
+    assert isinstance(bed.commit(), CommitDone)
     assert len(bed.messages()) == chunks
 
 
@@ -744,23 +744,23 @@ def test_whatever_was_added_can_be_ended(segment_bytes: int, count: int) -> None
 
 def test_a_commit_too_large_for_smaller_segments_is_refused_and_stays_open() -> None:
     bed = TxnBed(segment_bytes=16_384)
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     for seq in range(70):
         bed.chunk(seq, b"c")
     bed.restart(segment_bytes=4096)
     assert isinstance(bed.commit(), BatchTooLarge)
     assert bed.messages() == []
     bed.restart(segment_bytes=16_384)
-    assert isinstance(bed.commit(), Committed)
+    assert isinstance(bed.commit(), CommitDone)
 
 
 def test_a_transaction_too_large_for_smaller_segments_can_be_aborted() -> None:
     bed = TxnBed(segment_bytes=16_384)
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     for seq in range(70):
         bed.chunk(seq, b"c")
     bed.restart(segment_bytes=4096)
-    assert isinstance(bed.abort(), Aborted)
+    assert isinstance(bed.abort(), AbortDone)
 
 
 def test_streams_whose_time_is_over_end_before_a_transaction_meets_them() -> None:
@@ -781,7 +781,7 @@ def test_a_late_call_of_an_earlier_transaction_touches_nothing() -> None:
     bed.commit()
     bed.begin()
     bed.publish(0, epoch=2)
-    assert isinstance(bed.commit(epoch=1), Committed)
+    assert isinstance(bed.commit(epoch=1), CommitDone)
     assert bed.read().tail.stable == 0
     bed.now_ms += OUTCOME_WINDOW_MS
     assert isinstance(bed.commit(epoch=1), StaleTransaction | UnknownTransaction)
@@ -796,7 +796,7 @@ def test_a_read_beyond_the_tail_is_refused_at_any_isolation() -> None:
 
 def test_a_message_of_several_in_a_chunk_is_found_by_its_offset() -> None:
     bed = TxnBed()
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     batch = Batch(b"abc", 3, struct.pack("<3I", 1, 1, 1))
     tag = TxnTag("t", 1, 0)
     bed.execute(Append("s", bed.now_ms, TEXT, batch, transaction=tag))
@@ -811,14 +811,14 @@ def test_a_result_holds_what_a_transaction_did() -> None:
     bed = TxnBed()
     bed.begin()
     committed = bed.commit()
-    assert committed == Committed("t", 1, Result())
+    assert committed == CommitDone("t", 1, TxnResult())
 
 
 @RESTARTS
 def test_every_call_that_adds_to_a_transaction_touches_it(again: object) -> None:
     bed = TxnBed()
     bed.begin()
-    bed.begin("u", kind=STAGED)
+    bed.begin("u", kind=TXN_STAGED)
     for seq in range(3):
         bed.now_ms += 100
         bed.publish(seq)
@@ -834,21 +834,21 @@ def test_every_call_that_adds_to_a_transaction_touches_it(again: object) -> None
 def test_a_begin_of_a_sink_looks_at_no_other_transaction_of_it() -> None:
     bed = TxnBed()
     for number in range(3):
-        bed.execute(Begin(bed.now_ms, f"t{number}", SinkOwner("a", 0, number), STAGED))
-        bed.begin(f"p{number}", kind=STAGED)
-    next_of_sink = Begin(bed.now_ms, "t", SinkOwner("a", 0, 3), STAGED)
-    assert met_by(bed.broker.state, next_of_sink) == []
-    next_of_producer = Begin(bed.now_ms, "p", ProducerOwner("p", 0), STAGED)
-    assert len(met_by(bed.broker.state, next_of_producer)) == 3
+        bed.execute(Begin(bed.now_ms, f"t{number}", SinkOwner("a", 0, number), TXN_STAGED))
+        bed.begin(f"p{number}", kind=TXN_STAGED)
+    next_of_sink = Begin(bed.now_ms, "t", SinkOwner("a", 0, 3), TXN_STAGED)
+    assert affected_txns(bed.broker.state, next_of_sink) == []
+    next_of_producer = Begin(bed.now_ms, "p", ProducerOwner("p", 0), TXN_STAGED)
+    assert len(affected_txns(bed.broker.state, next_of_producer)) == 3
 
 
 def test_decided_transactions_do_not_wait_for_their_deadline_in_memory() -> None:
     bed = TxnBed(segment_bytes=MIB)
     state, deadlines = bed.broker.state, Deadlines(bed.broker.state)
-    bed.execute(Begin(bed.now_ms, "kept", SinkOwner("b", 0, 0), STAGED))
+    bed.execute(Begin(bed.now_ms, "kept", SinkOwner("b", 0, 0), TXN_STAGED))
     deadlines.watch(state.transactions["kept"])
     for number in range(3_000):
-        bed.submit(Begin(bed.now_ms, "t", SinkOwner("a", number, 0), STAGED))
+        bed.submit(Begin(bed.now_ms, "t", SinkOwner("a", number, 0), TXN_STAGED))
         deadlines.watch(state.transactions["t"])
         bed.submit(AbortTxn(bed.now_ms, "t", number + 1))
     bed.flush()

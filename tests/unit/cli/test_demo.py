@@ -29,7 +29,7 @@ def test_without_java_it_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
     lack = command.spark_lacks()
     assert lack is not None
-    assert environment.CURE in lack
+    assert environment.JAVA_ADVICE in lack
 
 
 # ---------------------------------------------------------------- the driver, from outside

@@ -9,26 +9,26 @@ from semel.cli.demo.plan import (
     Order,
     Plan,
     Total,
-    draw,
-    enriched,
-    raw,
-    totals,
+    draw_orders,
+    expected_enriched,
+    expected_raw,
+    expected_totals,
 )
 
 INPUT = Plan(orders=100, seed=7).input()
 
 
 def test_a_draw_belongs_to_its_name_and_seed() -> None:
-    assert draw(1, "a") == draw(1, "a")
-    assert len({draw(1, "a"), draw(2, "a"), draw(1, "b")}) == 3
-    assert all(0 <= draw(3, index) < 1 for index in range(1_000))
+    assert draw_orders(1, "a") == draw_orders(1, "a")
+    assert len({draw_orders(1, "a"), draw_orders(2, "a"), draw_orders(1, "b")}) == 3
+    assert all(0 <= draw_orders(3, index) < 1 for index in range(1_000))
 
 
 def test_the_same_seed_makes_the_same_orders() -> None:
     assert Plan(100, 7).input() == INPUT
     assert Plan(100, 8).input() != INPUT
     assert [order.order for order in INPUT] == list(range(101))
-    assert len({raw(order) for order in INPUT}) == 101
+    assert len({expected_raw(order) for order in INPUT}) == 101
 
 
 def test_no_order_is_so_late_that_the_watermark_drops_it() -> None:
@@ -50,20 +50,20 @@ def test_kills_come_in_order_and_before_the_end(orders: int) -> None:
 
 
 def test_the_closing_order_closes_every_window_but_its_own() -> None:
-    found = totals(INPUT)
+    found = expected_totals(INPUT)
     assert sum(total.orders for total in found) == 100
     assert sum(total.cents for total in found) == sum(order.cents for order in INPUT[:-1])
-    assert totals(INPUT[:-1]) == found[:-1], "without it the last window stays open"
+    assert expected_totals(INPUT[:-1]) == found[:-1], "without it the last window stays open"
 
 
 def test_a_total_belongs_to_the_minute_of_its_orders() -> None:
     orders = [Order(0, 1, "rope", 5), Order(1, WINDOW_MS - 1, "rope", 6)]
     closing = Order(2, WINDOW_MS + WATERMARK_MS, "rope", 0)
-    assert totals([*orders, closing]) == [Total(0, 2, 11)]
+    assert expected_totals([*orders, closing]) == [Total(0, 2, 11)]
     just_too_early = Order(2, WINDOW_MS + WATERMARK_MS - 1, "rope", 0)
-    assert totals([*orders, just_too_early]) == []
+    assert expected_totals([*orders, just_too_early]) == []
 
 
 def test_an_enriched_order_knows_its_aisle() -> None:
-    found = enriched(Order(4, 1, "kettle", 250))
+    found = expected_enriched(Order(4, 1, "kettle", 250))
     assert (found.order, found.aisle, found.cents) == (4, "kitchen", 250)

@@ -10,24 +10,24 @@ from semel.cli.demo.plan import (
     Enriched,
     Order,
     Plan,
+    StreamVerdict,
     Total,
-    Verdict,
-    enriched,
-    judge,
+    expected_enriched,
+    expected_raw,
+    expected_totals,
+    judge_stream,
     parse,
-    raw,
-    totals,
 )
-from semel.cli.demo.run import Result
+from semel.cli.demo.run import LaneResult
 
 INPUT = Plan(orders=100, seed=7).input()
-ENRICHED = [enriched(order) for order in INPUT]
-TOTALS = totals(INPUT)
+ENRICHED = [expected_enriched(order) for order in INPUT]
+TOTALS = expected_totals(INPUT)
 
 Rows = list[Order | None]
 
 
-def found(verdict: Verdict) -> tuple[int, int, int, int]:
+def found(verdict: StreamVerdict) -> tuple[int, int, int, int]:
     return verdict.lost, verdict.duplicated, verdict.wrong, verdict.misplaced
 
 
@@ -62,10 +62,14 @@ def spoil(rows: Rows) -> Rows:
 
 
 def test_everything_once_and_in_order_is_exactly_once() -> None:
-    for verdict in (judge(INPUT, INPUT), judge(ENRICHED, ENRICHED), judge(TOTALS, TOTALS)):
+    for verdict in (
+        judge_stream(INPUT, INPUT),
+        judge_stream(ENRICHED, ENRICHED),
+        judge_stream(TOTALS, TOTALS),
+    ):
         assert found(verdict) == (0, 0, 0, 0)
         assert verdict.is_exactly_once
-    assert judge(INPUT, INPUT).stored == 101
+    assert judge_stream(INPUT, INPUT).stored == 101
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_everything_once_and_in_order_is_exactly_once() -> None:
 def test_whatever_is_not_exactly_once_is_noticed(
     mutate: Callable[[Rows], Rows], expected: tuple[int, int, int, int]
 ) -> None:
-    verdict = judge(INPUT, mutate(list(INPUT)))
+    verdict = judge_stream(INPUT, mutate(list(INPUT)))
     assert found(verdict) == expected
     assert not verdict.is_exactly_once
 
@@ -96,28 +100,28 @@ def test_a_lost_a_doubled_and_a_wrong_total_are_noticed() -> None:
         ([*TOTALS[:3], wrong, *TOTALS[4:]], (0, 0, 1, 0)),
         ([*TOTALS, wrong], (0, 1, 1, 0)),
     ):
-        verdict = judge(TOTALS, stored, is_ordered=False)
+        verdict = judge_stream(TOTALS, stored, is_ordered=False)
         assert found(verdict) == expected
         assert not verdict.is_exactly_once
 
 
 def test_totals_of_one_batch_may_come_in_any_order() -> None:
-    assert judge(TOTALS, TOTALS[::-1], is_ordered=False).is_exactly_once
+    assert judge_stream(TOTALS, TOTALS[::-1], is_ordered=False).is_exactly_once
 
 
 def test_a_message_that_is_no_such_row_is_none() -> None:
-    messages = [raw(INPUT[0]), b"{}", b"nonsense", b'{"order":"1"}']
+    messages = [expected_raw(INPUT[0]), b"{}", b"nonsense", b'{"order":"1"}']
     assert parse(messages, Order) == [INPUT[0], None, None, None]
     assert parse([b'{"start":0,"orders":1,"cents":2}'], Total) == [Total(0, 1, 2)]
-    assert parse([raw(INPUT[0])], Enriched) == [None]
+    assert parse([expected_raw(INPUT[0])], Enriched) == [None]
 
 
 def test_one_bad_verdict_spoils_the_result() -> None:
-    good, bad = judge(INPUT, INPUT), judge(INPUT, INPUT[1:])
-    assert Result("a", Produced(), 0, good, good, good).is_exactly_once
-    assert Result("a", Produced(), 0, good).is_exactly_once, "without Spark, too"
-    assert not Result("a", Produced(), 0, bad, good, good).is_exactly_once
-    assert not Result("a", Produced(), 0, good, bad, good).is_exactly_once
-    assert not Result("a", Produced(), 0, good, good, bad).is_exactly_once
-    assert not Result("a", Produced(misplaced=1), 0, good, good, good).is_exactly_once
+    good, bad = judge_stream(INPUT, INPUT), judge_stream(INPUT, INPUT[1:])
+    assert LaneResult("a", Produced(), 0, good, good, good).is_exactly_once
+    assert LaneResult("a", Produced(), 0, good).is_exactly_once, "without Spark, too"
+    assert not LaneResult("a", Produced(), 0, bad, good, good).is_exactly_once
+    assert not LaneResult("a", Produced(), 0, good, bad, good).is_exactly_once
+    assert not LaneResult("a", Produced(), 0, good, good, bad).is_exactly_once
+    assert not LaneResult("a", Produced(misplaced=1), 0, good, good, good).is_exactly_once
     assert "1 lost" in bad.complaint

@@ -5,8 +5,17 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from semel.cli.exit_codes import Refused
-from semel.cli.options import HeaderPair, Moment, Offset, Path, Seconds, Word, asking, together
+from semel.cli.exit_codes import CommandRefused
+from semel.cli.options import (
+    HeaderPair,
+    Moment,
+    Offset,
+    Path,
+    Seconds,
+    TokenText,
+    client_errors,
+    require_together,
+)
 
 PRINTED = "0000000000000000_0000000000000005"
 
@@ -46,10 +55,10 @@ def test_a_time_is_above_zero_and_below_its_limit(text: str) -> None:
 
 
 def test_options_that_belong_together_come_together() -> None:
-    assert together(a=1, b=0)
-    assert not together(a=None, b=None)
-    with pytest.raises(Refused, match="--b-c is missing"):
-        together(a=1, b_c=None)
+    assert require_together(a=1, b=0)
+    assert not require_together(a=None, b=None)
+    with pytest.raises(CommandRefused, match="--b-c is missing"):
+        require_together(a=1, b_c=None)
 
 
 @pytest.mark.parametrize(
@@ -57,15 +66,15 @@ def test_options_that_belong_together_come_together() -> None:
     ["", "x", "ftp://a", "http://", "http://a:x", "http://a:99999", "http://u:p@a", "http://a?b"],
 )
 def test_a_url_that_names_no_server_is_refused(url: str) -> None:
-    with pytest.raises(Refused, match="--url"), asking(url, 1.0):
+    with pytest.raises(CommandRefused, match="--url"), client_errors(url, 1.0):
         pass
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "ä", "\x00", " a"])
 def test_a_word_that_could_be_misread_is_never_sent(value: str) -> None:
-    assert Word().convert("a b", None, None) == "a b"
+    assert TokenText().convert("a b", None, None) == "a b"
     with pytest.raises(click.BadParameter, match="printable ASCII"):
-        Word().convert(value, None, None)
+        TokenText().convert(value, None, None)
 
 
 def test_a_header_is_a_name_and_a_value() -> None:

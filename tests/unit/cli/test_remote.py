@@ -3,7 +3,7 @@
 import pytest
 
 from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
-from semel.cli.options import complaint
+from semel.cli.options import error_report
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.refusals import error_of
@@ -25,13 +25,13 @@ PROBLEM = {"content-type": "application/problem+json"}
 def test_every_failure_has_its_code_and_says_what_to_do(
     error: ClientError, code: int, words: str
 ) -> None:
-    said = complaint(error)
+    said = error_report(error)
     assert said.code == code
     assert words in said.format_message()
 
 
 def test_a_certificate_that_is_not_trusted_is_no_reason_to_start_a_server() -> None:
-    said = complaint(errors.Unavailable("not trusted; name its file in SSL_CERT_FILE"))
+    said = error_report(errors.Unavailable("not trusted; name its file in SSL_CERT_FILE"))
     assert "semel serve" not in said.format_message()
 
 
@@ -39,15 +39,15 @@ def test_a_refusal_is_told_with_its_code_and_facts_once() -> None:
     body = (
         b'{"code":"producer_seq_conflict","message":"1 is missing","applied":"no","expected_seq":1}'
     )
-    message = complaint(error_of(409, PROBLEM, body)).format_message()
+    message = error_report(error_of(409, PROBLEM, body)).format_message()
     assert message.startswith("producer_seq_conflict: 1 is missing (expected_seq 1); send again")
 
 
 def test_a_refusal_that_may_have_been_applied_says_so() -> None:
     error = errors.Refused("500 odd: no", status=500, code="odd", applied=errors.UNKNOWN)
-    assert complaint(error).format_message() == "odd: no; it may have been applied"
+    assert error_report(error).format_message() == "odd: no; it may have been applied"
 
 
 def test_what_the_client_found_out_itself_gets_no_advice_of_the_server() -> None:
     error = errors.StreamGone("it was deleted and made anew")
-    assert complaint(error).format_message() == "stream_gone: it was deleted and made anew"
+    assert error_report(error).format_message() == "stream_gone: it was deleted and made anew"

@@ -8,16 +8,16 @@ from click.testing import CliRunner, Result
 
 from semel.cli import serve
 from semel.cli.main import cli
-from semel.cli.serve import Serving
+from semel.cli.serve import ServeOptions
 from semel.model.limits import BODY_BYTES_MAX, SEGMENT_BYTES_DEFAULT
 
 
 class Started:
     """Stands in for the process: keeps what it would have been started with."""
 
-    serving: Serving
+    serving: ServeOptions
 
-    def __call__(self, serving: Serving, *_others: Any) -> None:
+    def __call__(self, serving: ServeOptions, *_others: Any) -> None:
         self.serving = serving
 
 
@@ -43,7 +43,7 @@ def a_file(place: Path, text: str) -> str:
 
 def test_the_defaults_serve_this_machine_only(started: Started) -> None:
     assert run().exit_code == 0
-    assert started.serving == Serving(
+    assert started.serving == ServeOptions(
         data="semel-data",
         host="127.0.0.1",
         port=4437,

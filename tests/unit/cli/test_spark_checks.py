@@ -8,7 +8,7 @@ import pytest
 
 from semel.cli import environment
 from semel.cli.environment import check_spark
-from semel.spark.runtime.environment import Java, JavaMissing, Probed
+from semel.spark.runtime.environment import Java, JavaMissing, ProbeResult
 
 
 def said(name: str) -> tuple[str, str]:
@@ -16,13 +16,13 @@ def said(name: str) -> tuple[str, str]:
     return check.status, check.detail
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, found: Probed | None) -> None:
+def answer(monkeypatch: pytest.MonkeyPatch, found: ProbeResult | None) -> None:
     monkeypatch.setattr(environment, "probe", lambda _python: found)
 
 
-def here(missing: list[str] | None = None, **packages: str) -> Probed:
+def here(missing: list[str] | None = None, **packages: str) -> ProbeResult:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Probed(version, missing or [], {"pyspark_semel": "", **packages})
+    return ProbeResult(version, missing or [], {"pyspark_semel": "", **packages})
 
 
 def test_a_machine_that_runs_the_tests_can_run_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +106,12 @@ def test_a_missing_java_is_told_with_its_cures(monkeypatch: pytest.MonkeyPatch) 
     ("found", "complaint"),
     [
         (None, "does not run"),
-        (Probed("2.7", [], {}), "is Python 2.7"),
+        (ProbeResult("2.7", [], {}), "is Python 2.7"),
         (here(missing=["pyarrow", "semel"]), "has no pyarrow and no semel"),
     ],
 )
 def test_the_wrong_python_is_told_with_the_command(
-    monkeypatch: pytest.MonkeyPatch, found: Probed | None, complaint: str
+    monkeypatch: pytest.MonkeyPatch, found: ProbeResult | None, complaint: str
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
     answer(monkeypatch, found)

@@ -5,14 +5,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from semel.client.answers import Answer
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import SemelError
-from semel.client.flows import Flow, Hang, Pause, Send, Step
+from semel.client.flows import CloseChannel, Flow, Pause, Send, Step
 from semel.client.requests import parse_address
+from semel.client.response_parser import Response
+from semel.client.stream_calls import ServerConfig, StreamCalls
 
 T = TypeVar("T")
-SITE = Site(parse_address("http://127.0.0.1:4437"))
+SITE = ServerConfig(parse_address("http://127.0.0.1:4437"))
 
 
 class Played:
@@ -38,7 +38,7 @@ class Played:
     @staticmethod
     def _reply(step: Step, left: list[Any]) -> Any:
         """A pause fits, unless a test says otherwise; to hang up is always possible."""
-        if isinstance(step, Hang):
+        if isinstance(step, CloseChannel):
             return None
         if isinstance(step, Pause) and not (left and isinstance(left[0], bool)):
             return True
@@ -71,18 +71,18 @@ def calls(path: str = "orders", content_type: str | None = "application/json") -
     return found
 
 
-def answer(status: int, body: bytes = b"", **headers: str) -> Answer:
+def answer(status: int, body: bytes = b"", **headers: str) -> Response:
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, fields, body)
+    return Response(status, fields, body)
 
 
-def problem(status: int, code: str, applied: str = "no", **facts: Any) -> Answer:
+def problem(status: int, code: str, applied: str = "no", **facts: Any) -> Response:
     """A refusal as semel words it."""
     body = msgspec.json.encode({"code": code, "message": "no", "applied": applied, **facts})
     return answer(status, body, content_type="application/problem+json")
 
 
-def document(value: Any, status: int = 200) -> Answer:
+def document(value: Any, status: int = 200) -> Response:
     """A JSON document as an answer."""
     return answer(status, msgspec.json.encode(value), content_type="application/json")
 

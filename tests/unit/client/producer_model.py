@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from semel.client.errors import Unavailable
-from semel.client.producer.batches import Batch, BatchAck, FailedBatch, ProducerSettings
+from semel.client.producer.batches import BatchAck, FailedBatch, ProducerBatch, ProducerSettings
 from semel.client.producer.core import ProducerCore
 
 Headers = dict[str, str]
@@ -126,7 +126,7 @@ class Network:
         self.server = server
         self.now = 0.0
         self.seen: dict[tuple[str, str], bytes] = {}
-        self.sent: deque[Batch] = deque()  # on the connection in use, in order
+        self.sent: deque[ProducerBatch] = deque()  # on the connection in use, in order
         self.line: deque[tuple[Headers, bytes]] = deque()  # not yet read by the server
         self.answers: deque[Answer] = deque()  # not yet read by the client
         self.ghosts: list[deque[tuple[Headers, bytes]]] = []

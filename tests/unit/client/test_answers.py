@@ -5,26 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.answers import (
+from semel.client.errors import ProtocolError
+from semel.client.response_parser import (
     HEAD_BYTES_MAX,
-    Answer,
-    AnswerCut,
-    AnswerParser,
     BodyEnd,
     BodyPart,
-    Event,
+    ParserEvent,
+    Response,
+    ResponseCut,
+    ResponseParser,
 )
-from semel.client.errors import ProtocolError
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def parse(data: bytes, *, count: int = 1, is_head: bool = False, step: int = 0) -> list[Event]:
+def parse(
+    data: bytes, *, count: int = 1, is_head: bool = False, step: int = 0
+) -> list[ParserEvent]:
     """Feed an answer in pieces of `step` bytes, or whole, and close the connection."""
-    parser = AnswerParser()
+    parser = ResponseParser()
     for _ in range(count):
         parser.expect(is_head=is_head)
-    found: list[Event] = []
+    found: list[ParserEvent] = []
     width = step or len(data) or 1
     for at in range(0, len(data), width):
         found += parser.feed(data[at : at + width])
@@ -58,17 +60,17 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(
     data: bytes, body: bytes, step: int
 ) -> None:
     (found,) = parse(data, step=step)
-    assert isinstance(found, Answer)
+    assert isinstance(found, Response)
     assert (found.status, found.body) == (200, body)
 
 
 def test_answers_to_pipelined_requests_come_in_order() -> None:
     data = b"HTTP/1.1 204 No Content\r\nA: 1\r\n\r\n" + OK + b"Content-Length: 1\r\n\r\nx"
-    parser = AnswerParser()
+    parser = ResponseParser()
     for _ in range(3):
         parser.expect()
     found = parser.feed(data)
-    assert [event.status for event in found if isinstance(event, Answer)] == [204, 200]
+    assert [event.status for event in found if isinstance(event, Response)] == [204, 200]
     assert parser.waiting_count == 1
     assert not parser.is_reusable
 
@@ -76,20 +78,20 @@ def test_answers_to_pipelined_requests_come_in_order() -> None:
 def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
     data = OK + b"Content-Length: 1000\r\nContent-Encoding: gzip\r\n\r\n"
     assert parse(data, is_head=True) == [
-        Answer(200, {"content-length": "1000", "content-encoding": "gzip"})
+        Response(200, {"content-length": "1000", "content-encoding": "gzip"})
     ]
 
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_some_answers_have_no_body_whatever_they_say(status: int) -> None:
     (found,) = parse(b"HTTP/1.1 %d X\r\nContent-Length: 5\r\n\r\n" % status)
-    assert isinstance(found, Answer)
+    assert isinstance(found, Response)
     assert found.body == b""
 
 
 def test_a_repeated_header_is_joined() -> None:
     (found,) = parse(b"HTTP/1.1 204 No\r\nVary: a\r\nvary: b\r\n\r\n")
-    assert isinstance(found, Answer)
+    assert isinstance(found, Response)
     assert found.headers == {"vary": "a, b"}
 
 
@@ -104,24 +106,24 @@ def test_a_repeated_header_is_joined() -> None:
     ],
 )
 def test_a_connection_is_kept_if_the_answer_allows_it(head: bytes, is_reusable: bool) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     parser.feed(head + b"Content-Length: 0\r\n\r\n")
     assert parser.is_reusable is is_reusable
 
 
 def test_a_connection_is_not_reused_before_all_is_answered() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     assert not parser.is_reusable
 
 
 def test_an_event_stream_comes_in_parts() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect(is_streamed=True)
     head = OK + b"Content-Type: text/event-stream; x\r\nTransfer-Encoding: chunked\r\n\r\n"
     (opened,) = parser.feed(head)
-    assert isinstance(opened, Answer)
+    assert isinstance(opened, Response)
     assert opened.is_streamed
     assert parser.feed(b"2\r\nab\r\n1") == [BodyPart(b"ab")]
     assert parser.feed(b"\r\nc\r\n") == [BodyPart(b"c")]
@@ -133,10 +135,10 @@ def test_an_event_stream_comes_in_parts() -> None:
     "head", [b"HTTP/1.1 404 No\r\nContent-Type: text/event-stream\r\n", OK + b"X: y\r\n"]
 )
 def test_what_is_no_event_stream_comes_whole(head: bytes) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect(is_streamed=True)
     (found,) = parser.feed(head + b"Content-Length: 2\r\n\r\nno")
-    assert isinstance(found, Answer)
+    assert isinstance(found, Response)
     assert (found.is_streamed, found.body) == (False, b"no")
 
 
@@ -171,12 +173,12 @@ def test_what_is_no_event_stream_comes_whole(head: bytes) -> None:
 def test_nonsense_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(data)
-    assert not isinstance(caught.value, AnswerCut)
+    assert not isinstance(caught.value, ResponseCut)
 
 
 def test_an_answer_nobody_asked_for_is_refused() -> None:
     with pytest.raises(ProtocolError, match="nobody asked"):
-        AnswerParser().feed(b"HTTP/1.1 408 Too late\r\n\r\n")
+        ResponseParser().feed(b"HTTP/1.1 408 Too late\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -189,12 +191,12 @@ def test_an_answer_nobody_asked_for_is_refused() -> None:
     ],
 )
 def test_a_connection_that_closes_too_early_cuts_the_answer_off(data: bytes) -> None:
-    with pytest.raises(AnswerCut):
+    with pytest.raises(ResponseCut):
         parse(data)
 
 
 def test_a_connection_that_closes_before_the_first_byte_is_told_apart() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     assert parser.end() == []
     assert not parser.has_begun
@@ -210,7 +212,7 @@ def test_a_connection_that_closes_before_the_first_byte_is_told_apart() -> None:
     ],
 )
 def test_a_body_may_not_grow_past_its_limit(data: bytes) -> None:
-    parser = AnswerParser(body_bytes_max=100)
+    parser = ResponseParser(body_bytes_max=100)
     parser.expect()
     with pytest.raises(ProtocolError, match=r"taken|longer"):
         parser.feed(data) or parser.end()
@@ -238,14 +240,14 @@ def test_any_answers_in_any_pieces_are_read_as_they_were_written(
     answers: list[tuple[int, bytes, str, int]], cuts: list[int]
 ) -> None:
     data = b"".join(render(*each) for each in answers)
-    parser = AnswerParser()
+    parser = ResponseParser()
     for _ in answers:
         parser.expect()
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    found: list[Event] = []
+    found: list[ParserEvent] = []
     for start, end in pairwise(places):
         found += parser.feed(data[start:end])
-    assert [(each.status, each.body) for each in found if isinstance(each, Answer)] == [
+    assert [(each.status, each.body) for each in found if isinstance(each, Response)] == [
         (status, body) for status, body, _, _ in answers
     ]
     assert parser.is_reusable
@@ -259,6 +261,6 @@ def test_any_bytes_are_an_answer_or_refused_and_the_pieces_do_not_matter(
         try:
             return parse(b"HTTP/1.1 200 OK\r\n" + data, step=width)
         except ProtocolError as error:
-            return isinstance(error, AnswerCut)
+            return isinstance(error, ResponseCut)
 
     assert outcome(0) == outcome(step)

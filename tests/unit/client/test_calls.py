@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from semel.client import errors, server_calls
-from semel.client.calls import Made, StreamCalls
-from semel.client.flows import Kind, Lost
-from semel.client.requests import Conditions, Configuration, Tag
+from semel.client.flows import Lost, RetrySafety
+from semel.client.requests import AppendHeaders, CreateHeaders, ProducerHeaders
+from semel.client.stream_calls import CreateResult, StreamCalls
 from semel.client.values import (
     ProducerState,
     Receipt,
@@ -29,7 +29,7 @@ FOREIGN = answer(200, content_type="text/plain", stream_next_offset="0")
 
 
 def test_creation_sends_the_configuration() -> None:
-    configuration = Configuration(
+    configuration = CreateHeaders(
         "application/json", timedelta(minutes=1), None, True, "a b", "5", 2
     )
     played = Played(calls().create(configuration, [1, 2]), [answer(201)])
@@ -48,29 +48,31 @@ def test_creation_sends_the_configuration() -> None:
 
 def test_an_expiry_date_is_sent_in_utc() -> None:
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    headers = dict(Configuration(expires_at=moment).headers)
+    headers = dict(CreateHeaders(expires_at=moment).headers)
     assert headers == {"Stream-Expires-At": "2030-01-31T12:00:00.000Z"}
     with pytest.raises(ValueError, match="time zone"):
-        _ = Configuration(expires_at=datetime(2030, 1, 31)).headers
+        _ = CreateHeaders(expires_at=datetime(2030, 1, 31)).headers
     with pytest.raises(ValueError, match="whole seconds"):
-        _ = Configuration(ttl=timedelta(milliseconds=1500)).headers
+        _ = CreateHeaders(ttl=timedelta(milliseconds=1500)).headers
 
 
 def test_a_stream_that_is_there_is_an_error_unless_that_is_fine() -> None:
     again = answer(200, content_type="text/plain", stream_next_offset="0")
-    assert isinstance(Played(calls().create(Configuration()), [again]).error, errors.StreamExists)
+    assert isinstance(Played(calls().create(CreateHeaders()), [again]).error, errors.StreamExists)
     info = StreamInfo("text/plain", "0")
-    assert play(calls().create(Configuration(), exist_ok=True), again) == Made(info, is_new=False)
+    assert play(calls().create(CreateHeaders(), exist_ok=True), again) == CreateResult(
+        info, is_new=False
+    )
     # The first try made it, and only its answer was lost.
-    assert play(calls().create(Configuration()), LOST, again) == Made(info, is_new=True)
+    assert play(calls().create(CreateHeaders()), LOST, again) == CreateResult(info, is_new=True)
     # Something else that says 200 to everything has made nothing.
-    strange = Played(calls().create(Configuration(), exist_ok=True), [answer(200)])
+    strange = Played(calls().create(CreateHeaders(), exist_ok=True), [answer(200)])
     assert isinstance(strange.error, errors.ProtocolError)
 
 
 @pytest.mark.parametrize("refusal", [problem(409, "config_conflict"), answer(409, b"differs")])
 def test_another_configuration_is_a_conflict_on_every_server(refusal: Any) -> None:
-    played = Played(calls().create(Configuration(), exist_ok=True), [refusal])
+    played = Played(calls().create(CreateHeaders(), exist_ok=True), [refusal])
     assert isinstance(played.error, errors.ConfigConflict)
 
 
@@ -135,16 +137,16 @@ def test_trimming_is_never_sent_to_a_server_that_would_delete() -> None:
     ],
 )
 def test_an_append_sends_its_messages(values: list[Any], content_type: str, body: bytes) -> None:
-    played = Played(calls(content_type=content_type).append(values, Conditions()), [STORED])
+    played = Played(calls(content_type=content_type).append(values, AppendHeaders()), [STORED])
     send = played.sends[0]
     assert (send.request.method, send.request.body) == ("POST", body)
     assert send.request.headers == (("Content-Type", content_type),)
-    assert send.kind is Kind.ONCE
+    assert send.kind is RetrySafety.ONCE
     assert played.result == Receipt("1")
 
 
 def test_many_messages_of_bytes_are_one_batch() -> None:
-    played = Played(calls(content_type="text/plain").append(["a", "bc"], Conditions()), [STORED])
+    played = Played(calls(content_type="text/plain").append(["a", "bc"], AppendHeaders()), [STORED])
     request = played.sends[0].request
     assert request.headers == (("Content-Type", "application/vnd.semel.batch"),)
     carried = decode_batch(request.body or b"")
@@ -155,17 +157,17 @@ def test_many_messages_of_bytes_are_one_batch() -> None:
 
 def test_extras_travel_in_a_batch() -> None:
     extras = extras_of(["k"], [{"h": "v"}], None)
-    played = Played(calls().append([[1, 2]], Conditions(), extras), [STORED])
+    played = Played(calls().append([[1, 2]], AppendHeaders(), extras), [STORED])
     request = played.sends[0].request
     assert request.headers == (("Content-Type", "application/vnd.semel.batch"),)
     expected = encode_batch("application/json", [b"[1,2]"], keys=[b"k"], headers=[[("h", b"v")]])
     assert request.body == expected
-    foreign = Played(StreamCalls(SITE, "orders").append([1], Conditions(), extras), [FOREIGN])
+    foreign = Played(StreamCalls(SITE, "orders").append([1], AppendHeaders(), extras), [FOREIGN])
     assert isinstance(foreign.error, errors.NotSupported)
 
 
 def test_conditions_are_headers() -> None:
-    headers = Conditions("s", "5", "k", is_closing=True).headers
+    headers = AppendHeaders("s", "5", "k", is_closing=True).headers
     assert dict(headers) == {
         "Stream-Seq": "s",
         "If-Match": '"5"',
@@ -176,19 +178,19 @@ def test_conditions_are_headers() -> None:
 
 def test_nothing_cannot_be_appended() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        play(calls().append([], Conditions()))
+        play(calls().append([], AppendHeaders()))
 
 
 def test_the_media_type_is_asked_for_once() -> None:
     fresh = StreamCalls(SITE, "orders")
-    first = Played(fresh.append(["a"], Conditions()), [HEAD, STORED])
+    first = Played(fresh.append(["a"], AppendHeaders()), [HEAD, STORED])
     assert [send.request.method for send in first.sends] == ["HEAD", "POST"]
-    play(fresh.append(["b"], Conditions()), STORED)
+    play(fresh.append(["b"], AppendHeaders()), STORED)
 
 
 @pytest.mark.parametrize("refusal", [problem(409, "content_type_conflict"), answer(409, b"type")])
 def test_a_media_type_that_has_changed_is_learned_anew(refusal: Any) -> None:
-    played = Played(calls().append(["a"], Conditions()), [refusal, HEAD, STORED])
+    played = Played(calls().append(["a"], AppendHeaders()), [refusal, HEAD, STORED])
     assert [send.request.body for send in played.sends] == [b'["a"]', None, b"a"]
     assert played.result == Receipt("1")
 
@@ -196,32 +198,32 @@ def test_a_media_type_that_has_changed_is_learned_anew(refusal: Any) -> None:
 def test_a_media_type_that_has_not_changed_is_the_callers_problem() -> None:
     refusal = problem(409, "content_type_conflict")
     same = calls(content_type="text/plain")
-    played = Played(same.append(["a"], Conditions()), [refusal, HEAD])
+    played = Played(same.append(["a"], AppendHeaders()), [refusal, HEAD])
     assert isinstance(played.error, errors.ContentTypeConflict)
-    played = Played(same.append(["a"], Conditions(seq="1")), [answer(409, b"seq"), HEAD])
+    played = Played(same.append(["a"], AppendHeaders(seq="1")), [answer(409, b"seq"), HEAD])
     assert isinstance(played.error, errors.StreamSeqConflict)
-    played = Played(same.append(["a"], Conditions()), [answer(409, b"?"), HEAD])
+    played = Played(same.append(["a"], AppendHeaders()), [answer(409, b"?"), HEAD])
     assert type(played.error) is errors.Refused
 
 
 def test_a_plain_append_whose_answer_is_lost_is_indeterminate() -> None:
-    played = Played(calls().append([1], Conditions()), [LOST])
+    played = Played(calls().append([1], AppendHeaders()), [LOST])
     assert isinstance(played.error, errors.Indeterminate)
 
 
 def test_an_append_with_a_key_is_sent_again_and_told_from_the_first() -> None:
-    keyed = Conditions(idempotency_key="k")
+    keyed = AppendHeaders(idempotency_key="k")
     replayed = answer(204, stream_next_offset="1", idempotent_replayed="true")
     assert play(calls().append([1], keyed), LOST, replayed) == Receipt("1", duplicate=True)
 
 
-@pytest.mark.parametrize("conditions", [Conditions(if_match="5"), Conditions(seq="5")])
+@pytest.mark.parametrize("conditions", [AppendHeaders(if_match="5"), AppendHeaders(seq="5")])
 @pytest.mark.parametrize(
     ("status", "code"),
     [(412, "precondition_failed"), (409, "stream_seq_conflict"), (409, "stream_closed")],
 )
 def test_a_guarded_append_cannot_tell_whether_it_stands_in_its_own_way(
-    conditions: Conditions, status: int, code: str
+    conditions: AppendHeaders, status: int, code: str
 ) -> None:
     refusal = problem(status, code, next_offset="6")
     played = Played(calls().append([1], conditions), [LOST, refusal])
@@ -234,13 +236,13 @@ def test_a_guarded_append_cannot_tell_whether_it_stands_in_its_own_way(
 @pytest.mark.parametrize(
     ("values", "conditions"),
     [
-        (["a"], Conditions(idempotency_key="k")),
-        (["a"], Conditions(if_match="5")),
-        (["a", "b"], Conditions()),
+        (["a"], AppendHeaders(idempotency_key="k")),
+        (["a"], AppendHeaders(if_match="5")),
+        (["a", "b"], AppendHeaders()),
     ],
 )
 def test_another_server_is_not_sent_what_it_would_misread(
-    values: list[Any], conditions: Conditions
+    values: list[Any], conditions: AppendHeaders
 ) -> None:
     foreign = StreamCalls(SITE, "orders")
     replies = [FOREIGN, FOREIGN] if len(values) > 1 else [FOREIGN]
@@ -258,9 +260,9 @@ def test_a_close_is_safe_to_repeat() -> None:
 
 
 def test_a_tagged_append_is_safe_to_repeat_and_tells_a_duplicate() -> None:
-    tag = Tag("p", 2, epoch=1)
+    tag = ProducerHeaders("p", 2, epoch=1)
     stored = answer(200, stream_next_offset="3")
-    flow = calls().post("text/plain", b"x", Conditions(tag=tag))
+    flow = calls().post("text/plain", b"x", AppendHeaders(tag=tag))
     played = Played(flow, [LOST, stored])
     assert played.result == Receipt("3")
     fields = dict(played.sends[-1].request.headers)
@@ -270,7 +272,7 @@ def test_a_tagged_append_is_safe_to_repeat_and_tells_a_duplicate() -> None:
         "2",
     )
     again = answer(204, producer_receipt="expired", producer_payload_mismatch="true")
-    flow = calls().post("text/plain", b"x", Conditions(tag=Tag("p", 2, session="s")))
+    flow = calls().post("text/plain", b"x", AppendHeaders(tag=ProducerHeaders("p", 2, session="s")))
     played = Played(flow, [again])
     assert played.result == Receipt(None, duplicate=True, mismatch=True)
     assert dict(played.sends[0].request.headers)["Producer-Session"] == "s"
@@ -295,7 +297,7 @@ def test_producers_are_asked_for_by_stream() -> None:
     played = Played(server_calls.producers(calls(), "p"), [answer(200, body)])
     assert played.sends[0].request.target == "/v1/producers?stream=orders&id=p"
     assert played.result == [ProducerState("orders", "p", "dense", 1)]
-    explained = Played(server_calls.explain(calls(), "p", 2, epoch=1), [answer(200, b"{}")])
+    explained = Played(server_calls.explain_append(calls(), "p", 2, epoch=1), [answer(200, b"{}")])
     assert explained.sends[0].request.target.endswith("explain?stream=orders&id=p&seq=2&epoch=1")
     play(server_calls.forget_producer(calls(), "p"), answer(204))
 
@@ -337,7 +339,7 @@ def test_a_page_another_server_does_not_have_is_not_supported(refusal: Any) -> N
 
 @pytest.mark.parametrize("status", [200, 204])
 def test_an_append_is_not_stored_because_something_on_the_way_says_yes(status: int) -> None:
-    for flow in (calls().append([1], Conditions()), calls().close()):
+    for flow in (calls().append([1], AppendHeaders()), calls().close()):
         error = Played(flow, [answer(status, b"welcome")]).error
         assert isinstance(error, errors.ProtocolError)
         assert error.applied == "unknown"
@@ -345,6 +347,6 @@ def test_an_append_is_not_stored_because_something_on_the_way_says_yes(status: i
 
 @pytest.mark.parametrize("status", [201, 206, 302, 307])
 def test_another_success_or_a_redirection_of_an_append_tells_nothing(status: int) -> None:
-    played = Played(calls().append([1], Conditions()), [answer(status, stream_next_offset="1")])
+    played = Played(calls().append([1], AppendHeaders()), [answer(status, stream_next_offset="1")])
     assert isinstance(played.error, errors.ProtocolError)
     assert played.error.applied == "unknown"

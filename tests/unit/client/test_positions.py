@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from semel.client import commit_calls, errors, group_calls
-from semel.client.commit_calls import KnownStreams, Mark, Parts, commit_known
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_known_parts
 from semel.client.flows import Lost, Pause
-from semel.client.group_calls import GroupReader, GroupReading, Place, stable_positions
-from semel.client.positions import KnownPosition, KnownPositions, Moving, Reading, moves_of
-from semel.client.txn_calls import TransactionCalls, decide, note_listed
+from semel.client.group_calls import GroupCursor, GroupReader, GroupReading, stable_positions
+from semel.client.positions import (
+    KnownPosition,
+    KnownPositions,
+    MovePlanner,
+    ReadPosition,
+    moves_of,
+)
+from semel.client.txn_calls import TransactionCalls, end_transaction_call, note_listed
 from semel.client.values import Message, ReadOffset, Registration, encode_json
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
@@ -22,16 +28,18 @@ NAME = ("g", "orders")
 DONE: dict[str, Any] = {"streams": {}, "offsets": {}, "deleted": []}
 
 
-def told(positions: KnownPositions, offset: int, version: int, incarnation: str = "i1") -> Reading:
+def told(
+    positions: KnownPositions, offset: int, version: int, incarnation: str = "i1"
+) -> ReadPosition:
     """Return a reading that was told where the group is."""
-    reading, known = positions.reading("orders"), KnownPosition(offset, version)
+    reading, known = positions.read_position("orders"), KnownPosition(offset, version)
     reading.incarnation = incarnation
-    reading.told("g", known)
-    positions.note_told(NAME, known)
+    reading.server_position("g", known)
+    positions.note_server_position(NAME, known)
     return reading
 
 
-def after(reading: Reading, to: int) -> ReadOffset:
+def after(reading: ReadPosition, to: int) -> ReadOffset:
     """Return the offset after a message of a reading."""
     offset = Message(b"1", "application/json", to - 1, to, source=reading).next_offset
     assert isinstance(offset, ReadOffset)
@@ -40,12 +48,12 @@ def after(reading: Reading, to: int) -> ReadOffset:
 
 def sent(positions: KnownPositions, to: Any) -> Any:
     """Return what a move is sent as."""
-    return moves_of(Moving(positions).plan("g", {"orders": to}))["orders"]
+    return moves_of(MovePlanner(positions).plan("g", {"orders": to}))["orders"]
 
 
 def commit(positions: KnownPositions, to: Any) -> None:
     """Move the group with success."""
-    moving = Moving(positions)
+    moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": to}))
     moving.done()
 
@@ -71,19 +79,19 @@ def test_no_reader_takes_the_position_that_another_of_the_client_has_moved() -> 
 
 def test_who_read_without_asking_counts_as_told_that_the_group_was_never_moved() -> None:
     positions = KnownPositions()
-    one, two = positions.reading("orders"), positions.reading("orders")
+    one, two = positions.read_position("orders"), positions.read_position("orders")
     one.incarnation = two.incarnation = "i1"
     assert sent(positions, after(one, 10)) == (0, 10, "i1", 0)
     commit(positions, after(one, 10))
     assert sent(positions, after(one, 12)) == (10, 12, "i1", 1)
     assert sent(positions, after(two, 15)) == (0, 15, "i1", 0)
-    later = positions.reading("orders", print_offset(10))
+    later = positions.read_position("orders", print_offset(10))
     later.incarnation = "i1"
     assert sent(positions, after(later, 15)) == (10, 15, "i1", 1), "this client has moved it there"
-    again = positions.reading("orders")
+    again = positions.read_position("orders")
     again.incarnation = "i1"
     assert sent(positions, after(again, 15)) == (0, 15, "i1", None), "it has read all of it"
-    other = positions.reading("orders", print_offset(10))
+    other = positions.read_position("orders", print_offset(10))
     other.incarnation = "i2"
     assert sent(positions, after(other, 15)) == (10, 15, "i2", None), "that was another stream"
     assert sent(positions, 15) == (0, 15, "i2", 0)
@@ -100,18 +108,18 @@ def test_what_was_committed_before_is_sent_with_what_was_told_at_first() -> None
 
 def test_an_offset_of_another_stream_or_group_knows_nothing_of_this_one() -> None:
     positions = KnownPositions()
-    bills = positions.reading("bills")
+    bills = positions.read_position("bills")
     bills.incarnation = "b1"
     assert sent(positions, after(bills, 5)) == (0, 5, None, 0)
     reading = told(positions, 3, 7)
-    other = moves_of(Moving(positions).plan("h", {"orders": after(reading, 5)}))
+    other = moves_of(MovePlanner(positions).plan("h", {"orders": after(reading, 5)}))
     assert other == {"orders": (0, 5, "i1", 0)}, "of that group it was not told"
 
 
 def test_numbers_and_copies_are_of_the_only_reader_there_was() -> None:
     positions = KnownPositions()
     assert sent(positions, 5) == (0, 5, None, 0)
-    positions.reading("orders").incarnation = "i1"
+    positions.read_position("orders").incarnation = "i1"
     assert sent(positions, print_offset(5)) == (0, 5, "i1", 0)
     commit(positions, 5)
     assert sent(positions, 6) == (5, 6, "i1", 1), "after what this client has moved"
@@ -136,7 +144,7 @@ def test_a_move_on_conditions_moves_no_reader() -> None:
         assert sent(positions, move) == wanted
         commit(positions, move)
     assert sent(positions, after(reading, 15)) == (0, 15, "i1", 0)
-    later = positions.reading("orders", print_offset(15))
+    later = positions.read_position("orders", print_offset(15))
     later.incarnation = "i1"
     assert later.known("g").version == 7, "but a later one knows of it"
 
@@ -144,7 +152,7 @@ def test_a_move_on_conditions_moves_no_reader() -> None:
 def test_what_is_known_is_bounded() -> None:
     positions = KnownPositions()
     for number in range(10_001):
-        positions.note_told((f"g{number}", "orders"), KnownPosition())
+        positions.note_server_position((f"g{number}", "orders"), KnownPosition())
         positions.note_read(f"s{number}", "i")
         positions.note_moved(("g", f"s{number}"), 1, 1)
     assert positions.incarnation("s0") is None
@@ -152,7 +160,7 @@ def test_what_is_known_is_bounded() -> None:
 
 
 def test_the_offset_of_a_message_is_a_str_in_all_else() -> None:
-    offset = after(KnownPositions().reading("orders"), 5)
+    offset = after(KnownPositions().read_position("orders"), 5)
     assert offset == print_offset(5)
     for same in (pickle.loads(pickle.dumps(offset)), copy.deepcopy(offset), copy.copy(offset)):
         assert type(same) is str
@@ -170,7 +178,7 @@ def test_the_offset_of_a_message_is_a_str_in_all_else() -> None:
 def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None:
     positions = KnownPositions()
     reading = told(positions, 3, 7)
-    moving = Moving(positions)
+    moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 5)}))
     assert moves_of(moving.plan("g", {"orders": after(reading, 6)})) == {"orders": (5, 6, "i1", 7)}
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 6)}))
@@ -188,11 +196,11 @@ def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None
 def test_two_readers_in_one_transaction_each_say_what_they_have_read() -> None:
     positions = KnownPositions()
     one, two = told(positions, 0, 0), told(positions, 0, 0)
-    moving = Moving(positions)
+    moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": after(one, 10)}))
     planned = moves_of(moving.plan("g", {"orders": after(two, 15)}))
     assert planned == {"orders": (0, 15, "i1", 0)}, "so the server refuses"
-    given = Moving(positions)
+    given = MovePlanner(positions)
     given.accepted("g", given.plan("g", {"orders": (5, 6)}))
     assert moves_of(given.plan("g", {"orders": after(two, 15)})) == {"orders": (0, 15, "i1", 0)}
     assert moves_of(given.plan("g", {"orders": 8})) == {"orders": (6, 8, "i1", None)}
@@ -204,7 +212,7 @@ def test_a_commit_that_was_done_before_tells_no_version() -> None:
 
     def once(to: int, *, duplicate: bool) -> Any:
         parts = Parts(offsets={"g": {"orders": after(reading, to)}})
-        flow = commit_known(KnownStreams(SITE), Mark("p", 0, 0), parts, positions)
+        flow = commit_known_parts(KnownStreams(SITE), CommitId("p", 0, 0), parts, positions)
         played = Played(flow, [document({**DONE, "duplicate": duplicate})])
         return body_of(played.sends[0])["offsets"]["g"]["orders"]
 
@@ -251,7 +259,7 @@ def opened(
 
 
 class _OnCommit:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: GroupCursor) -> None:
         self.place = place
 
     def __call__(self, message: Message) -> None: ...
@@ -259,7 +267,7 @@ class _OnCommit:
 
 def test_a_message_names_the_position_its_own_tail_was_told() -> None:
     positions = KnownPositions()
-    place = Place(GroupReading(SITE, "g", positions), "orders")
+    place = GroupCursor(GroupReading(SITE, "g", positions), "orders")
     place.known = KnownPosition(3, 7, "i1")
     message = Message(b"1", "application/json", 4, 5, on_commit=_OnCommit(place))
     txn = opened(positions)
@@ -280,7 +288,7 @@ def test_a_decision_by_token_is_known_as_well(action: str, wanted: tuple[int, in
     txn = opened(positions, undecided)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     play(txn.prepare(), document({"token": "t:1"}))
-    play(decide(SITE, "t:1", action, undecided), document(DONE))
+    play(end_transaction_call(SITE, "t:1", action, undecided), document(DONE))
     assert (known.offset, known.version) == wanted
     assert txn.is_decided
     assert undecided == {}
@@ -339,7 +347,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
 
 def test_messages_are_compared_and_copied_without_their_reader() -> None:
     one, two = (
-        Message(b"1", "application/json", 0, 1, source=KnownPositions().reading("orders"))
+        Message(b"1", "application/json", 0, 1, source=KnownPositions().read_position("orders"))
         for _ in range(2)
     )
     assert one == two
@@ -432,13 +440,13 @@ def test_a_call_whose_time_is_over_goes_on_as_well() -> None:
 def test_a_tail_of_a_group_tells_its_messages() -> None:
     positions = KnownPositions()
     reading = GroupReading(SITE, "g", positions)
-    place = Place(reading, "orders")
+    place = GroupCursor(reading, "orders")
     reader = GroupReader(calls(), "-1", reading, place, print, isolation="read_committed")
     play(reader.begin(), standing(3, 7))
     reader.check({"stream-incarnation": "i1"})
-    assert isinstance(reader.source, Reading)
+    assert isinstance(reader.source, ReadPosition)
     assert sent(positions, after(reader.source, 5)) == (3, 5, "i1", 7)
-    other = moves_of(Moving(positions).plan("h", {"orders": after(reader.source, 5)}))
+    other = moves_of(MovePlanner(positions).plan("h", {"orders": after(reader.source, 5)}))
     assert other == {"orders": (3, 5, "i1", None)}, "another group is taken to be there too"
     assert positions.incarnation("orders") == "i1"
 

@@ -12,14 +12,14 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
-from semel.client.answers import Answer
-from semel.client.calls import Site, StreamCalls
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
 from semel.client.producer.batches import ProducerSettings
-from semel.client.producer.gather import Packing
-from semel.client.producer.opening import Opening, default_id, open_producer
+from semel.client.producer.gather import BodyEncoder
+from semel.client.producer.opening import OpenResult, default_id, open_producer
 from semel.client.producer.threads import background
+from semel.client.response_parser import Response
+from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.transport import transport_to
 from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.wire.bodies import decode_batch
@@ -444,7 +444,7 @@ def test_a_server_that_cannot_tell_is_written_to_all_the_same(is_semel: bool) ->
 
 
 def test_the_question_names_stream_and_producer() -> None:
-    calls = StreamCalls(Site(transport("http://h").address), "a b")
+    calls = StreamCalls(ServerConfig(transport("http://h").address), "a b")
     flow = open_producer(calls, ProducerSettings(id="p/1", epoch=5))
     step = next(flow)
     assert isinstance(step, Send)
@@ -453,25 +453,25 @@ def test_the_question_names_stream_and_producer() -> None:
         "stream-next-offset": "0",
         "stream-incarnation": "i",
     }
-    step = flow.send(Answer(200, fields))
+    step = flow.send(Response(200, fields))
     assert isinstance(step, Send)
     assert step.request.target == "/v1/producers?stream=a%20b&id=p%2F1"
     body = msgspec.json.encode({"producers": [known(producer_id="p/1", cursor=None)]})
     with pytest.raises(StopIteration) as end:
-        flow.send(Answer(200, {"content-type": "application/json"}, body))
+        flow.send(Response(200, {"content-type": "application/json"}, body))
     opening = end.value.value
-    assert isinstance(opening, Opening)
+    assert isinstance(opening, OpenResult)
     assert opening.past is not None
     assert opening.past[0].epoch == 4
 
 
 def test_any_other_refusal_of_the_question_is_raised() -> None:
-    calls = StreamCalls(Site(transport("http://h").address), "s")
+    calls = StreamCalls(ServerConfig(transport("http://h").address), "s")
     flow = open_producer(calls, ProducerSettings(id="p", epoch=5))
     next(flow)
-    flow.send(Answer(200, {"stream-next-offset": "0", "stream-incarnation": "i"}))
+    flow.send(Response(200, {"stream-next-offset": "0", "stream-incarnation": "i"}))
     with pytest.raises(errors.Unauthorized):
-        flow.send(Answer(401, {}))
+        flow.send(Response(401, {}))
 
 
 def transport(url: str) -> Any:
@@ -482,14 +482,14 @@ def transport(url: str) -> Any:
 
 
 def test_bytes_go_to_another_server_one_after_the_other() -> None:
-    packing = Packing("application/octet-stream", is_semel=False)
+    packing = BodyEncoder("application/octet-stream", is_semel=False)
     assert packing.body([b"a", b"b"], {}) == b"ab"
     assert packing.content_type(2, {}) == "application/octet-stream"
     assert packing.to_raw(bytearray(b"x")) == b"x"
 
 
 def test_bytes_go_to_semel_in_a_batch_or_alone() -> None:
-    packing = Packing("text/plain", is_semel=True)
+    packing = BodyEncoder("text/plain", is_semel=True)
     assert packing.content_type(1, {}) == "text/plain"
     assert packing.body([b"a"], {}) == b"a"
     assert packing.content_type(2, {}) == "application/vnd.semel.batch"
@@ -498,7 +498,7 @@ def test_bytes_go_to_semel_in_a_batch_or_alone() -> None:
 
 
 def test_a_json_message_may_be_as_deep_as_a_stream_takes() -> None:
-    packing = Packing("application/json", is_semel=True)
+    packing = BodyEncoder("application/json", is_semel=True)
     deep: Any = []
     for _ in range(63):
         deep = [deep]
@@ -511,7 +511,7 @@ def test_a_json_message_may_be_as_deep_as_a_stream_takes() -> None:
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/json"])
 def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None:
-    packing = Packing(media_type, is_semel=True)
+    packing = BodyEncoder(media_type, is_semel=True)
     extra = packing.carried(b"1", "k", {"h": "v"}, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
     assert extra is not None
     assert packing.content_type(1, {0: extra}) == "application/vnd.semel.batch"
@@ -526,7 +526,7 @@ def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None
 
 
 def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> None:
-    packing = Packing("text/plain", is_semel=True)
+    packing = BodyEncoder("text/plain", is_semel=True)
     assert packing.carried(b"1", None, {}, None) is None
     with pytest.raises(ValueError, match="a key may have"):
         packing.carried(b"1", b"k" * 100_000, None, None)
@@ -537,11 +537,11 @@ def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> No
     with pytest.raises(TooLarge):
         packing.carried(b"x" * (4 * 1024 * 1024 - 600), b"k" * 500, None, None)
     with pytest.raises(NotSupported):
-        Packing("text/plain", is_semel=False).carried(b"1", "k", None, None)
+        BodyEncoder("text/plain", is_semel=False).carried(b"1", "k", None, None)
 
 
 def test_another_server_says_itself_what_is_too_large() -> None:
-    raw = Packing("text/plain", is_semel=False).to_raw("x" * 5_000_000)
+    raw = BodyEncoder("text/plain", is_semel=False).to_raw("x" * 5_000_000)
     assert len(raw) == 5_000_000
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from semel.client import errors
-from semel.client.answers import Answer, BodyEnd, BodyPart
-from semel.client.calls import Site
-from semel.client.flows import Hang, Lost, NotSent, Opened, Receive
-from semel.client.reading import Reader, page_of, split_array
+from semel.client.flows import CloseChannel, Lost, NotSent, Opened, Receive
+from semel.client.reading import PageReader, page_of, split_array
+from semel.client.response_parser import BodyEnd, BodyPart, Response
 from semel.client.sse import SseReader, live_reader
+from semel.client.stream_calls import ServerConfig
 from semel.model.messages import encode_extras
 from semel.wire.bodies import Piece, encode_frames
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
@@ -17,7 +17,7 @@ from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 LOST = Lost("reset")
 
 
-def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers: str) -> Answer:
+def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers: str) -> Response:
     """A page of semel's: one piece for each message."""
     pieces = [Piece(start + at, 1, raw, b"", False, 1000) for at, raw in enumerate(messages)]
     end = start + len(messages)
@@ -30,14 +30,14 @@ def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers:
     return answer(200, body, stream_next_offset=f"{0:016d}_{end:016d}", **headers)
 
 
-def plain(body: bytes, next_offset: str, **headers: str) -> Answer:
+def plain(body: bytes, next_offset: str, **headers: str) -> Response:
     """A page of another server's."""
     headers = {"content_type": "application/json", **headers}
     return answer(200, body, stream_next_offset=next_offset, **headers)
 
 
-def reader(offset: str = "-1", *, is_live: bool = False) -> Reader:
-    return Reader(calls(), offset, is_live=is_live)
+def reader(offset: str = "-1", *, is_live: bool = False) -> PageReader:
+    return PageReader(calls(), offset, is_live=is_live)
 
 
 def place(ordinal: int) -> str:
@@ -107,7 +107,7 @@ def test_of_another_servers_messages_only_the_ends_are_known() -> None:
         plain(b"junk", "e", content_type="application/vnd.semel.frames"),
     ],
 )
-def test_a_page_that_is_none_is_refused(given: Answer) -> None:
+def test_a_page_that_is_none_is_refused(given: Response) -> None:
     with pytest.raises(errors.ProtocolError):
         page_of(given, "-1")
 
@@ -146,8 +146,8 @@ def test_a_read_of_a_server_that_says_little_ends_when_it_does_not_move() -> Non
 
 def test_gzip_is_asked_for_if_wanted() -> None:
     it = calls()
-    it.site = Site(SITE.address, is_gzip=True)
-    sent = Played(Reader(it, "-1", is_live=False).next_page(), [frames(b"1")]).sends[0]
+    it.site = ServerConfig(SITE.address, is_gzip=True)
+    sent = Played(PageReader(it, "-1", is_live=False).next_page(), [frames(b"1")]).sends[0]
     assert ("Accept-Encoding", "gzip") in sent.request.headers
 
 
@@ -194,7 +194,7 @@ def test_a_reader_that_was_never_answered_does_not_wait_for_ever() -> None:
 def sse(**headers: str) -> Opened:
     head = {"content-type": "text/event-stream"}
     head |= {name.replace("_", "-"): value for name, value in headers.items()}
-    return Opened(Answer(200, head, is_streamed=True), "channel")
+    return Opened(Response(200, head, is_streamed=True), "channel")
 
 
 def part(*events: tuple[str, bytes]) -> BodyPart:
@@ -225,7 +225,7 @@ def test_what_came_before_a_break_without_its_control_event_is_fetched_again(end
     it = SseReader(calls(), "-1")
     play(it.next_page(), sse(), part(("data", b"[1]"), control("a"), ("data", b"[2]")))
     broken = Played(it.next_page(), [end])
-    assert isinstance(broken.steps[1], Hang)
+    assert isinstance(broken.steps[1], CloseChannel)
     again = Played(it.next_page(), [LOST, sse(), part(("data", b"[2]"), control("b"))])
     assert {send.request.target.partition("?")[2] for send in again.sends} == {"offset=a&live=sse"}
     assert [each.value for each in again.result] == [2]
@@ -236,7 +236,7 @@ def test_events_end_with_the_stream() -> None:
     last = control("a", ',"upToDate":true,"streamClosed":true')
     play(it.next_page(), sse(), part(("data", b"[1]"), last))
     ended = Played(it.next_page(), [])
-    assert isinstance(ended.steps[0], Hang)
+    assert isinstance(ended.steps[0], CloseChannel)
     assert ended.result is None
 
 
@@ -263,8 +263,8 @@ def test_a_server_without_events_is_told_apart() -> None:
 
 
 def test_how_to_follow_is_chosen_by_name() -> None:
-    assert type(live_reader(calls(), "-1", "auto")) is Reader
-    assert type(live_reader(calls(), "-1", "long-poll")) is Reader
+    assert type(live_reader(calls(), "-1", "auto")) is PageReader
+    assert type(live_reader(calls(), "-1", "long-poll")) is PageReader
     assert type(live_reader(calls(), "-1", "sse")) is SseReader
     with pytest.raises(ValueError, match="long-poll"):
         live_reader(calls(), "-1", "push")

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from semel.client import errors
-from semel.client.answers import Answer
 from semel.client.errors import ClientError
 from semel.client.refusals import error_of
+from semel.client.response_parser import Response
 from semel.model import outcomes
 from semel.wire.refusals import REFUSED
 from tests.unit.client.hand import answer, problem
 
 
-def read(given: Answer) -> ClientError:
+def read(given: Response) -> ClientError:
     return error_of(given.status, given.headers, given.body)
 
 
@@ -46,7 +46,7 @@ def read(given: Answer) -> ClientError:
     ],
 )
 def test_an_answer_that_says_no_becomes_the_right_error(
-    given: Answer, kind: type[ClientError], applied: str
+    given: Response, kind: type[ClientError], applied: str
 ) -> None:
     error = read(given)
     assert type(error) is kind

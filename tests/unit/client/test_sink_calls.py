@@ -3,9 +3,9 @@
 import msgspec
 
 from semel.client import commit_calls, errors, server_calls
-from semel.client.calls import NO_EXTRAS
 from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, TaskCalls, Version
 from semel.client.flows import Flow, Lost
+from semel.client.stream_calls import NO_EXTRAS
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
@@ -113,13 +113,16 @@ def test_a_commit_is_asked_for_until_there_is_an_answer() -> None:
 
 def test_sinks_are_read_as_what_they_are() -> None:
     listed = answer(200, b'{"sinks":[{"app":"a","query_id":"q","last_version":4}]}')
-    assert play(commit_calls.list_sinks(SITE), listed) == [SinkInfo("a", "q", 4)]
+    assert play(commit_calls.list_sink_infos(SITE), listed) == [SinkInfo("a", "q", 4)]
     rebound = answer(200, b'{"app":"a","query_id":"r","last_version":2}')
-    assert play(commit_calls.rebind(SITE, "a", "r", 2), rebound).query_id == "r"
-    assert refused(commit_calls.show(SITE, "a"), answer(200, b'{"app":1}')) is errors.ProtocolError
+    assert play(commit_calls.rebind_sink_info(SITE, "a", "r", 2), rebound).query_id == "r"
+    assert (
+        refused(commit_calls.show_sink_info(SITE, "a"), answer(200, b'{"app":1}'))
+        is errors.ProtocolError
+    )
 
 
 def test_what_a_lost_try_has_forgotten_is_forgotten() -> None:
     unknown = problem(404, "unknown_sink")
     assert Played(server_calls.forget_sink(SITE, "a"), [LOST, unknown]).error is None
-    assert Played(commit_calls.forget(SITE, "a"), [unknown]).error is not None
+    assert Played(commit_calls.forget_sink_info(SITE, "a"), [unknown]).error is not None

@@ -6,12 +6,18 @@ import msgspec
 import pytest
 
 from semel.client import commit_calls, errors, group_calls, txn_calls
-from semel.client.commit_calls import KnownStreams, Mark, Parts
-from semel.client.flows import Flow, Kind, Lost, NotSent, Pause
-from semel.client.group_calls import GroupReader, GroupReading, Place
+from semel.client.commit_calls import CommitId, KnownStreams, Parts
+from semel.client.flows import Flow, Lost, NotSent, Pause, RetrySafety
+from semel.client.group_calls import GroupCursor, GroupReader, GroupReading
 from semel.client.positions import KnownPositions
-from semel.client.processing import Batch, Identities, Processor, checked_owner, default_id
-from semel.client.reading import Reader
+from semel.client.processing import (
+    InputBatch,
+    ProcessLoop,
+    ProducerPool,
+    check_owner,
+    group_producer_id,
+)
+from semel.client.reading import PageReader
 from semel.client.txn_calls import TransactionCalls
 from semel.client.txn_values import (
     CommitResult,
@@ -52,7 +58,7 @@ def test_a_transaction_begins_under_its_producer() -> None:
     txn = TransactionCalls(SITE, "t", "staged", 1.5)
     begun = document({"transaction_epoch": 1}, 201)
     (sent,) = Played(txn.begin(OWNER, ["a"]), [begun]).sends
-    assert (sent.request.target, sent.kind) == ("/v1/transactions", Kind.REPEATABLE)
+    assert (sent.request.target, sent.kind) == ("/v1/transactions", RetrySafety.REPEATABLE)
     assert body_of(sent) == {
         "transaction_id": "t",
         "producer_id": "p",
@@ -120,7 +126,7 @@ def test_another_server_has_no_transactions() -> None:
 
 
 def test_a_client_registers_an_id_once_and_lends_its_own_to_one_at_a_time() -> None:
-    known = Identities()
+    known = ProducerPool()
     assert known.take("p") is None
     known.add("p", OWNER)
     assert known.take("p") is known.take("p") is OWNER
@@ -129,10 +135,10 @@ def test_a_client_registers_an_id_once_and_lends_its_own_to_one_at_a_time() -> N
     known.give_back(None, lent)
     known.give_back("p", OWNER)
     assert (known.take(None), known.take(None)) == (lent, None)
-    assert checked_owner("p", None) is None
-    assert checked_owner("p", 3) == OWNER
+    assert check_owner("p", None) is None
+    assert check_owner("p", 3) == OWNER
     with pytest.raises(ValueError, match="producer_id"):
-        checked_owner(None, 3)
+        check_owner(None, 3)
 
 
 # ---- appends -------------------------------------------------------------------------------------
@@ -305,11 +311,11 @@ def test_an_abort_is_done_once_and_a_committed_one_cannot_be() -> None:
 
 
 def test_a_prepared_one_is_decided_by_its_token() -> None:
-    played = Played(txn_calls.decide(SITE, "a:b:2", "commit"), [document(DONE)])
+    played = Played(txn_calls.end_transaction_call(SITE, "a:b:2", "commit"), [document(DONE)])
     (sent,) = played.sends
     assert sent.request.target == "/v1/transactions/a%3Ab/commit"
     assert body_of(sent) == {"transaction_epoch": 2}
-    doubt = Played(txn_calls.decide(SITE, "a:2", "abort"), [LOST, False]).error
+    doubt = Played(txn_calls.end_transaction_call(SITE, "a:2", "abort"), [LOST, False]).error
     assert isinstance(doubt, errors.Indeterminate)
     assert "transaction_status" in doubt.advice
     for token in ("", "a", ":1", "a:", "a:x"):
@@ -347,7 +353,7 @@ def test_a_commit_says_all_of_it_in_one_request() -> None:
         ["t:1"],
     )
     streams.calls("a/none").content_type = "text/plain"
-    flow = commit_calls.commit(streams, Mark("p", 1, 2), parts)
+    flow = commit_calls.commit_parts(streams, CommitId("p", 1, 2), parts)
     played = Played(flow, [LOST, document({**DONE, "duplicate": True})])
     assert played.result.duplicate
     assert len({send.request for send in played.sends}) == 1
@@ -369,7 +375,7 @@ def test_a_commit_says_all_of_it_in_one_request() -> None:
 
 
 def test_a_commit_nobody_has_answered_is_to_be_sent_again() -> None:
-    flow = commit_calls.commit(known(), Mark("p", 0, 0), Parts(expects={"a": 0}))
+    flow = commit_calls.commit_parts(known(), CommitId("p", 0, 0), Parts(expects={"a": 0}))
     error = Played(flow, [LOST, False]).error
     assert isinstance(error, errors.Indeterminate)
     assert "the same producer_id, epoch and seq" in error.advice
@@ -377,21 +383,25 @@ def test_a_commit_nobody_has_answered_is_to_be_sent_again() -> None:
 
 @pytest.mark.parametrize("value", [b"1]}", b"1,2", b"", b"{"])
 def test_bytes_that_are_no_json_do_not_tear_the_document(value: bytes) -> None:
-    flow = commit_calls.commit(known(a="application/json"), Mark("p", 0, 0), Parts({"a": [value]}))
+    flow = commit_calls.commit_parts(
+        known(a="application/json"), CommitId("p", 0, 0), Parts({"a": [value]})
+    )
     with pytest.raises(ValueError, match="no JSON"):
         play(flow)
 
 
 @pytest.mark.parametrize("values", ["text", b"bytes", {"a": 1}])
 def test_one_value_where_a_list_is_due_is_refused(values: Any) -> None:
-    flow = commit_calls.commit(known(a="application/json"), Mark("p", 0, 0), Parts({"a": values}))
+    flow = commit_calls.commit_parts(
+        known(a="application/json"), CommitId("p", 0, 0), Parts({"a": values})
+    )
     with pytest.raises(TypeError, match="a list of values"):
         play(flow)
 
 
 def test_results_that_are_no_longer_held_are_none() -> None:
     told = document({"duplicate": True, "streams": None, "offsets": None, "deleted": None})
-    flow = commit_calls.commit(known(), Mark("p", 0, 0), Parts(expects={"a": 0}))
+    flow = commit_calls.commit_parts(known(), CommitId("p", 0, 0), Parts(expects={"a": 0}))
     assert play(flow, told) == CommitResult(duplicate=True)
 
 
@@ -400,7 +410,7 @@ def test_a_number_that_was_used_for_something_else_is_an_error() -> None:
     told = answer(
         200, body, content_type="application/json", **{"producer-payload-mismatch": "true"}
     )
-    flow = commit_calls.commit(known(), Mark("p", 0, 7), Parts(expects={"a": 0}))
+    flow = commit_calls.commit_parts(known(), CommitId("p", 0, 7), Parts(expects={"a": 0}))
     with pytest.raises(errors.PayloadMismatch, match="something else as number 7"):
         play(flow, told)
 
@@ -462,13 +472,13 @@ def reading() -> GroupReading:
     return GroupReading(SITE, "g", KnownPositions())
 
 
-def placed(offset: int = 0) -> Place:
-    place = Place(reading(), "orders")
+def placed(offset: int = 0) -> GroupCursor:
+    place = GroupCursor(reading(), "orders")
     place.known.offset = offset
     return place
 
 
-def group_reader(place: Place, on_commit: Any) -> GroupReader:
+def group_reader(place: GroupCursor, on_commit: Any) -> GroupReader:
     return GroupReader(calls(), "-1", reading(), place, on_commit, isolation="read_committed")
 
 
@@ -540,17 +550,17 @@ def test_a_tail_of_a_group_begins_where_it_stands() -> None:
 
 # rows: R31, R32, R33
 def test_only_decided_messages_are_asked_for_unless_told_otherwise() -> None:
-    reader = Reader(calls(), "-1", is_live=False)
+    reader = PageReader(calls(), "-1", is_live=False)
     sent = Played(reader.next_page(), [frames(b"1")]).sends[0]
     assert sent.request.target == "/v1/stream/orders?offset=-1&isolation=read_committed"
-    raw = Reader(calls(), "-1", is_live=False, isolation="read_uncommitted")
+    raw = PageReader(calls(), "-1", is_live=False, isolation="read_uncommitted")
     assert "isolation" not in Played(raw.next_page(), [frames(b"1")]).sends[0].request.target
     with pytest.raises(ValueError, match="isolation"):
-        Reader(calls(), "-1", is_live=False, isolation="serializable")
+        PageReader(calls(), "-1", is_live=False, isolation="serializable")
 
 
 def test_a_server_that_is_not_semel_is_not_told_of_isolation() -> None:
-    reader = Reader(calls(), "-1", is_live=True)
+    reader = PageReader(calls(), "-1", is_live=True)
     foreign = answer(200, b"[1]", content_type="application/json", stream_next_offset="a")
     play(reader.next_page(), foreign)
     sent = Played(reader.next_page(), [answer(204, stream_next_offset="a")]).sends[0]
@@ -568,8 +578,8 @@ def page(*bodies: bytes, start: int = 0, tail: int | None = None) -> Any:
     return frames(*bodies, start=start, tail=end)
 
 
-def begun(*inputs: str, **options: Any) -> Processor:
-    found = Processor(SITE, "g", inputs, producer_id="me", **options)
+def begun(*inputs: str, **options: Any) -> ProcessLoop:
+    found = ProcessLoop(SITE, "g", inputs, producer_id="me", **options)
     played = Played(found.begin(), [REGISTERED, standing(a=2)])
     # First the older instance is fenced, then it is asked where it came to.
     targets = [send.request.target for send in played.sends]
@@ -615,7 +625,7 @@ def test_a_place_is_committed_only_in_the_stream_it_was_read_from() -> None:
     assert body_of(sent)["offsets"] == {"g": {"b": move}}
 
 
-def next_of(processor: Processor, *replies: Any) -> Batch:
+def next_of(processor: ProcessLoop, *replies: Any) -> InputBatch:
     batch = play(processor.next_batch(), *replies)
     assert batch is not None
     return batch
@@ -667,7 +677,7 @@ def test_many_messages_for_one_stream_are_sent_as_many_appends(
 )
 def test_an_instance_that_was_overtaken_stops(refusal: Any, expected: type) -> None:
     processor = begun("a")
-    batch = Batch("a", [message(3)])
+    batch = InputBatch("a", [message(3)])
     played = Played(processor.commit(batch, {"out": [1]}), [refusal])
     assert type(played.error) is expected
     assert len(played.sends) == 1
@@ -698,20 +708,20 @@ def test_one_live_input_is_waited_for() -> None:
 
 def test_processing_that_makes_no_sense_is_refused_here() -> None:
     with pytest.raises(ValueError, match="inputs"):
-        Processor(SITE, "g", [])
+        ProcessLoop(SITE, "g", [])
     with pytest.raises(ValueError, match="max_messages"):
-        Processor(SITE, "g", "a", max_messages=0)
+        ProcessLoop(SITE, "g", "a", max_messages=0)
     processor = begun("a")
     with pytest.raises(errors.NotSupported):
-        play(processor.commit(Batch("a", [message(None)]), None))
+        play(processor.commit(InputBatch("a", [message(None)]), None))
 
 
 def test_the_name_of_a_processor_is_that_of_its_group_and_inputs() -> None:
-    name = default_id("Abrechnung ü", ["b", "a"])
-    assert name == default_id("Abrechnung ü", ["a", "b"])
-    assert name != default_id("Abrechnung ü", ["a"])
+    name = group_producer_id("Abrechnung ü", ["b", "a"])
+    assert name == group_producer_id("Abrechnung ü", ["a", "b"])
+    assert name != group_producer_id("Abrechnung ü", ["a"])
     assert name.isascii()
-    assert len(default_id("ü" * 128, ["a"])) <= 256
+    assert len(group_producer_id("ü" * 128, ["a"])) <= 256
 
 
 def test_a_client_forgets_streams_before_they_fill_its_memory(
@@ -742,7 +752,7 @@ def test_a_step_is_pinned_and_the_one_that_counts_is_told(status: int) -> None:
     played = Played(group_calls.pin(SITE, "g/p", STEP), [document(STEP_DOCUMENT, status)])
     (sent,) = played.sends
     assert sent.request.target == "/v1/groups/g%2Fp/snapshot"
-    assert sent.kind is Kind.REPEATABLE
+    assert sent.kind is RetrySafety.REPEATABLE
     assert body_of(sent) == {name: STEP_DOCUMENT[name] for name in ("number", "ranges", "hash")}
     assert played.result == STEP
 

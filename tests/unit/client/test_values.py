@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel.client.values import Message, decode, encode, joined
+from semel.client.values import Message, decode, encode, join_messages
 
 
 @dataclass
@@ -73,6 +73,6 @@ def test_a_message_is_decoded_once_and_only_when_asked() -> None:
 
 
 def test_messages_of_bytes_can_be_joined_and_those_of_json_cannot() -> None:
-    assert joined([Message(b"a", "text/plain"), Message(b"b", "text/plain")]) == b"ab"
+    assert join_messages([Message(b"a", "text/plain"), Message(b"b", "text/plain")]) == b"ab"
     with pytest.raises(TypeError, match="use read"):
-        joined([Message(b"1", "application/json")])
+        join_messages([Message(b"1", "application/json")])

@@ -2,23 +2,23 @@
 
 import pytest
 
-from semel.journal.frame import KINDS, WatermarkMoved, encode, encode_meta, seed_of
+from semel.journal.frame import KINDS, WatermarkMoved, checksum_seed, encode, encode_meta
 from semel.journal.scan import check_chunks
 from semel.journal.segments import Segments, segment_name
 from semel.journal.verify import verify
 from semel.machine.events import Decided, Ended
-from semel.machine.txn.chunk_list import pack_extent, parts_of
+from semel.machine.txn.chunk_list import chunks_in, pack_extent
 from semel.model.errors import CorruptData, DiskFailed, ReadFailed
-from semel.model.transactions import STAGED
+from semel.model.transactions import TXN_STAGED
 from tests.unit.broker.test_transactions import TxnBed
 
 
 def staged_bed() -> tuple[TxnBed, int]:
     """A staged transaction with one chunk; where its frame is."""
     bed = TxnBed()
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"chunk")
-    ((lsn, _, _),) = parts_of(bed.broker.state.transactions["t"].pages)
+    ((lsn, _, _),) = chunks_in(bed.broker.state.transactions["t"].chunk_blocks)
     return bed, lsn
 
 
@@ -64,7 +64,7 @@ def test_another_frame_in_its_place_is_no_chunk() -> None:
         watermark=0,
         time_ms=0,
         previous_crc=0,
-        seed=seed_of(bytes(16)),
+        seed=checksum_seed(bytes(16)),
     )
     bed.disk.overwrite(segment_name(0), lsn, b"".join(frame.buffers))
     with pytest.raises(CorruptData, match="is not here"):

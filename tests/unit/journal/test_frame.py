@@ -37,7 +37,7 @@ from semel.journal.frame import (
     peek_length,
 )
 from semel.machine import events
-from semel.machine.events import Mark, Section
+from semel.machine.events import ProducerStamp, Section
 from semel.machine.rows import ForkRow, NamedPosition, SnapshotRow, StreamRow
 from semel.machine.txn.chunk_list import pack_extent
 from semel.model.checksum import crc32c
@@ -51,7 +51,7 @@ GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
 GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
-SEED = codec.seed_of(b"sixteen bytes id")
+SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
 class Case(NamedTuple):
@@ -108,8 +108,8 @@ FORK = StreamRow(
     2, "é/f", "inc-2", "text/plain", 1_700_000_000_001, 60_000, None, True, ForkRow(1, "s", 3, 2, 5)
 )
 DATED = StreamRow(3, "d", "inc-3", "text/plain", 5, None, NUMBER_MAX)
-DENSE_MARK = Mark("p", "dense", 7, None, 4, 4, 2**64 - 1, None)
-SPARSE_MARK = Mark("12", "sparse", NUMBER_MAX, "session", 5, 9, 1, b"\x00\xffcursor")
+DENSE_MARK = ProducerStamp("p", "dense", 7, None, 4, 4, 2**64 - 1, None)
+SPARSE_MARK = ProducerStamp("12", "sparse", NUMBER_MAX, "session", 5, 9, 1, b"\x00\xffcursor")
 JOINED = Section(1, 0, 2, b'{"a":1},22', struct.pack("<II", 7, 2), is_joined=True)
 
 CASES = (
@@ -141,7 +141,7 @@ FULL = encode_extras(1, keys=[b""], headers=[[("trace", b"\xff"), ("é", b"")]],
 
 EXTRAS_CASES = (
     Case(events.StreamAppended(1), (replace(JOINED, extras=KEYED),)),
-    Case(events.StreamAppended(1, mark=DENSE_MARK), (Section(1, 2, 1, b"one", extras=FULL),)),
+    Case(events.StreamAppended(1, stamp=DENSE_MARK), (Section(1, 2, 1, b"one", extras=FULL),)),
     Case(
         events.StreamCreated(FORK, 1, False),
         (Section(2, 5, 1, b"ab"), Section(2, 6, 2, b"cd", struct.pack("<II", 1, 1), extras=KEYED)),
@@ -155,7 +155,7 @@ CLAIMS_CASES = (
 
 PRODUCED = ProducerOwner("p", 7)
 SUNK = SinkOwner("app", 17, 3)
-CONTROLLED = Section(1, 9, 1, b"", kind=events.CONTROL)
+CONTROLLED = Section(1, 9, 1, b"", kind=events.SECTION_CONTROL)
 PINNED = SnapshotRow(4, (SnapshotRange("é", "inc", 3, NUMBER_MAX),), "sha256:x")
 ENDED = (events.Ended(1, True, "", ((1, 9),)), events.Ended(2, False, "fenced"))
 
@@ -163,23 +163,23 @@ TXN_CASES = (
     Case(events.TxnBegun(1, "t", 1, "inline", PRODUCED, True, 60_000, (1, 2))),
     Case(events.TxnBegun(2, "ü", 2, "staged", SUNK, False, None, (), ENDED), (CONTROLLED,)),
     Case(events.TxnExtended(1, (3,), (("g", 1, 5),))),
-    Case(events.TxnPublished(1, events.StreamAppended(1, mark=DENSE_MARK)), (JOINED,)),
-    Case(events.ChunkStaged(2, 0), (replace(JOINED, kind=events.STAGED, extras=KEYED),)),
+    Case(events.TxnPublished(1, events.StreamAppended(1, stamp=DENSE_MARK)), (JOINED,)),
+    Case(events.ChunkStaged(2, 0), (replace(JOINED, kind=events.SECTION_STAGED, extras=KEYED),)),
     Case(events.TxnPrepared(2)),
     Case(
         events.Decided(
             ENDED,
             pack_extent(512, 1, 7, 2),
             (("g", 1, 5),),
-            events.CommitMark("p", 7, 3, 9),
+            events.CommitStamp("p", 7, 3, 9),
             None,
             True,
         ),
         (JOINED, CONTROLLED),
     ),
-    Case(events.Decided(sink=events.SinkMark("app", "q", 17, None))),
+    Case(events.Decided(sink=events.SinkStamp("app", "q", 17, None))),
     Case(
-        events.ProducerRaised(ENDED, events.StreamAppended(1, mark=DENSE_MARK)),
+        events.ProducerRaised(ENDED, events.StreamAppended(1, stamp=DENSE_MARK)),
         (JOINED, CONTROLLED),
     ),
     Case(events.ProducerRaised(ENDED, None, events.ProducerRegistered("p", 8, False))),
@@ -291,7 +291,7 @@ rows = st.builds(
     st.none() | forks,
 )
 marks = st.builds(
-    Mark,
+    ProducerStamp,
     names,
     st.sampled_from(["dense", "sparse"]),
     numbers,
@@ -407,7 +407,7 @@ def test_a_frame_stands_at_its_own_position_only() -> None:
 def test_a_frame_of_another_directory_is_no_frame() -> None:
     data = encode(CASES[0])
     with pytest.raises(BadFrame, match="checksum"):
-        codec.decode(data, 0, lsn=0, seed=codec.seed_of(b"another identity"))
+        codec.decode(data, 0, lsn=0, seed=codec.checksum_seed(b"another identity"))
 
 
 def test_a_newer_version_or_kind_is_told_from_damage() -> None:
@@ -418,7 +418,7 @@ def test_a_newer_version_or_kind_is_told_from_damage() -> None:
         decode(forged(99, meta))
 
 
-@pytest.mark.parametrize("flags", [16, events.CONTROL | events.STAGED])
+@pytest.mark.parametrize("flags", [16, events.SECTION_CONTROL | events.SECTION_STAGED])
 def test_unknown_section_flags_are_told_from_damage(flags: int) -> None:
     section = struct.pack("<QQIIII", 1, 0, 1, 1, 0, flags) + b"x"
     meta = codec.encode_meta(events.StreamAppended(1))

@@ -10,30 +10,30 @@ import msgspec
 import pytest
 
 from semel.broker.broker import Broker
-from semel.journal.checkpoint import FILE_NAME, Position, commit_cut, number_key
+from semel.journal.checkpoint import FILE_NAME, CheckpointPosition, commit_cut, number_key
 from semel.journal.frame import (
     KINDS,
     SegmentStarted,
     WatermarkMoved,
+    checksum_seed,
     decode,
     encode,
     encode_meta,
     frame_bytes,
-    seed_of,
 )
 from semel.journal.identity import seal, unseal
-from semel.journal.index import Chunk, chunk_key, decode_chunk, encode_chunk
+from semel.journal.index import IndexBlock, block_key, decode_block, encode_block
 from semel.journal.recovery import recover
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
-from semel.journal.writer import Writer
+from semel.journal.writer import JournalWriter
 from semel.machine import checks
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore
 
 IDENTITY = bytes(range(16))
-SEED = seed_of(IDENTITY)
+SEED = checksum_seed(IDENTITY)
 SEGMENT_BYTES = 4096
 
 
@@ -52,7 +52,7 @@ class Directory:
         )
         self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=SEGMENT_BYTES)
         self.segments = recovered.segments
-        self.writer = Writer(
+        self.writer = JournalWriter(
             self.disk,
             segment=recovered.segments.firsts[-1],
             segment_bytes=SEGMENT_BYTES,
@@ -364,7 +364,7 @@ def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
 
 
 def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:
-    with patch.object(checks, "fault_in_extras", lambda *_: None):
+    with patch.object(checks, "find_extras_fault", lambda *_: None):
         directory.do(Append("a", 0, "text/plain", Batch(b"x", extras=bytes(4))))
     (finding,) = damage(directory.verify())
     assert "unknown columns" in finding.message
@@ -400,7 +400,7 @@ def test_a_sealed_segment_listed_as_open_is_a_note() -> None:
     directory.checkpoint()
     key = b"position"
     value = unseal("meta", key, dict(directory.rows("meta"))[key])
-    position = msgspec.msgpack.decode(value, type=Position)
+    position = msgspec.msgpack.decode(value, type=CheckpointPosition)
     (first, _), *others = position.segments
     listed = msgspec.structs.replace(position, segments=((first, OPEN_END), *others))
     directory.edit("meta", key, lambda _: seal("meta", key, msgspec.msgpack.encode(listed)))
@@ -502,31 +502,31 @@ def test_a_checkpoint_made_at_another_frame_is_found(directory: Directory) -> No
 def _edit_chunk(directory: Directory, change: Callable[[Any], None]) -> bytes:
     """Change the first index row and seal it again: only its meaning is wrong."""
     key, sealed = directory.rows("index")[0]
-    chunk = decode_chunk(key, sealed)
+    chunk = decode_block(key, sealed)
     change(chunk)
-    directory.edit("index", key, lambda _: encode_chunk(1, chunk))
+    directory.edit("index", key, lambda _: encode_block(1, chunk))
     return key
 
 
-def _point(chunk: Chunk, index: int, position: int) -> None:
+def _point(chunk: IndexBlock, index: int, position: int) -> None:
     struct.pack_into("<I", chunk.entries, 8 * index + 4, position)
 
 
 def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> None:
-    def swap(chunk: Chunk) -> None:
+    def swap(chunk: IndexBlock) -> None:
         _point(chunk, 2, chunk.positions[2] + 8)
 
     _edit_chunk(directory, swap)
     (finding,) = damage(directory.verify())
-    wrong = decode_chunk(*directory.rows("index")[0]).positions[2]
+    wrong = decode_block(*directory.rows("index")[0]).positions[2]
     assert (finding.file, finding.position) == (directory.names()[0], wrong)
     assert "the index has stream 1 (a), offsets 2 to 2, here" in finding.message
 
 
 def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: Directory) -> None:
-    other = decode_chunk(*next(row for row in directory.rows("index") if row[0][7] == 2))
+    other = decode_block(*next(row for row in directory.rows("index") if row[0][7] == 2))
 
-    def swap(chunk: Chunk) -> None:
+    def swap(chunk: IndexBlock) -> None:
         _point(chunk, 3, other.positions[3])
 
     _edit_chunk(directory, swap)
@@ -536,7 +536,7 @@ def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: D
 
 def test_a_hole_in_the_index_is_found(directory: Directory) -> None:
     key, sealed = directory.rows("index")[1]
-    chunk = decode_chunk(key, sealed)
+    chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
     hole = f"stream 1 (a): the index has nothing for offsets {chunk.first} to {chunk.next - 1}"
@@ -545,7 +545,7 @@ def test_a_hole_in_the_index_is_found(directory: Directory) -> None:
 
 def test_an_index_that_ends_before_the_tail_is_found(directory: Directory) -> None:
     key, sealed = [row for row in directory.rows("index") if row[0][7] == 2][-1]
-    chunk = decode_chunk(key, sealed)
+    chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
     assert f"stream 2 (b): the index has nothing for offsets {chunk.first} to 22" in messages
@@ -561,14 +561,14 @@ def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
 
 def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None:
     writer = directory.store.write()
-    chunk = decode_chunk(*directory.rows("index")[0])
-    writer.put("index", chunk_key(9, 0), encode_chunk(9, chunk))
+    chunk = decode_block(*directory.rows("index")[0])
+    writer.put("index", block_key(9, 0), encode_block(9, chunk))
     writer.commit()
     assert any("1 rows of an unknown stream" in f.message for f in damage(directory.verify()))
 
 
 def test_an_index_row_out_of_order_is_found(directory: Directory) -> None:
-    def swap(chunk: Chunk) -> None:
+    def swap(chunk: IndexBlock) -> None:
         struct.pack_into("<I", chunk.entries, 8, 0)
 
     key = _edit_chunk(directory, swap)

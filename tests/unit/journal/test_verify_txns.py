@@ -7,19 +7,19 @@ import pytest
 from msgspec.structs import replace
 
 from semel.journal.checkpoint import number_key, pair_key
-from semel.journal.tables import Tables
+from semel.journal.tables import TableWriter
 from semel.journal.txn_history import outcome_key, pack_end, range_key
 from semel.journal.verify import verify
-from semel.machine.rows import NamedPosition, PartsRow, TxnRow, TxnStreamRow
-from semel.machine.txn.chunk_list import PART_BYTES, push_part
+from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
+from semel.machine.txn.chunk_list import CHUNK_BYTES, push_chunk
 from semel.model.commands import Trim
 from semel.model.outcomes import Unreadable
-from semel.model.transactions import STAGED, ProducerOwner
+from semel.model.transactions import TXN_STAGED, ProducerOwner
 from tests.unit.broker.test_transactions import TxnBed
 
-Plant = Callable[[Tables], None]
+Plant = Callable[[TableWriter], None]
 encode = msgspec.msgpack.encode
-TXN = TxnRow(9, "x", 1, STAGED, ProducerOwner("p", 0), False, 0, None, None, 0)
+TXN = TxnRow(9, "x", 1, TXN_STAGED, ProducerOwner("p", 0), False, 0, None, None, 0)
 
 
 def naming(stream: int, guard: int) -> TxnRow:
@@ -28,8 +28,8 @@ def naming(stream: int, guard: int) -> TxnRow:
 
 def parts_at(place: int) -> bytes:
     pages: list[bytes] = []
-    push_part(pages, place, 1, 1)
-    return encode(PartsRow(pages[0]))
+    push_chunk(pages, place, 1, 1)
+    return encode(ChunkBlockRow(pages[0]))
 
 
 def rich_bed() -> TxnBed:
@@ -42,7 +42,7 @@ def rich_bed() -> TxnBed:
         bed.abort(txn)
     bed.begin("c")
     bed.commit("c")
-    bed.begin(kind=STAGED)
+    bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"x")
     bed.checkpoint()
     return bed
@@ -50,7 +50,7 @@ def rich_bed() -> TxnBed:
 
 def planted(bed: TxnBed, plant: Plant) -> list[str]:
     writer = bed.store.write()
-    tables = Tables(writer)
+    tables = TableWriter(writer)
     plant(tables)
     tables.finish()
     writer.commit()
@@ -108,7 +108,7 @@ def test_pages_that_do_not_join_and_chunks_that_are_nowhere_are_found() -> None:
     found = planted(bed, lambda tables: tables.put("parts", key, parts_at(1 << 40)))
     assert any("does not follow" in line for line in found)
     assert any("no segment holds" in line for line in found)
-    assert PART_BYTES == 24
+    assert CHUNK_BYTES == 24
 
 
 def test_an_outcome_under_another_key_is_found() -> None:

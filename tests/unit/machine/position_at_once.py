@@ -2,19 +2,19 @@
 
 from semel.model.commands import Delete
 from semel.model.outcomes import InvalidRequest, OffsetBeyondTail
-from semel.model.remembered import PositionResult, Result, StreamResult
-from semel.model.transactions import STAGED
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_DELETION,
     BY_INCARNATION,
     BY_MOVE,
     BY_MOVER,
     BY_OFFSET,
     BY_VERSION,
-    Committed,
+    CommitDone,
     PositionsSet,
     StreamRefused,
 )
+from semel.model.transactions import TXN_STAGED
+from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 from tests.unit.machine.position_words import (
     BEYOND,
     HELD_BY_U,
@@ -50,7 +50,7 @@ AT_ONCE = (
             sets(move(3)),
             Expected(
                 once(move(1, 0)),
-                Committed(None, None, result_of((("s", 1),), ()), is_duplicate=True),
+                CommitDone(None, None, result_of((("s", 1),), ()), is_duplicate=True),
                 is_still=True,
             ),
         ),
@@ -64,7 +64,7 @@ AT_ONCE = (
             sets(move(3)),
             Expected(
                 version_of(1, move(1, 0)),
-                Committed(None, None, result_of((("s", 1),), ()), is_duplicate=True),
+                CommitDone(None, None, result_of((("s", 1),), ()), is_duplicate=True),
                 is_still=True,
             ),
         ),
@@ -74,8 +74,8 @@ AT_ONCE = (
         "one position in two of its parts",
         (
             *THREE,
-            start("t", kind=STAGED),
-            start("u", kind=STAGED),
+            start("t", kind=TXN_STAGED),
+            start("u", kind=TXN_STAGED),
             name(move(1, 0)),
             name(move(2, 0), txn="u"),
             Expected(once(listed="tu"), InvalidRequest("positions")),
@@ -124,10 +124,10 @@ AT_ONCE = (
             ),
             Expected(
                 one_shot(("s", b"x"), positions=(move(4),)),
-                Committed(
+                CommitDone(
                     None,
                     None,
-                    Result((StreamResult("s", 3, 4, 1),), (PositionResult("g", "s", 4),)),
+                    TxnResult((StreamResult("s", 3, 4, 1),), (PositionResult("g", "s", 4),)),
                 ),
             ),
         ),
@@ -137,7 +137,7 @@ AT_ONCE = (
         "a listed one that is not prepared is compared",
         (
             *THREE,
-            start("t", kind=STAGED),
+            start("t", kind=TXN_STAGED),
             name(move(1, 0), move(0, 0, path="r")),
             sets(move(3)),
             Expected(once(listed="t"), MOVED),
@@ -151,7 +151,7 @@ AT_ONCE = (
         "what another one holds is not moved by a listed one either",
         (
             *THREE,
-            start("t", kind=STAGED),
+            start("t", kind=TXN_STAGED),
             name(move(1, 0)),
             *HELD_BY_U,
             Expected(once(listed="t"), held()),
@@ -162,7 +162,7 @@ AT_ONCE = (
         "a listed one that is prepared is not compared",
         (
             *THREE,
-            start("t", kind=STAGED),
+            start("t", kind=TXN_STAGED),
             name(move(1, 0), move(0, path="r")),
             prepare(),
             Delete("s", 0),

@@ -3,16 +3,16 @@
 from semel.model import transactions as ask
 from semel.model.commands import Delete, Expire, Register
 from semel.model.outcomes import StreamClosed
-from semel.model.transactions import STAGED
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_DELETION,
     BY_MOVE,
     BranchIncomplete,
-    Committed,
+    CommitDone,
     PositionsSet,
     Prepared,
     StreamRefused,
 )
+from semel.model.transactions import TXN_STAGED
 from tests.unit.machine.builders import append, create
 from tests.unit.machine.position_words import (
     HELD_BY_U,
@@ -84,7 +84,7 @@ DECIDING = (
         "after the counts",
         (
             *THREE,
-            start(kind=STAGED),
+            start(kind=TXN_STAGED),
             name(move(1, 0)),
             sets(move(3)),
             Expected(prepare(chunks=1), BranchIncomplete("t", 0, 0)),
@@ -126,7 +126,7 @@ DECIDING = (
             Delete("s", 0),
             Expected(
                 commit(),
-                Committed("t", 1, result_of((("s", 1),), ()), is_duplicate=True),
+                CommitDone("t", 1, result_of((("s", 1),), ()), is_duplicate=True),
                 is_still=True,
             ),
         ),
@@ -161,7 +161,7 @@ DECIDING = (
         "after the closed streams",
         (
             *THREE,
-            start(kind=STAGED),
+            start(kind=TXN_STAGED),
             chunk(0, path="r"),
             name(move(1, 0)),
             sets(move(3)),

@@ -2,7 +2,7 @@
 
 from semel.model.commands import Delete
 from semel.model.outcomes import Gone, NotFound
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_INCARNATION,
     BY_MOVE,
     BY_MOVER,

@@ -4,16 +4,16 @@ from typing import NamedTuple
 
 from semel.model import transactions as ask
 from semel.model.outcomes import OffsetBeyondTail, Outcome, Refusal
-from semel.model.remembered import PositionResult, Result
-from semel.model.transactions import INLINE, STAGED, EngineCommand, Position, SinkTag
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_INCARNATION,
-    Committed,
+    CommitDone,
+    ExtendDone,
     PositionConflict,
     StreamRefused,
-    TxnExtended,
     UnstableOffsets,
 )
+from semel.model.transactions import TXN_INLINE, TXN_STAGED, EngineCommand, PositionMove, SinkTag
+from semel.model.txn_outcome import PositionResult, TxnResult
 from tests.unit.machine.builders import append
 from tests.unit.machine.txn_builders import begin, by, commit, one_shot, prepare, sunk
 
@@ -45,12 +45,14 @@ THREE = (append(), append(), append())  # in s: its tail is 3
 SEEN = "i-s-0"  # the first stream of the path s
 
 
-def start(txn: str = "t", producer: str = "p", kind: str = INLINE, *, epoch: int = 0) -> ask.Begin:
+def start(
+    txn: str = "t", producer: str = "p", kind: str = TXN_INLINE, *, epoch: int = 0
+) -> ask.Begin:
     return begin(txn, by(producer, epoch), kind=kind, streams=(), implicit=True)
 
 
 def start_sink(txn: str, version: int = 1) -> ask.Begin:
-    return begin(txn, sunk(version), kind=STAGED, streams=(), implicit=True)
+    return begin(txn, sunk(version), kind=TXN_STAGED, streams=(), implicit=True)
 
 
 def move(
@@ -61,15 +63,15 @@ def move(
     incarnation: str | None = None,
     group: str = "g",
     path: str = "s",
-) -> Position:
-    return Position(group, path, to, expected, incarnation, version)
+) -> PositionMove:
+    return PositionMove(group, path, to, expected, incarnation, version)
 
 
-def name(*moves: Position, txn: str = "t", epoch: int = 1) -> ask.AddPositions:
+def name(*moves: PositionMove, txn: str = "t", epoch: int = 1) -> ask.AddPositions:
     return ask.AddPositions(0, txn, epoch, positions=moves)
 
 
-def sets(*moves: Position) -> ask.SetPositions:
+def sets(*moves: PositionMove) -> ask.SetPositions:
     return ask.SetPositions(0, moves)
 
 
@@ -90,32 +92,32 @@ def held(txn: str = "u", path: str = "s") -> UnstableOffsets:
     return UnstableOffsets("g", path, txn, 1)
 
 
-def named(count: int = 1, txn: str = "t") -> TxnExtended:
-    return TxnExtended(txn, count)
+def named(count: int = 1, txn: str = "t") -> ExtendDone:
+    return ExtendDone(txn, count)
 
 
-def done(txn: str, *offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> Committed:
-    return Committed(txn, 1, result_of(offsets, deleted))
+def done(txn: str, *offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> CommitDone:
+    return CommitDone(txn, 1, result_of(offsets, deleted))
 
 
-def one_done(*offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> Committed:
-    return Committed(None, None, result_of(offsets, deleted))
+def one_done(*offsets: tuple[str, int], deleted: tuple[str, ...] = ()) -> CommitDone:
+    return CommitDone(None, None, result_of(offsets, deleted))
 
 
-def result_of(offsets: tuple[tuple[str, int], ...], deleted: tuple[str, ...]) -> Result:
+def result_of(offsets: tuple[tuple[str, int], ...], deleted: tuple[str, ...]) -> TxnResult:
     moved = tuple(PositionResult("g", path, offset) for path, offset in offsets)
-    return Result((), moved, deleted)
+    return TxnResult((), moved, deleted)
 
 
 def once(
-    *moves: Position, seq: int = 0, producer: str = "p", listed: str = "", epoch: int = 0
+    *moves: PositionMove, seq: int = 0, producer: str = "p", listed: str = "", epoch: int = 0
 ) -> ask.Commit:
     """A one-shot commit by a producer; `listed` are transactions of one letter each."""
     known = tuple((txn, 1) for txn in listed)
     return one_shot(seq=seq, producer=producer, positions=moves, listed=known, epoch=epoch)
 
 
-def version_of(number: int, *moves: Position, listed: str = "") -> ask.Commit:
+def version_of(number: int, *moves: PositionMove, listed: str = "") -> ask.Commit:
     """A one-shot commit of a sink."""
     known = tuple((txn, 1) for txn in listed)
     return one_shot(

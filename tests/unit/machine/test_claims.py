@@ -227,7 +227,7 @@ def test_the_claimer_begins_with_0_and_its_retry_is_a_duplicate(tag: ProducerTag
     assert machine.execute(append(b"new", by=tag)) == out.Appended(2, 3, False, 2, 0)
     assert unchanged(machine, append(b"new", by=tag)) == out.Duplicate(2, 3, False, 2, 0)
     row = known(machine)
-    assert (row.session, row.cursor, row.zero) == ("x", b"c1", row.receipts)
+    assert (row.session, row.cursor, row.first_receipt) == ("x", b"c1", row.receipts)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_claimed_producer_counts_and_its_idle_time_begins_with_the_claim() -> 
 def test_the_older_sessions_are_bounded() -> None:
     sessions = [f"n{number}" for number in range(SESSIONS_REMEMBERED + 3)]
     machine = machine_of(create(), *map(claim, sessions))
-    assert known(machine).older == tuple(sessions[-SESSIONS_REMEMBERED - 1 : -1])
+    assert known(machine).old_sessions == tuple(sessions[-SESSIONS_REMEMBERED - 1 : -1])
 
 
 def test_a_claim_is_no_write_of_the_stream() -> None:

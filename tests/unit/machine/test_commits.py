@@ -23,25 +23,25 @@ from semel.model.outcomes import (
     StreamClosed,
     UnknownProducer,
 )
-from semel.model.remembered import (
-    BY_FENCE,
-    BY_REQUEST,
-    COMMITTED,
-    PositionResult,
-    Result,
-    StreamResult,
-)
-from semel.model.transactions import CommitAppend, ExpireTxn, Position
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_OFFSET,
-    Committed,
+    AlreadyAborted,
+    CommitDone,
     InvalidTxnState,
     NotOwner,
     PositionConflict,
     StreamRefused,
-    TxnAborted,
     TxnTimedOut,
     UnknownTransaction,
+)
+from semel.model.transactions import CommitAppend, ExpireTxn, PositionMove
+from semel.model.txn_outcome import (
+    BY_FENCE,
+    BY_REQUEST,
+    COMMITTED,
+    PositionResult,
+    StreamResult,
+    TxnResult,
 )
 from tests.unit.machine.builders import JSON, append, unchanged
 from tests.unit.machine.txn_builders import (
@@ -58,8 +58,8 @@ from tests.unit.machine.txn_builders import (
 )
 
 
-def done(*streams: StreamResult, positions: tuple[PositionResult, ...] = ()) -> Committed:
-    return Committed(None, None, Result(streams, positions))
+def done(*streams: StreamResult, positions: tuple[PositionResult, ...] = ()) -> CommitDone:
+    return CommitDone(None, None, TxnResult(streams, positions))
 
 
 def test_appends_to_many_streams_are_one_frame() -> None:
@@ -74,7 +74,7 @@ def test_a_commit_again_is_told_its_first_result() -> None:
     machine = txn_machine()
     first = machine.execute(one_shot(("s", b"a")))
     machine.execute(one_shot(("s", b"b"), seq=1))
-    assert isinstance(first, Committed)
+    assert isinstance(first, CommitDone)
     again = unchanged(machine, one_shot(("r", b"other")))
     assert again == replace(first, is_duplicate=True)
 
@@ -84,7 +84,7 @@ def test_a_sequence_that_brought_something_else_is_told() -> None:
     first, other = one_shot(("s", b"a")), one_shot(("s", b"b"))
     done_first = machine.execute(replace(first, digest=1))
     machine.execute(replace(one_shot(("s", b"c"), seq=1), digest=2))
-    assert isinstance(done_first, Committed)
+    assert isinstance(done_first, CommitDone)
     again = replace(done_first, is_duplicate=True)
     assert unchanged(machine, replace(first, digest=1)) == again
     assert unchanged(machine, replace(other, digest=2)) == replace(again, is_mismatch=True)
@@ -97,7 +97,7 @@ def test_a_result_kept_without_a_digest_is_compared_with_nothing() -> None:
     state = machine.state
     state.registry["p"] = replace(state.registry["p"], digests=())
     again = unchanged(machine, replace(one_shot(("s", b"a")), digest=2))
-    assert isinstance(again, Committed)
+    assert isinstance(again, CommitDone)
     assert (again.is_duplicate, again.is_mismatch) == (True, False)
 
 
@@ -105,7 +105,7 @@ def test_a_result_long_gone_is_confirmed_without() -> None:
     machine = txn_machine()
     for seq in range(RESULTS_KEPT + 1):
         machine.execute(one_shot(("s", b"a"), seq=seq))
-    gone = Committed(None, None, None, is_duplicate=True)
+    gone = CommitDone(None, None, None, is_duplicate=True)
     assert unchanged(machine, one_shot(("s", b"a"))) == gone
     assert unchanged(machine, one_shot(("s", b"a"), seq=1)) != gone
 
@@ -140,7 +140,7 @@ def test_a_commit_at_a_raised_epoch_fences_what_was_open() -> None:
     outcome = machine.execute(one_shot(("s", b"a"), epoch=1))
     assert outcome == done(StreamResult("s", 1, 2, 1))
     assert machine.stable() == machine.stream().tail.tail == 3
-    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
 
 
 def test_staged_transactions_follow_the_appends_in_the_order_listed() -> None:
@@ -157,7 +157,7 @@ def test_staged_transactions_follow_the_appends_in_the_order_listed() -> None:
     assert [(row.stream, row.base) for row in machine.placed] == [(1, 1), (2, 0), (1, 2)]
     assert list(machine.state.transactions) == ["c"]
     own = machine.outcomes["a", 1].outcome.result
-    assert own == Result((StreamResult("s", 2, 3, 1),))
+    assert own == TxnResult((StreamResult("s", 2, 3, 1),))
 
 
 def test_a_listed_transaction_is_staged_open_and_the_committers() -> None:
@@ -170,7 +170,7 @@ def test_a_listed_transaction_is_staged_open_and_the_committers() -> None:
 
     assert listing("i") == InvalidTxnState("inline")
     assert listing("o") == NotOwner()
-    assert listing("a") == TxnAborted(BY_REQUEST)
+    assert listing("a") == AlreadyAborted(BY_REQUEST)
     assert listing("c") == InvalidTxnState(COMMITTED)
     assert listing("nope") == UnknownTransaction()
     machine.execute(stage("d"))
@@ -183,7 +183,7 @@ def test_every_stream_named_has_to_be_there() -> None:
     machine = txn_machine()
     missing = StreamRefused("nope", NotFound())
     assert unchanged(machine, one_shot(("s", b"a"), ("nope", b"b"))) == missing
-    position = Position("g", "nope", 0)
+    position = PositionMove("g", "nope", 0)
     assert unchanged(machine, one_shot(positions=(position,))) == missing
     assert unchanged(machine, one_shot(expects=(("nope", 0),))) == missing
 
@@ -218,14 +218,14 @@ def test_a_closed_stream_takes_no_listed_chunks() -> None:
 
 def test_positions_are_compared_and_set() -> None:
     machine = txn_machine(append())
-    moved = one_shot(positions=(Position("g", "s", 1, 0),))
+    moved = one_shot(positions=(PositionMove("g", "s", 1, 0),))
     assert machine.execute(moved) == done(positions=(PositionResult("g", "s", 1),))
     conflict = PositionConflict("g", "s", 1, version=1, reason=BY_OFFSET)
-    again = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 2, 0),))
+    again = one_shot(("s", b"a"), seq=1, positions=(PositionMove("g", "s", 2, 0),))
     assert unchanged(machine, again) == conflict
-    beyond = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 3, 1),))
+    beyond = one_shot(("s", b"a"), seq=1, positions=(PositionMove("g", "s", 3, 1),))
     assert unchanged(machine, beyond) == StreamRefused("s", OffsetBeyondTail(2))
-    own = one_shot(("s", b"a"), seq=1, positions=(Position("g", "s", 2, 1),))
+    own = one_shot(("s", b"a"), seq=1, positions=(PositionMove("g", "s", 2, 1),))
     assert machine.execute(own).code == "ok"
 
 
@@ -243,11 +243,11 @@ def test_there_is_an_end_to_the_groups_of_a_stream() -> None:
     groups = dict.fromkeys(map(str, range(GROUPS_PER_STREAM_MAX)))
     machine.stream().positions = groups  # type: ignore[assignment]
     limit = LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
-    assert unchanged(machine, one_shot(positions=(Position("g", "s", 0),))) == limit
+    assert unchanged(machine, one_shot(positions=(PositionMove("g", "s", 0),))) == limit
     del groups["0"]
     known = PositionRow(0, 0)
     machine.stream().positions["1"] = known  # type: ignore[index]
-    one = (Position("g", "s", 0), Position("1", "s", 1))
-    two = (*one, Position("h", "s", 0))
+    one = (PositionMove("g", "s", 0), PositionMove("1", "s", 1))
+    two = (*one, PositionMove("h", "s", 0))
     assert unchanged(machine, one_shot(positions=two)) == limit, "the first takes the last room"
     assert machine.execute(one_shot(positions=one)).code == "ok"

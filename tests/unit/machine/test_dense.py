@@ -154,7 +154,7 @@ def test_what_a_raised_epoch_left_behind_is_not_found_again() -> None:
     machine = machine_of(create(), *old, append(b"new", by=dense(0, epoch=2)))
     producers = machine.stream().producers
     assert producers is not None
-    assert producers["p"].receipts == producers["p"].zero
+    assert producers["p"].receipts == producers["p"].first_receipt
     late = unchanged(machine, append(b"0", by=dense(0, epoch=2)))
     assert late == out.Duplicate(3, 4, False, 2, 0, is_mismatch=True)
     assert machine.execute(append(b"1", by=dense(1, epoch=2))) == out.Appended(4, 5, False, 2, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from semel.machine import streams
 from semel.machine.rows import ForkRow
-from semel.machine.state import EVERYTHING, kept_from, kept_range
+from semel.machine.state import OFFSET_MAX, retained_from, retained_range
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model.commands import Batch, Create, ForkRequest, StoredAppend
@@ -136,21 +136,21 @@ def test_a_fork_of_a_trimmed_source_starts_at_its_head() -> None:
 def test_what_a_fork_inherits_is_kept_when_its_source_is_trimmed() -> None:
     machine = machine_of(create(), *[append()] * 4, fork(offset=2), ask.Trim("s", 0, 4))
     source = machine.stream()
-    assert (source.tail.head, kept_from(machine.state, source, {})) == (4, 0)
+    assert (source.tail.head, retained_from(machine.state, source, {})) == (4, 0)
     machine.execute(ask.Trim("f", 0, 1))
-    assert kept_from(machine.state, source, {}) == 1
+    assert retained_from(machine.state, source, {}) == 1
 
 
 def test_a_fork_that_reads_nothing_of_its_source_keeps_nothing_there() -> None:
     machine = machine_of(create(), *[append()] * 4, fork(offset=2), ask.Trim("s", 0, 4))
     machine.execute(ask.Trim("f", 0, 2))
-    assert kept_from(machine.state, machine.stream(), {}) == 4
+    assert retained_from(machine.state, machine.stream(), {}) == 4
 
 
 def test_a_deleted_source_keeps_only_what_its_forks_read() -> None:
     machine = machine_of(create(), *[append()] * 3, fork(), ask.Trim("f", 0, 2))
     machine.execute(ask.Delete("s", 0))
-    assert kept_from(machine.state, machine.stream(), {}) == 2
+    assert retained_from(machine.state, machine.stream(), {}) == 2
 
 
 def test_a_source_has_so_many_forks() -> None:
@@ -161,8 +161,8 @@ def test_a_source_has_so_many_forks() -> None:
 
 def test_a_deleted_source_keeps_nothing_behind_its_last_fork() -> None:
     machine = machine_of(create(), *[append(b"x")] * 6, fork("f", offset=2), fork("g", offset=4))
-    assert kept_range(machine.state, machine.stream(), {}) == (0, EVERYTHING)
+    assert retained_range(machine.state, machine.stream(), {}) == (0, OFFSET_MAX)
     machine.execute(ask.Delete("s", 0))
-    assert kept_range(machine.state, machine.stream(), {}) == (0, 4)
+    assert retained_range(machine.state, machine.stream(), {}) == (0, 4)
     machine.execute(ask.Delete("g", 0))
-    assert kept_range(machine.state, machine.stream(), {}) == (0, 2)
+    assert retained_range(machine.state, machine.stream(), {}) == (0, 2)

@@ -5,14 +5,7 @@ from msgspec.structs import replace
 from semel.model.commands import Delete
 from semel.model.limits import SNAPSHOTS_MAX
 from semel.model.outcomes import LimitReached, NotFound, OffsetBeyondTail
-from semel.model.transactions import (
-    AddPositions,
-    PinSnapshot,
-    Position,
-    SetPositions,
-    SnapshotRange,
-)
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_INCARNATION,
     BY_OFFSET,
     IncarnationConflict,
@@ -22,28 +15,35 @@ from semel.model.txn_outcomes import (
     SnapshotConflict,
     StreamRefused,
 )
+from semel.model.transactions import (
+    AddPositions,
+    PinSnapshot,
+    PositionMove,
+    SetPositions,
+    SnapshotRange,
+)
 from tests.unit.machine.builders import append, create, fork, unchanged
 from tests.unit.machine.txn_builders import begin, one_shot, txn_machine
 
 
-def moves(*positions: Position) -> SetPositions:
+def moves(*positions: PositionMove) -> SetPositions:
     return SetPositions(0, positions)
 
 
 def test_positions_move_all_or_none() -> None:
     machine = txn_machine(append())
-    both = moves(Position("g", "s", 1), Position("g", "r", 0))
+    both = moves(PositionMove("g", "s", 1), PositionMove("g", "r", 0))
     assert machine.execute(both) == PositionsSet((1, 1))
-    refusal = unchanged(machine, moves(Position("g", "r", 0), Position("g", "s", 0, 0)))
+    refusal = unchanged(machine, moves(PositionMove("g", "r", 0), PositionMove("g", "s", 0, 0)))
     assert refusal == PositionConflict("g", "s", 1, version=1, reason=BY_OFFSET)
     beyond = StreamRefused("s", OffsetBeyondTail(1))
-    assert unchanged(machine, moves(Position("g", "s", 2))) == beyond
-    assert unchanged(machine, moves(Position("g", "x", 0))) == StreamRefused("x", NotFound())
-    assert machine.execute(moves(Position("g", "s", 0, 1))) == PositionsSet((2,))
+    assert unchanged(machine, moves(PositionMove("g", "s", 2))) == beyond
+    assert unchanged(machine, moves(PositionMove("g", "x", 0))) == StreamRefused("x", NotFound())
+    assert machine.execute(moves(PositionMove("g", "s", 0, 1))) == PositionsSet((2,))
 
 
 def test_a_position_goes_with_its_stream() -> None:
-    machine = txn_machine(append(), moves(Position("g", "s", 1), Position("g", "r", 0)))
+    machine = txn_machine(append(), moves(PositionMove("g", "s", 1), PositionMove("g", "r", 0)))
     machine.execute(fork("f"))
     machine.execute(Delete("s", 0))
     assert machine.state.groups == {"g": {2}}
@@ -53,18 +53,18 @@ def test_a_position_goes_with_its_stream() -> None:
 
 
 def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
-    machine = txn_machine(append(), moves(Position("g", "s", 1, None, "i-s-0")))
+    machine = txn_machine(append(), moves(PositionMove("g", "s", 1, None, "i-s-0")))
     machine.execute(Delete("s", 0))
     machine.execute(create("s", now=7))
     machine.execute(append())
     incarnation = machine.stream().row.incarnation
     assert incarnation != "i-s-0"
     # In the new stream the group stands at 0, as it did at first in the old one.
-    refusal = unchanged(machine, moves(Position("g", "s", 1, 0, "i-s-0")))
+    refusal = unchanged(machine, moves(PositionMove("g", "s", 1, 0, "i-s-0")))
     assert refusal == PositionConflict("g", "s", 0, incarnation, 0, None, BY_INCARNATION)
-    machine.execute(moves(Position("g", "s", 1, 0, incarnation)))
+    machine.execute(moves(PositionMove("g", "s", 1, 0, incarnation)))
     conflict = PositionConflict("g", "s", 1, incarnation, 1, None, BY_INCARNATION)
-    old = Position("g", "s", 1, None, "i-s-0")
+    old = PositionMove("g", "s", 1, None, "i-s-0")
     assert unchanged(machine, moves(old)) == conflict
     machine.execute(begin())
     added = AddPositions(0, "t", 1, positions=(old,))

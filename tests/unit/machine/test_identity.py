@@ -66,8 +66,8 @@ def test_d_a_successor_of_a_tombstone_begins_anew(tag: ProducerTag, epoch: int) 
     machine = machine_of(create(), append(by=first), append(by=dense(1)), bury())
     assert machine.execute(append(b"y", by=tag)) == out.Appended(2, 3, False, epoch, 0)
     row = known(machine)
-    assert (row.session, row.older, row.cursor) == (tag.session, ("old",), b"c")
-    assert (row.last_seq, row.is_expired, row.receipts) == (0, False, row.zero)
+    assert (row.session, row.old_sessions, row.cursor) == (tag.session, ("old",), b"c")
+    assert (row.last_seq, row.is_expired, row.receipts) == (0, False, row.first_receipt)
 
 
 @pytest.mark.parametrize("mode", [DENSE, SPARSE])
@@ -117,7 +117,7 @@ def test_g_two_sessions_cannot_share_an_epoch() -> None:
 def test_h_an_older_session_is_stale_while_remembered() -> None:
     sessions = [append(by=dense(0, session=f"n{i}")) for i in range(18)]
     machine = machine_of(create(), *sessions)
-    assert known(machine).older == tuple(f"n{i}" for i in range(1, 17))
+    assert known(machine).old_sessions == tuple(f"n{i}" for i in range(1, 17))
     assert unchanged(machine, append(by=dense(0, session="n1"))) == out.StaleSession(18)
     assert machine.execute(sessions[0]) == out.Appended(18, 19, False, 19, 0)
 
@@ -181,27 +181,27 @@ def test_an_exhausted_epoch_is_the_last_refusal_of_a_sequence() -> None:
 def test_a_raised_epoch_without_a_session_has_none() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=1, session="a")))
     machine.execute(append(by=dense(0, epoch=2)))
-    assert (known(machine).session, known(machine).older) == (None, ("a",))
+    assert (known(machine).session, known(machine).old_sessions) == (None, ("a",))
     machine.execute(append(by=dense(0, epoch=3)))
-    assert (known(machine).session, known(machine).older) == (None, ("a",))
+    assert (known(machine).session, known(machine).old_sessions) == (None, ("a",))
 
 
 def test_a_raised_epoch_with_the_same_session_replaces_nothing() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=1, session="a")))
     machine.execute(append(by=dense(0, epoch=2, session="a")))
-    assert (known(machine).session, known(machine).older) == ("a", ())
+    assert (known(machine).session, known(machine).old_sessions) == ("a", ())
 
 
 def test_a_session_may_join_an_epoch_that_has_none() -> None:
     machine = machine_of(create(), append(by=dense(0, epoch=1)))
     machine.execute(append(by=dense(1, epoch=1, session="a")))
-    assert (known(machine).session, known(machine).older) == ("a", ())
+    assert (known(machine).session, known(machine).old_sessions) == ("a", ())
 
 
 def test_a_session_that_comes_back_leaves_the_older_ones() -> None:
     machine = machine_of(create(), *[append(by=dense(0, session=name)) for name in "ab"])
     machine.execute(append(by=dense(0, epoch=9, session="a")))
-    assert (known(machine).session, known(machine).older) == ("a", ("b",))
+    assert (known(machine).session, known(machine).old_sessions) == ("a", ("b",))
     assert machine.execute(append(by=dense(1, session="a"))) == out.Appended(3, 4, False, 9, 1)
 
 
@@ -222,6 +222,6 @@ def test_a_tombstone_is_what_was_without_the_receipts() -> None:
     before = known(machine)
     machine.execute(bury(now=9))
     row = known(machine)
-    assert (row.zero, row.receipts, row.is_expired) == (before.zero, b"", True)
+    assert (row.first_receipt, row.receipts, row.is_expired) == (before.first_receipt, b"", True)
     assert (row.epoch, row.last_seq, row.session) == (1, 1, "a")
     assert (row.cursor, row.updated_ms) == (b"c", 6)

@@ -11,7 +11,7 @@ import pytest
 
 from semel.machine import append as appending
 from semel.machine import producers, receipts
-from semel.machine.producers import Verdict
+from semel.machine.producers import SequenceCheck
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
 from semel.model import outcomes as out
@@ -23,47 +23,47 @@ from tests.unit.machine import test_sparse as sparse
 Naive = Callable[[pytest.MonkeyPatch], None]
 
 # The rules as they are.
-judge = producers.judge
+judge = producers.check_sequence
 dense_repeat = producers._dense_repeat
 sparse_of = producers._sparse
 find_dense = receipts.find_dense
 
 
-def repeat_of(stream: Stream, row: ProducerRow, offset: int | None = None) -> Verdict:
+def repeat_of(stream: Stream, row: ProducerRow, offset: int | None = None) -> SequenceCheck:
     end = None if offset is None else offset + 1
     is_closed = stream.tail.is_closed
-    return Verdict(at_once=out.Duplicate(offset, end, is_closed, row.epoch, row.last_seq))
+    return SequenceCheck(at_once=out.Duplicate(offset, end, is_closed, row.epoch, row.last_seq))
 
 
 def every_bare_zero_is_a_restart(patch: pytest.MonkeyPatch) -> None:
-    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **more: Any) -> Verdict:
+    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **more: Any) -> SequenceCheck:
         is_bare = tag.epoch is None and tag.session is None
         if is_bare and tag.first_seq == 0:
-            return Verdict(more["restart"])
+            return SequenceCheck(more["restart"])
         return dense_repeat(stream, tag, row, **more)
 
     patch.setattr(producers, "_dense_repeat", naive)
 
 
 def every_known_sequence_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **_: Any) -> Verdict:
+    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **_: Any) -> SequenceCheck:
         return repeat_of(stream, row, tag.first_seq)
 
     patch.setattr(producers, "_dense_repeat", naive)
 
 
 def a_restart_forgets_its_sequence(patch: pytest.MonkeyPatch) -> None:
-    def naive(*given: Any, **more: Any) -> Verdict:
+    def naive(*given: Any, **more: Any) -> SequenceCheck:
         _stream, _tag, row = given
         is_restart = more["epoch"] > row.epoch
-        return Verdict(more["epoch"]) if is_restart else sparse_of(*given, **more)
+        return SequenceCheck(more["epoch"]) if is_restart else sparse_of(*given, **more)
 
     patch.setattr(producers, "_sparse", naive)
 
 
 def going_back_is_a_conflict(patch: pytest.MonkeyPatch) -> None:
-    def naive(_stream: Stream, tag: ProducerTag, row: ProducerRow, **_: Any) -> Verdict:
-        return Verdict(later=out.SequenceGap(row.last_seq + 1, tag.first_seq))
+    def naive(_stream: Stream, tag: ProducerTag, row: ProducerRow, **_: Any) -> SequenceCheck:
+        return SequenceCheck(later=out.SequenceGap(row.last_seq + 1, tag.first_seq))
 
     patch.setattr(producers, "_dense_repeat", naive)
 
@@ -71,48 +71,48 @@ def going_back_is_a_conflict(patch: pytest.MonkeyPatch) -> None:
 def the_last_offset_stands_in(patch: pytest.MonkeyPatch) -> None:
     def naive(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> receipts.Receipt | None:
         found = find_dense(ring, zero, seq=seq, last_seq=last_seq)
-        return found or receipts.unpack(ring, receipts.held(ring) - 1)
+        return found or receipts.unpack(ring, receipts.receipts_of(ring) - 1)
 
     patch.setattr(receipts, "find_dense", naive)
 
 
 def the_expired_are_unknown(patch: pytest.MonkeyPatch) -> None:
-    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdict:
+    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
         row = (stream.producers or {}).get(tag.id)
         if row is not None and row.is_expired:
-            return Verdict(tag.epoch or 1)
+            return SequenceCheck(tag.epoch or 1)
         return judge(state, stream, tag, digest)
 
-    patch.setattr(appending, "judge", naive)
+    patch.setattr(appending, "check_sequence", naive)
 
 
 def all_streams_share_what_is_known(patch: pytest.MonkeyPatch) -> None:
-    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdict:
+    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
         streams = [*state.by_number.values(), stream]
         found = next((one for one in streams if tag.id in (one.producers or {})), stream)
         return judge(state, found, tag, digest)
 
-    patch.setattr(appending, "judge", naive)
+    patch.setattr(appending, "check_sequence", naive)
 
 
 def the_first_message_speaks_for_its_batch(patch: pytest.MonkeyPatch) -> None:
-    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **more: Any) -> Verdict:
+    def naive(stream: Stream, tag: ProducerTag, row: ProducerRow, **more: Any) -> SequenceCheck:
         is_new = tag.first_seq > row.last_seq
-        return Verdict(more["epoch"]) if is_new else repeat_of(stream, row)
+        return SequenceCheck(more["epoch"]) if is_new else repeat_of(stream, row)
 
     patch.setattr(producers, "_sparse", naive)
 
 
 def a_repeat_is_judged_last(patch: pytest.MonkeyPatch) -> None:
-    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> Verdict:
+    def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
         verdict = judge(state, stream, tag, digest)
-        return Verdict(verdict.epoch, later=verdict.at_once or verdict.later)
+        return SequenceCheck(verdict.epoch, later=verdict.at_once or verdict.later)
 
-    patch.setattr(appending, "judge", naive)
+    patch.setattr(appending, "check_sequence", naive)
 
 
 def a_newcomer_begins_anywhere(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(producers, "_newcomer", lambda tag, floor: Verdict(tag.epoch or 1))
+    patch.setattr(producers, "_newcomer", lambda tag, floor: SequenceCheck(tag.epoch or 1))
 
 
 # fmt: off

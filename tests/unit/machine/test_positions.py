@@ -10,11 +10,11 @@ from semel.machine.txn import views
 from semel.model.commands import Delete
 from semel.model.limits import GROUPS_PER_STREAM_MAX
 from semel.model.outcomes import LimitReached, Refusal
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     BY_MOVE,
-    Committed,
+    CommitDone,
+    ExtendDone,
     PositionConflict,
-    TxnExtended,
 )
 from tests.unit.machine.builders import create, unchanged
 from tests.unit.machine.position_stories import STORIES
@@ -106,10 +106,10 @@ def test_a_stream_knows_so_many_groups_and_those_of_a_call_take_their_room() -> 
     assert unchanged(machine, sets(*two)) == limit
     assert unchanged(machine, once(*two)) == limit
     again = move(0, group="a"), move(0, 0, group="a"), move(0, group="1")
-    assert machine.execute(name(*again)) == TxnExtended("t", 2)
+    assert machine.execute(name(*again)) == ExtendDone("t", 2)
     rows["c"] = PositionRow(0, 0)
     assert unchanged(machine, name(move(0, group="b"))) == limit
-    assert machine.execute(name(move(0, group="a"))) == TxnExtended("t", 2)
+    assert machine.execute(name(move(0, group="a"))) == ExtendDone("t", 2)
 
 
 # ---- what was stored before versions were counted ------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_row_of_before_is_at_version_0_without_a_mover() -> None:
     machine = txn_machine(*THREE, start("u", "q"))
     machine.stream().positions = {"g": PositionRow(2, 0)}
     machine.execute(name(move(3, version=0), txn="u"))
-    assert isinstance(machine.execute(commit("u")), Committed)
+    assert isinstance(machine.execute(commit("u")), CommitDone)
     assert row_of(machine) == PositionRow(3, 0, 1, (True, "q"))
 
 

@@ -32,7 +32,11 @@ def test_the_oldest_is_let_go_beyond_the_limit() -> None:
     ring = b""
     for n in range(5):
         ring = receipts.push(ring, of((n, n)), 3)
-    assert [receipts.unpack(ring, i).last_seq for i in range(receipts.held(ring))] == [2, 3, 4]
+    assert [receipts.unpack(ring, i).last_seq for i in range(receipts.receipts_of(ring))] == [
+        2,
+        3,
+        4,
+    ]
 
 
 def test_a_smaller_limit_lets_several_go_at_once() -> None:

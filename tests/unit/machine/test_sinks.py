@@ -3,14 +3,12 @@
 from semel.model.commands import Delete
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
 from semel.model.outcomes import Gone, LimitReached, NotFound
-from semel.model.remembered import BY_COMMIT, Result, StreamResult
-from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     AppBound,
     BranchIncomplete,
     BranchMissing,
     CheckpointDiverged,
-    Committed,
+    CommitDone,
     IncarnationConflict,
     NotOwner,
     SinkChanged,
@@ -18,6 +16,8 @@ from semel.model.txn_outcomes import (
     UnknownSink,
     VersionForgotten,
 )
+from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
+from semel.model.txn_outcome import BY_COMMIT, StreamResult, TxnResult
 from tests.unit.machine.builders import create, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,
@@ -47,8 +47,8 @@ def sink_machine() -> TxnMachine:
 
 def test_a_version_is_committed_once() -> None:
     machine = sink_machine()
-    first = Result((StreamResult("s", 0, 1, 1),))
-    again = Committed(None, None, first, is_duplicate=True)
+    first = TxnResult((StreamResult("s", 0, 1, 1),))
+    again = CommitDone(None, None, first, is_duplicate=True)
     assert unchanged(machine, one_shot(sink=tag(1, "i1"))) == again
     assert machine.stream().tail.tail == 1
 
@@ -58,7 +58,7 @@ def test_a_sink_that_was_silent_for_ten_years_knows_its_last_version() -> None:
     machine = sink_machine()
     later = 10 * 365 * 24 * 60 * 60 * 1000
     again = unchanged(machine, one_shot(sink=tag(2, "i2", "i1"), now=later))
-    assert isinstance(again, Committed)
+    assert isinstance(again, CommitDone)
     assert again.is_duplicate
     diverged = one_shot(sink=tag(3, "i3", "other"), now=later)
     assert unchanged(machine, diverged) == CheckpointDiverged(2)
@@ -74,7 +74,7 @@ def test_another_input_is_another_history() -> None:
 
 def test_without_digests_only_the_last_version_is_answered_and_unchecked() -> None:
     machine = sink_machine()
-    unchecked = Committed(None, None, Result(), is_duplicate=True, is_unchecked=True)
+    unchecked = CommitDone(None, None, TxnResult(), is_duplicate=True, is_unchecked=True)
     assert unchanged(machine, one_shot(sink=tag(2))) == unchecked
     assert unchanged(machine, one_shot(sink=tag(1))) == CheckpointDiverged(2)
     assert machine.execute(one_shot(sink=tag(3))).code == "ok"
@@ -106,7 +106,7 @@ def test_a_sink_goes_back_in_the_history_of_its_query() -> None:
     machine = sink_machine()
     machine.execute(RebindSink(0, "app", "q", 1))
     repeat = unchanged(machine, one_shot(sink=tag(1, "i1")))
-    assert isinstance(repeat, Committed)
+    assert isinstance(repeat, CommitDone)
     assert repeat.is_duplicate
     assert unchanged(machine, one_shot(sink=tag(2, "new", "x"))) == CheckpointDiverged(1)
     assert machine.execute(one_shot(sink=tag(2, "new", "i1"))).code == "ok"

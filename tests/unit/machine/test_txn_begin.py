@@ -23,17 +23,17 @@ from semel.model.outcomes import (
     StaleEpoch,
     UnknownProducer,
 )
-from semel.model.remembered import BY_FENCE
-from semel.model.transactions import STAGED
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
+    AlreadyAborted,
     Begun,
     ConcurrentTransactions,
+    ExtendDone,
     InvalidTxnState,
     StreamRefused,
     TooManyTransactions,
-    TxnAborted,
-    TxnExtended,
 )
+from semel.model.transactions import TXN_STAGED
+from semel.model.txn_outcome import BY_FENCE
 from tests.unit.machine.builders import append, create, dense, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,
@@ -79,7 +79,7 @@ def test_a_new_instance_takes_the_id_over_and_aborts_what_was_open() -> None:
     assert machine.execute(begin(owner=by(epoch=1))) == Begun(
         "t", 2, TXN_TIMEOUT_MS_DEFAULT, is_new=True
     )
-    assert machine.execute(commit(epoch=1)) == TxnAborted(BY_FENCE)
+    assert machine.execute(commit(epoch=1)) == AlreadyAborted(BY_FENCE)
     assert machine.stream().tail.tail == machine.stable() == 2
     assert [(row.first, row.next) for row in machine.aborted] == [(0, 2)]
 
@@ -95,7 +95,7 @@ def test_a_begin_at_a_raised_epoch_fences_all_older_transactions() -> None:
 @pytest.mark.parametrize("other", [by("q"), sunk(), by("p", 0)])
 def test_an_id_in_use_is_not_to_be_had(other: object) -> None:
     machine = txn_machine(stage(owner=by("p", 1)), begin("u", by("q")), abort("u"))
-    kind = STAGED
+    kind = TXN_STAGED
     refusal = unchanged(machine, begin(owner=other, kind=kind))  # type: ignore[arg-type]
     is_older = other == by("p", 0)
     assert refusal == (StaleEpoch(1) if is_older else ConcurrentTransactions("t"))
@@ -154,21 +154,21 @@ def test_a_thousand_streams_are_enough() -> None:
     limit = LimitReached("transaction_streams", 1_000)
     assert unchanged(machine, begin(streams=paths)) == limit
     machine.execute(begin(streams=paths[:1_000], implicit=True))
-    assert machine.execute(add_streams("s0", "s999")) == TxnExtended("t", 1_000)
+    assert machine.execute(add_streams("s0", "s999")) == ExtendDone("t", 1_000)
     assert unchanged(machine, add_streams("s1000")) == limit
     assert unchanged(machine, publish(0, path="s1000")) == limit
     machine.execute(abort())
-    machine.execute(begin("u", kind=STAGED, streams=paths[:1_000], implicit=True))
+    machine.execute(begin("u", kind=TXN_STAGED, streams=paths[:1_000], implicit=True))
     assert unchanged(machine, chunk(0, txn="u", path="s1000")) == limit
 
 
 def test_streams_are_added_once_and_positions_again_and_again() -> None:
     machine = txn_machine(append(), begin(streams=()))
-    assert machine.execute(add_streams("s", "r", "s")) == TxnExtended("t", 2)
-    assert unchanged(machine, add_streams("r")) == TxnExtended("t", 2)
-    assert machine.execute(add_positions(("s", 0), ("s", 1))) == TxnExtended("t", 1)
-    assert unchanged(machine, add_positions(("s", 1))) == TxnExtended("t", 1)
-    assert machine.execute(add_positions(("s", 0))) == TxnExtended("t", 1)
+    assert machine.execute(add_streams("s", "r", "s")) == ExtendDone("t", 2)
+    assert unchanged(machine, add_streams("r")) == ExtendDone("t", 2)
+    assert machine.execute(add_positions(("s", 0), ("s", 1))) == ExtendDone("t", 1)
+    assert unchanged(machine, add_positions(("s", 1))) == ExtendDone("t", 1)
+    assert machine.execute(add_positions(("s", 0))) == ExtendDone("t", 1)
     assert machine.state.transactions["t"].row.positions == (NamedPosition("g", 1, 0),)
 
 
@@ -197,7 +197,7 @@ def test_a_transaction_moves_a_thousand_positions_and_a_stream_knows_ten_thousan
     assert unchanged(machine, add_positions(("s", 0), group="one more")) == limit
     txn.row = replace(txn.row, positions=(), lost=txn.row.lost * 999)
     last = add_positions(("s", 0), group="the last")
-    assert machine.execute(last) == TxnExtended("t", 1_000)
+    assert machine.execute(last) == ExtendDone("t", 1_000)
     machine.execute(abort())
     groups = dict.fromkeys(map(str, range(GROUPS_PER_STREAM_MAX)))
     machine.stream().positions = groups  # type: ignore[assignment]
@@ -209,7 +209,7 @@ def test_a_transaction_moves_a_thousand_positions_and_a_stream_knows_ten_thousan
 def test_registering_again_fences_the_open_transaction() -> None:
     machine = txn_machine(Register(0, "p"), begin(), publish(0))
     assert machine.execute(Register(0, "p")) == Registered("p", 1)
-    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
     assert machine.stable() == machine.stream().tail.tail == 2
 
 
@@ -220,7 +220,7 @@ def test_an_append_at_a_raised_epoch_fences_the_open_transaction_in_its_frame() 
     assert len(machine.journal[-1].sections) == 3
     assert machine.stream().tail.tail == machine.stable() == 3
     assert machine.stable("r") == 2
-    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
 
 
 def test_an_append_at_the_same_epoch_leaves_the_transaction_alone() -> None:

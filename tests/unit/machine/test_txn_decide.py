@@ -4,11 +4,26 @@ import pytest
 from msgspec.structs import replace
 
 from semel.machine.rows import OutcomeRow
-from semel.machine.txn.lookup import is_kept
+from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import Delete
 from semel.model.limits import NUMBER_MAX, OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import EpochExhausted, StaleEpoch, StillAlive, StreamClosed
-from semel.model.remembered import (
+from semel.model.outcomes_txn import (
+    AbortDone,
+    AlreadyAborted,
+    AlreadyCommitted,
+    BranchIncomplete,
+    CommitDone,
+    InvalidTxnState,
+    NotOwner,
+    Prepared,
+    StaleTransaction,
+    StreamRefused,
+    TxnTimedOut,
+    UnknownTransaction,
+)
+from semel.model.transactions import TXN_STAGED, ExpireTxn, SinkTag
+from semel.model.txn_outcome import (
     BY_FENCE,
     BY_OPERATOR,
     BY_REAPER,
@@ -16,23 +31,8 @@ from semel.model.remembered import (
     BY_TIMEOUT,
     COMMITTED,
     PositionResult,
-    Result,
     StreamResult,
-)
-from semel.model.transactions import STAGED, ExpireTxn, SinkTag
-from semel.model.txn_outcomes import (
-    Aborted,
-    BranchIncomplete,
-    Committed,
-    InvalidTxnState,
-    NotOwner,
-    Prepared,
-    StaleTransaction,
-    StreamRefused,
-    TxnAborted,
-    TxnCommitted,
-    TxnTimedOut,
-    UnknownTransaction,
+    TxnResult,
 )
 from tests.unit.machine.builders import append, create, dense, unchanged
 from tests.unit.machine.txn_builders import (
@@ -64,8 +64,8 @@ def offsets(machine: TxnMachine) -> list[tuple[int, int, int]]:
 
 def test_a_commit_puts_one_control_record_into_each_stream_written() -> None:
     machine = txn_machine(append(), begin(), publish(0), publish(1), publish(0, path="r"))
-    result = Result((StreamResult("r", 0, 2, 1), StreamResult("s", 1, 4, 2)))
-    assert machine.execute(commit()) == Committed("t", 1, result)
+    result = TxnResult((StreamResult("r", 0, 2, 1), StreamResult("s", 1, 4, 2)))
+    assert machine.execute(commit()) == CommitDone("t", 1, result)
     assert [section.base for section in machine.journal[-1].sections] == [3, 1]
     assert machine.stable() == machine.stream().tail.tail == 4
     assert not machine.aborted
@@ -74,9 +74,9 @@ def test_a_commit_puts_one_control_record_into_each_stream_written() -> None:
 def test_a_commit_is_answered_again_with_its_first_result() -> None:
     machine = txn_machine(begin(), publish(0))
     first = machine.execute(commit())
-    assert isinstance(first, Committed)
+    assert isinstance(first, CommitDone)
     assert machine.execute(commit()) == replace(first, is_duplicate=True)
-    assert machine.execute(abort()) == TxnCommitted()
+    assert machine.execute(abort()) == AlreadyCommitted()
     assert machine.execute(prepare()) == InvalidTxnState(COMMITTED)
 
 
@@ -84,7 +84,7 @@ def test_a_commit_moves_positions_and_an_abort_does_not() -> None:
     machine = txn_machine(append(), begin(), add_positions(("s", 1), ("r", 0)))
     outcome = machine.execute(commit())
     moved = (PositionResult("g", "r", 0), PositionResult("g", "s", 1))
-    assert outcome == Committed("t", 1, Result((), moved))
+    assert outcome == CommitDone("t", 1, TxnResult((), moved))
     assert machine.stream().positions["g"].offset == 1  # type: ignore[index]
     machine.execute(begin("u"))
     machine.execute(add_positions(("s", 0), txn="u"))
@@ -95,8 +95,8 @@ def test_a_commit_moves_positions_and_an_abort_does_not() -> None:
 def test_chunks_get_their_offsets_in_their_order() -> None:
     machine = txn_machine(append(), stage(), chunk(0), chunk(1, path="r"), chunk(2))
     machine.execute(append())
-    result = Result((StreamResult("r", 0, 1, 1), StreamResult("s", 2, 4, 2)))
-    assert machine.execute(commit()) == Committed("t", 1, result)
+    result = TxnResult((StreamResult("r", 0, 1, 1), StreamResult("s", 2, 4, 2)))
+    assert machine.execute(commit()) == CommitDone("t", 1, result)
     assert offsets(machine) == [(1, 2, 1), (2, 0, 1), (1, 3, 1)]
     assert [row.lsn for row in machine.placed] == [320, 384, 448]
     assert machine.stream().tail.tail == machine.stable() == 4
@@ -109,7 +109,7 @@ def test_a_closed_stream_takes_no_chunks_and_the_transaction_stays_open() -> Non
     for path in ("q", "s", "r"):
         machine.execute(append(None, path=path, close=True))
     assert unchanged(machine, commit()) == StreamRefused("r", StreamClosed(0))
-    assert machine.execute(abort()) == Aborted("t", 1, BY_REQUEST)
+    assert machine.execute(abort()) == AbortDone("t", 1, BY_REQUEST)
 
 
 def test_a_deleted_stream_is_named_by_the_commit() -> None:
@@ -117,20 +117,20 @@ def test_a_deleted_stream_is_named_by_the_commit() -> None:
     machine.execute(add_positions(("s", 0), ("r", 1)))
     machine.execute(prepare())
     machine.execute(Delete("s", 0))
-    result = Result((StreamResult("r", 1, 2, 1),), (PositionResult("g", "r", 1),), ("s",))
-    assert machine.execute(commit()) == Committed("t", 1, result)
+    result = TxnResult((StreamResult("r", 1, 2, 1),), (PositionResult("g", "r", 1),), ("s",))
+    assert machine.execute(commit()) == CommitDone("t", 1, result)
 
 
 def test_a_stream_that_has_but_a_position_is_named_too() -> None:
     machine = txn_machine(begin(streams=("r",)), add_positions(("s", 0)), prepare())
     machine.execute(Delete("s", 0))
-    assert machine.execute(commit()) == Committed("t", 1, Result(deleted=("s",)))
+    assert machine.execute(commit()) == CommitDone("t", 1, TxnResult(deleted=("s",)))
 
 
 def test_only_a_one_shot_commit_decides_what_a_sink_staged() -> None:
     machine = txn_machine(stage(owner=sunk()))
     assert unchanged(machine, commit()) == InvalidTxnState("sink")
-    assert machine.execute(abort()) == Aborted("t", 1, BY_REQUEST)
+    assert machine.execute(abort()) == AbortDone("t", 1, BY_REQUEST)
 
 
 # ---- whose call ----------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ def test_a_call_comes_from_the_owner_or_an_operator() -> None:
     assert unchanged(machine, commit(producer_id="q", producer_epoch=2)) == NotOwner()
     assert unchanged(machine, commit(producer_id="p", producer_epoch=3)) == StaleEpoch(2)
     own = commit(producer_id="p", producer_epoch=2)
-    assert isinstance(machine.execute(own), Committed)
+    assert isinstance(machine.execute(own), CommitDone)
     machine.execute(begin("u", by(epoch=2)))
     outcome = machine.execute(abort("u", producer_id="q", by_operator=True))
-    assert outcome == Aborted("u", 1, BY_OPERATOR)
+    assert outcome == AbortDone("u", 1, BY_OPERATOR)
     machine.execute(begin("v", by(epoch=2)))
-    assert isinstance(machine.execute(commit("v", producer_id="q", by_operator=True)), Committed)
+    assert isinstance(machine.execute(commit("v", producer_id="q", by_operator=True)), CommitDone)
     assert machine.journal[-1].event.by_operator  # type: ignore[union-attr]
 
 
@@ -163,10 +163,10 @@ def test_a_call_comes_from_the_owner_or_an_operator() -> None:
 
 def test_an_abort_hides_exactly_what_was_written_and_the_control_record_behind_it() -> None:
     machine = txn_machine(begin(), publish(0), publish(1), append(), publish(2), append())
-    assert machine.execute(abort()) == Aborted("t", 1, BY_REQUEST)
+    assert machine.execute(abort()) == AbortDone("t", 1, BY_REQUEST)
     assert [(row.first, row.next) for row in machine.aborted] == [(0, 2), (3, 4)]
-    assert machine.execute(abort()) == Aborted("t", 1, BY_REQUEST)
-    assert machine.execute(commit()) == TxnAborted(BY_REQUEST)
+    assert machine.execute(abort()) == AbortDone("t", 1, BY_REQUEST)
+    assert machine.execute(commit()) == AlreadyAborted(BY_REQUEST)
     assert machine.stable() == machine.stream().tail.tail == 6
 
 
@@ -175,7 +175,7 @@ def test_pages_of_extents_join() -> None:
     for seq in range(300):
         machine.execute(publish(seq))
         machine.execute(append())
-    assert len(machine.state.transactions["t"].pages) == 2
+    assert len(machine.state.transactions["t"].chunk_blocks) == 2
     machine.execute(abort())
     assert [(row.first, row.next) for row in machine.aborted] == [
         (2 * n, 2 * n + 1) for n in range(300)
@@ -193,11 +193,11 @@ def test_an_aborted_staged_transaction_leaves_nothing() -> None:
 
 def test_a_fence_aborts_and_raises_the_epoch() -> None:
     machine = txn_machine(begin(), publish(0), prepare(), begin("u"), publish(1, txn="u"))
-    assert machine.execute(fence("u")) == Aborted("u", 1, BY_OPERATOR)
-    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.execute(fence("u")) == AbortDone("u", 1, BY_OPERATOR)
+    assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
     assert machine.state.registry["p"].epoch == 1
     assert unchanged(machine, begin()) == StaleEpoch(1)
-    assert machine.execute(fence("u")) == Aborted("u", 1, BY_OPERATOR)
+    assert machine.execute(fence("u")) == AbortDone("u", 1, BY_OPERATOR)
     assert machine.state.registry["p"].epoch == 1
     markers = [section.base for section in machine.journal[-1].sections]
     assert markers == [2, 3]
@@ -205,7 +205,7 @@ def test_a_fence_aborts_and_raises_the_epoch() -> None:
 
 def test_a_fence_of_a_sink_only_aborts_and_an_epoch_has_an_end() -> None:
     machine = txn_machine(stage(owner=sunk()), begin("u", by(epoch=NUMBER_MAX)))
-    assert machine.execute(fence()) == Aborted("t", 1, BY_OPERATOR)
+    assert machine.execute(fence()) == AbortDone("t", 1, BY_OPERATOR)
     assert unchanged(machine, fence("u")) == EpochExhausted(NUMBER_MAX)
 
 
@@ -215,10 +215,10 @@ def test_a_fence_of_a_sink_only_aborts_and_an_epoch_has_an_end() -> None:
 def test_a_transaction_times_out_at_its_deadline() -> None:
     machine = txn_machine(begin(timeout=10), publish(0))
     assert unchanged(machine, ExpireTxn(9, "t", 1)) == StillAlive()
-    assert machine.execute(ExpireTxn(10, "t", 1)) == Aborted("t", 1, BY_TIMEOUT)
+    assert machine.execute(ExpireTxn(10, "t", 1)) == AbortDone("t", 1, BY_TIMEOUT)
     assert machine.execute(commit()) == TxnTimedOut()
     assert machine.execute(prepare()) == TxnTimedOut()
-    assert machine.execute(abort()) == Aborted("t", 1, BY_TIMEOUT)
+    assert machine.execute(abort()) == AbortDone("t", 1, BY_TIMEOUT)
     assert unchanged(machine, ExpireTxn(10, "t", 1)) == UnknownTransaction()
 
 
@@ -230,7 +230,7 @@ def test_a_prepared_transaction_waits_as_long_as_it_takes() -> None:
 def test_what_a_sink_left_untouched_for_a_day_is_reaped_prepared_or_not() -> None:
     machine = txn_machine(stage(owner=sunk()), chunk(0, now=5), prepare(now=7))
     assert unchanged(machine, ExpireTxn(DAY_MS + 6, "t", 1)) == StillAlive()
-    assert machine.execute(ExpireTxn(DAY_MS + 7, "t", 1)) == Aborted("t", 1, BY_REAPER)
+    assert machine.execute(ExpireTxn(DAY_MS + 7, "t", 1)) == AbortDone("t", 1, BY_REAPER)
 
 
 # ---- prepare -------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_prepare_compares_what_is_staged_with_what_was_counted() -> None:
 def test_an_inline_transaction_is_prepared_without_counts() -> None:
     machine = txn_machine(begin(), publish(0))
     assert machine.execute(prepare(chunks=9)) == Prepared("t", 1, "t:1")
-    assert isinstance(machine.execute(commit()), Committed)
+    assert isinstance(machine.execute(commit()), CommitDone)
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -259,16 +259,16 @@ def test_an_inline_transaction_is_prepared_without_counts() -> None:
 def test_an_outcome_is_kept_for_a_week_and_among_ten_thousand() -> None:
     machine = txn_machine(begin(), commit(), stage("k", sunk()), abort("k"))
     produced, sink = machine.outcomes["t", 1], machine.outcomes["k", 1]
-    assert is_kept(machine.state, produced, OUTCOME_WINDOW_MS - 1)
-    assert not is_kept(machine.state, produced, OUTCOME_WINDOW_MS)
+    assert is_outcome_retained(machine.state, produced, OUTCOME_WINDOW_MS - 1)
+    assert not is_outcome_retained(machine.state, produced, OUTCOME_WINDOW_MS)
     row = machine.state.registry["p"]
     machine.state.registry["p"] = replace(row, decided=OUTCOMES_PER_PRODUCER_MAX)
-    assert is_kept(machine.state, produced, 0)
+    assert is_outcome_retained(machine.state, produced, 0)
     machine.state.registry["p"] = replace(row, decided=OUTCOMES_PER_PRODUCER_MAX + 1)
-    assert not is_kept(machine.state, produced, 0)
-    assert is_kept(machine.state, sink, 0)
+    assert not is_outcome_retained(machine.state, produced, 0)
+    assert is_outcome_retained(machine.state, sink, 0)
     machine.execute(one_shot(sink=SinkTag("app", "q", 1)))
-    assert not is_kept(machine.state, sink, 0)
+    assert not is_outcome_retained(machine.state, sink, 0)
 
 
 # rows: X25
@@ -287,8 +287,8 @@ def test_an_id_that_was_forgotten_begins_above_all_its_producer_had() -> None:
         assert unchanged(machine, late) == StaleTransaction(3)
     machine.execute(fence(epoch=3))
     assert machine.state.registry["p"].txn_epoch == 3, "also when the epoch is raised"
-    assert machine.execute(begin("x", by("q"), kind=STAGED)).epoch == 1  # type: ignore[attr-defined]
-    assert machine.execute(begin("y", sunk(), kind=STAGED)).epoch == 1  # type: ignore[attr-defined]
+    assert machine.execute(begin("x", by("q"), kind=TXN_STAGED)).epoch == 1  # type: ignore[attr-defined]
+    assert machine.execute(begin("y", sunk(), kind=TXN_STAGED)).epoch == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("decision", [commit, abort])

@@ -39,9 +39,8 @@ from semel.model.outcomes import (
     Switched,
     UnknownProducer,
 )
-from semel.model.remembered import ABORTED, BY_FENCE
-from semel.model.transactions import ExpireTxn
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
+    AlreadyAborted,
     InvalidTxnState,
     NotOwner,
     OffsetUnstable,
@@ -49,10 +48,11 @@ from semel.model.txn_outcomes import (
     Staged,
     StaleTransaction,
     StreamInTransaction,
-    TxnAborted,
     TxnTimedOut,
     UnknownTransaction,
 )
+from semel.model.transactions import ExpireTxn
+from semel.model.txn_outcome import ABORTED, BY_FENCE
 from tests.unit.machine.builders import (
     JSON,
     append,
@@ -247,7 +247,7 @@ def test_a_raised_epoch_begins_the_sequences_anew_inside_too() -> None:
     assert unchanged(machine, publish(tag=tag)) == SequenceGap(0, 1)
     assert machine.execute(publish(tag=dense(0, epoch=1))) == Appended(1, 2, False, 1, 0)
     row = machine.stream().producers["p"]  # type: ignore[index]
-    assert (row.epoch, row.session, row.older, row.cursor) == (1, None, ("x",), b"c")
+    assert (row.epoch, row.session, row.old_sessions, row.cursor) == (1, None, ("x",), b"c")
     assert row.receipts == b""
     assert machine.execute(append(by=dense(1, epoch=1))) == Appended(2, 3, False, 1, 1)
 
@@ -360,7 +360,7 @@ def test_a_claim_ends_what_the_instance_before_left_open() -> None:
     assert machine.execute(claim("c")) == Claimed("p", 1, 0, 1)
     assert [row.outcome.reason for row in machine.outcomes.values()] == [BY_FENCE, BY_FENCE]
     assert machine.stable() == machine.stream().tail.tail == 3
-    assert machine.execute(commit()) == TxnAborted(BY_FENCE)
+    assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
     assert machine.state.registry["p"].epoch == 1
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from semel.machine import State, apply, decide
 from semel.machine.events import (
-    CONTROL,
+    SECTION_CONTROL,
     ChunkStaged,
     Decided,
     Ended,
@@ -13,19 +13,19 @@ from semel.machine.events import (
     TxnBegun,
     TxnPublished,
 )
-from semel.machine.rows import PartsRow, TailRow
+from semel.machine.rows import ChunkBlockRow, TailRow
 from semel.machine.state import Dirty
 from semel.machine.txn import views
 from semel.model.commands import Delete, Trim
 from semel.model.errors import InvariantBroken
-from semel.model.remembered import Result
 from semel.model.transactions import (
     PinSnapshot,
-    Position,
+    PositionMove,
     SetPositions,
     SinkTag,
     SnapshotRange,
 )
+from semel.model.txn_outcome import TxnResult
 from tests.unit.machine.builders import append, create, dense, snapshot
 from tests.unit.machine.txn_builders import (
     FRAME_BYTES,
@@ -56,7 +56,7 @@ def busy_machine() -> TxnMachine:
     machine.execute(begin("open", streams=("s", "r", "d")))
     machine.execute(publish(0, txn="open", path="r"))
     machine.execute(publish(1, txn="open"))
-    machine.execute(SetPositions(0, (Position("g", "s", 1), Position("g", "r", 0))))
+    machine.execute(SetPositions(0, (PositionMove("g", "s", 1), PositionMove("g", "r", 0))))
     machine.execute(add_positions(("s", 1), txn="open"))
     machine.execute(begin("lost", by("l"), streams=()))
     machine.execute(add_positions(("s", 1), ("d", 0), txn="lost"))
@@ -87,8 +87,8 @@ def carried(state: State) -> State:
     for number, txn in state.by_txn.items():
         for stream_number, known in txn.streams.items():
             twin.load_txn_stream(number, stream_number, known)
-        for page, packed in enumerate(txn.pages):
-            twin.load_parts(number, page, PartsRow(packed))
+        for page, packed in enumerate(txn.chunk_blocks):
+            twin.load_parts(number, page, ChunkBlockRow(packed))
     for number, stream in state.by_number.items():
         for group, position in (stream.positions or {}).items():
             twin.load_position(number, group, position)
@@ -105,7 +105,7 @@ def comparable(state: State) -> dict[str, object]:
             for path, stream in sorted(state.by_path.items())
         },
         "open": {path: list(stream.open or ()) for path, stream in state.by_path.items()},
-        "txns": {n: (txn.row, txn.streams, txn.pages) for n, txn in state.by_txn.items()},
+        "txns": {n: (txn.row, txn.streams, txn.chunk_blocks) for n, txn in state.by_txn.items()},
         "ids": {txn_id: txn.row.number for txn_id, txn in state.transactions.items()},
         "counters": (state.meta_row(), state.sink_txn_count, state.live_producers),
         "tables": (state.owned, state.sinks, state.snapshots, state.groups, state.registry),
@@ -121,7 +121,7 @@ def test_a_state_with_transactions_goes_through_a_checkpoint() -> None:
 def test_a_carried_state_decides_as_the_first_one_would() -> None:
     machine, twin = busy_machine(), busy_machine()
     twin.state = carried(twin.state)
-    held = SetPositions(0, (Position("h", "r", 0),))
+    held = SetPositions(0, (PositionMove("h", "r", 0),))
     for command in (commit("lost"), held, commit("open"), abort("q"), one_shot(("r", b"b"), seq=1)):
         assert machine.execute(command) == twin.execute(command)
     assert machine.state.transactions.keys() == {"lost", "chunks"}
@@ -151,7 +151,7 @@ def test_pages_that_do_not_join_are_refused() -> None:
     state = carried(busy_machine().state)
     number = next(iter(state.by_txn))
     with pytest.raises(KeyError):
-        state.load_parts(number, 99, PartsRow(b""))
+        state.load_parts(number, 99, ChunkBlockRow(b""))
 
 
 def test_a_tail_from_before_transactions_is_stable() -> None:
@@ -193,7 +193,7 @@ def test_a_frame_that_does_not_join_is_refused() -> None:
     broken(machine, TxnPublished(1, mark), Section(1, 7, 1, b""))
     broken(machine, Decided(), Section(1, 7, 1, b""))
     ended = (Ended(1, False, "abort"),)
-    broken(machine, Decided(ended), Section(1, 7, 1, b"", kind=CONTROL))
+    broken(machine, Decided(ended), Section(1, 7, 1, b"", kind=SECTION_CONTROL))
 
 
 # ---- views ---------------------------------------------------------------------------------------
@@ -223,11 +223,11 @@ def test_a_transaction_is_shown_with_its_streams_and_positions() -> None:
 
 def test_who_holds_a_stream_is_told() -> None:
     state = busy_machine().state
-    found = views.holder(state, "r")
+    found = views.holding_view(state, "r")
     assert found is not None
     assert found.id == "q"
-    assert views.holder(state, "nope") is None
-    assert views.holder(txn_machine().state, "s") is None
+    assert views.holding_view(state, "nope") is None
+    assert views.holding_view(txn_machine().state, "s") is None
 
 
 def test_groups_and_sinks_are_shown() -> None:
@@ -242,5 +242,5 @@ def test_groups_and_sinks_are_shown() -> None:
     (sink,) = views.sinks(state)
     assert views.sink(state, "app") == sink
     assert (sink.query_id, sink.last_version, sink.open_transactions) == ("query", 1, 1)
-    assert sink.versions == (views.SinkVersionView(1, "i1", Result()),)
+    assert sink.versions == (views.SinkVersionView(1, "i1", TxnResult()),)
     assert views.sink(state, "nope") is None

@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
-from semel.machine.rows import AbortedRow, OutcomeRow, PlacedRow
+from semel.machine.rows import AbortedRow, OutcomeRow, PlacedChunkRow
 from semel.model.commands import Append, Batch, ProducerTag, TxnTag
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.remembered import Remembered
+from semel.model.outcomes_txn import Begun
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddPositions,
     AddStreams,
@@ -19,16 +19,16 @@ from semel.model.transactions import (
     CommitTxn,
     EngineCommand,
     FenceTxn,
-    Listed,
+    ListedTxn,
     Owner,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
     SinkOwner,
     SinkTag,
     TxnCall,
 )
-from semel.model.txn_outcomes import Begun
+from semel.model.txn_outcome import TxnOutcome
 from tests.unit.machine.builders import TEXT, Machine, Written, create, dense
 
 FRAME_BYTES = 64  # as far as these tests are concerned
@@ -41,7 +41,7 @@ class TxnMachine(Machine):
         super().__init__(limits)
         self.outcomes: dict[tuple[str, int], OutcomeRow] = {}
         self.aborted: list[AbortedRow] = []
-        self.placed: list[PlacedRow] = []
+        self.placed: list[PlacedChunkRow] = []
 
     def execute(self, command: EngineCommand) -> Outcome:
         return super().execute(self.with_facts(command))
@@ -59,7 +59,7 @@ class TxnMachine(Machine):
                 self.placed.append(row)
         self.state.news.clear()
 
-    def facts(self, txn_id: str, epoch: int) -> tuple[Remembered | None, int]:
+    def facts(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
         row = self.outcomes.get((txn_id, epoch))
         epochs = [known for name, known in self.outcomes if name == txn_id]
         return None if row is None else row.outcome, max(epochs, default=0)
@@ -80,7 +80,7 @@ class TxnMachine(Machine):
             return replace(command, transactions=listed)
         return command
 
-    def _listed(self, named: Listed) -> Listed:
+    def _listed(self, named: ListedTxn) -> ListedTxn:
         remembered, last = self.facts(named.id, named.epoch)
         return replace(named, remembered=remembered, last_epoch=last)
 
@@ -109,7 +109,7 @@ def begin(
     txn_id: str = "t",
     owner: Owner | None = None,
     *,
-    kind: str = INLINE,
+    kind: str = TXN_INLINE,
     streams: tuple[str, ...] = ("s", "r"),
     implicit: bool = False,
     timeout: int | None = None,
@@ -120,7 +120,7 @@ def begin(
 
 def stage(txn_id: str = "t", owner: Owner | None = None, *, now: int = 0) -> Begin:
     """Begin a staged one."""
-    return begin(txn_id, owner, kind=STAGED, now=now)
+    return begin(txn_id, owner, kind=TXN_STAGED, now=now)
 
 
 def publish(
@@ -194,7 +194,7 @@ def add_streams(*paths: str, txn: str = "t", epoch: int = 1) -> AddStreams:
 
 
 def add_positions(*moves: tuple[str, int], txn: str = "t", group: str = "g") -> AddPositions:
-    positions = tuple(Position(group, path, to) for path, to in moves)
+    positions = tuple(PositionMove(group, path, to) for path, to in moves)
     return AddPositions(0, txn, 1, positions=positions)
 
 
@@ -205,7 +205,7 @@ def one_shot(
     producer: str | None = "p",
     sink: SinkTag | None = None,
     listed: tuple[tuple[str, int], ...] = (),
-    positions: tuple[Position, ...] = (),
+    positions: tuple[PositionMove, ...] = (),
     expects: tuple[tuple[str, int], ...] = (),
     now: int = 0,
 ) -> Commit:
@@ -217,7 +217,7 @@ def one_shot(
         None if is_sunk else seq,
         sink,
         tuple(CommitAppend(path, TEXT, Batch(body)) for path, body in bodies),
-        tuple(Listed(txn_id, known) for txn_id, known in listed),
+        tuple(ListedTxn(txn_id, known) for txn_id, known in listed),
         positions,
         expects,
     )

@@ -18,11 +18,11 @@ from semel.model.limits import (
 )
 from semel.model.messages import (
     Header,
-    cut_extras,
     encode_extras,
-    fault_in_extras,
+    find_extras_fault,
     headers_of,
     keys_of,
+    slice_extras,
     timestamps_of,
 )
 
@@ -53,7 +53,7 @@ def packed(table: list[Row]) -> bytes:
 
 
 def unpacked(extras: bytes, count: int) -> list[Row]:
-    assert fault_in_extras(extras, count) is None
+    assert find_extras_fault(extras, count) is None
     columns = (keys_of(extras, count), timestamps_of(extras, count), headers_of(extras, count))
     return [Row(*fields) for fields in zip(*columns, strict=True)]
 
@@ -81,7 +81,7 @@ def test_a_part_of_an_append_keeps_what_its_messages_carry(
         return
     start = data.draw(st.integers(0, len(table) - 1))
     end = data.draw(st.integers(start + 1, len(table)))
-    assert cut_extras(packed(table), len(table), start, end) == packed(table[start:end])
+    assert slice_extras(packed(table), len(table), start, end) == packed(table[start:end])
 
 
 def test_the_layout_is_the_one_that_is_written_down() -> None:
@@ -123,21 +123,21 @@ WHOLE = encode_extras(
 
 
 def test_extras_cut_at_any_byte_are_refused() -> None:
-    assert fault_in_extras(WHOLE, 2) is None
+    assert find_extras_fault(WHOLE, 2) is None
     for size in range(len(WHOLE)):
-        assert fault_in_extras(WHOLE[:size], 2)
+        assert find_extras_fault(WHOLE[:size], 2)
 
 
 def test_anything_behind_the_extras_is_refused() -> None:
-    assert fault_in_extras(WHOLE + b"\0", 2)
-    assert fault_in_extras(encode_extras(1, keys=[b"k"]) + b"\0", 1)
-    assert fault_in_extras(encode_extras(1, timestamps=[1]) + b"\0", 1)
+    assert find_extras_fault(WHOLE + b"\0", 2)
+    assert find_extras_fault(encode_extras(1, keys=[b"k"]) + b"\0", 1)
+    assert find_extras_fault(encode_extras(1, timestamps=[1]) + b"\0", 1)
 
 
 @pytest.mark.parametrize("count", [1, 3, 10_000, 2**32 - 1])
 def test_extras_of_another_number_of_messages_are_refused(count: int) -> None:
-    assert fault_in_extras(WHOLE, count)
-    assert fault_in_extras(encode_extras(2, headers=[[("n", b"v")], []]), count)
+    assert find_extras_fault(WHOLE, count)
+    assert find_extras_fault(encode_extras(2, headers=[[("n", b"v")], []]), count)
 
 
 def headers_block(*, data: bytes) -> bytes:
@@ -170,14 +170,14 @@ def headers_block(*, data: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_lies_about_columns_and_lengths_are_refused(extras: bytes) -> None:
-    assert fault_in_extras(extras, 1)
+    assert find_extras_fault(extras, 1)
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_no_bytes_break_the_check(data: bytes, count: int) -> None:
     for columns in range(9):
         extras = struct.pack("<I", columns) + data
-        if fault_in_extras(extras, count) is None:
+        if find_extras_fault(extras, count) is None:
             assert len(unpacked(extras, count)) == count
 
 
@@ -217,11 +217,11 @@ def early(size: int) -> bytes:
     ],
 )
 def test_every_limit_is_kept(make: Callable[[int], bytes], limit: int) -> None:
-    assert fault_in_extras(make(limit), 2) is None
-    assert fault_in_extras(make(limit + 1), 2)
+    assert find_extras_fault(make(limit), 2) is None
+    assert find_extras_fault(make(limit + 1), 2)
 
 
 def test_another_spelling_of_the_same_headers_is_read() -> None:
     long_way = msgspec.msgpack.encode([[]]).replace(b"\x90", b"\xdc\x00\x00")
-    assert fault_in_extras(headers_block(data=long_way), 1) is None
+    assert find_extras_fault(headers_block(data=long_way), 1) is None
     assert headers_of(headers_block(data=long_way), 1) == [[]]

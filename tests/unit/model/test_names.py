@@ -23,7 +23,7 @@ from semel.model.commands import (
 )
 from semel.model.limits import NUMBER_MAX
 from semel.model.outcomes import InvalidRequest
-from semel.model.validation import adds_up, fault_in, is_name
+from semel.model.validation import find_invalid_field, is_batch_consistent, is_name
 
 TAG = ProducerTag("p", 0, 0)
 APPEND = Append("s", 0, "text/plain", Batch(b"x"))
@@ -76,7 +76,7 @@ def tagged(**fields: object) -> Append:
     ],
 )
 def test_a_field_out_of_bounds_is_named_and_refused(command: Command, field: str) -> None:
-    assert fault_in(command) == field
+    assert find_invalid_field(command) == field
     assert decide(State(), command).outcome == InvalidRequest(field)
 
 
@@ -99,7 +99,7 @@ def test_a_field_out_of_bounds_is_named_and_refused(command: Command, field: str
     ],
 )
 def test_a_field_at_its_bound_passes(command: Command) -> None:
-    assert fault_in(command) is None
+    assert find_invalid_field(command) is None
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_lengths_that_do_not_divide_the_payload_are_refused(
 
 def test_messages_end_to_end_divide_a_payload_outside_json() -> None:
     batch = Batch(b"abcd", 2, struct.pack("<II", 2, 2))
-    assert adds_up(batch, is_joined=False)
-    assert not adds_up(batch, is_joined=True)
+    assert is_batch_consistent(batch, is_joined=False)
+    assert not is_batch_consistent(batch, is_joined=True)
 
 
 def test_a_name_is_measured_in_bytes() -> None:

@@ -15,9 +15,9 @@ from semel.model.transactions import (
     EngineCommand,
     ExpireTxn,
     ForgetSink,
-    Listed,
+    ListedTxn,
     PinSnapshot,
-    Position,
+    PositionMove,
     ProducerOwner,
     RebindSink,
     SetPositions,
@@ -25,7 +25,7 @@ from semel.model.transactions import (
     SinkTag,
     SnapshotRange,
 )
-from semel.model.validation import fault_in
+from semel.model.validation import find_invalid_field
 
 LONG = "x" * 257
 TOO_MUCH = NUMBER_MAX + 1
@@ -40,12 +40,12 @@ COMMIT = Commit(
     0,
     None,
     (CommitAppend("s", "t/p", Batch(b"x")), CommitAppend("s", "t/p", None, "bad")),
-    (Listed("t", 1),),
-    (Position("g", "s", 0, 1),),
+    (ListedTxn("t", 1),),
+    (PositionMove("g", "s", 0, 1),),
     (("s", 0),),
 )
 SUNK_COMMIT = Commit(0, sink=SINK)
-MOVE = Position("g", "s", 0)
+MOVE = PositionMove("g", "s", 0)
 PIN = PinSnapshot(0, "g", 0, (SnapshotRange("s", "i", 0, 1),), "h")
 
 SOUND: list[EngineCommand] = [
@@ -90,12 +90,12 @@ BROKEN: list[tuple[EngineCommand, str]] = [
     (AddStreams(0, "", 1, streams=()), "transaction_id"),
     (AddStreams(0, "t", 1, streams=("",)), "path"),
     (AddPositions(0, "", 1, positions=()), "transaction_id"),
-    (AddPositions(0, "t", 1, positions=(Position("", "s", 0),)), "group"),
-    (AddPositions(0, "t", 1, positions=(Position("g", "s", 0, -1),)), "positions"),
-    (AddPositions(0, "t", 1, positions=(Position("g", "s", 0, version=-1),)), "positions"),
+    (AddPositions(0, "t", 1, positions=(PositionMove("", "s", 0),)), "group"),
+    (AddPositions(0, "t", 1, positions=(PositionMove("g", "s", 0, -1),)), "positions"),
+    (AddPositions(0, "t", 1, positions=(PositionMove("g", "s", 0, version=-1),)), "positions"),
     (Commit(0), "commit"),
     (Commit(0, "p", 0, 0), "commit"),
-    (replace(COMMIT, transactions=(Listed("t", 1),) * 1_001), "commit"),
+    (replace(COMMIT, transactions=(ListedTxn("t", 1),) * 1_001), "commit"),
     (replace(COMMIT, sink=SINK), "sink"),
     (replace(COMMIT, producer_id=None), "producer"),
     (replace(COMMIT, producer_epoch=None), "producer"),
@@ -109,13 +109,13 @@ BROKEN: list[tuple[EngineCommand, str]] = [
     (replace(COMMIT, appends=(CommitAppend("", None, Batch(b"x")),)), "path"),
     (replace(COMMIT, appends=(CommitAppend("s"),)), "appends"),
     (replace(COMMIT, appends=(CommitAppend("s", None, Batch(b"x", 0)),)), "batch"),
-    (replace(COMMIT, transactions=(Listed("", 1),)), "transactions"),
-    (replace(COMMIT, transactions=(Listed("t", -1),)), "transactions"),
+    (replace(COMMIT, transactions=(ListedTxn("", 1),)), "transactions"),
+    (replace(COMMIT, transactions=(ListedTxn("t", -1),)), "transactions"),
     (replace(COMMIT, positions=(MOVE, MOVE)), "positions"),
-    (replace(COMMIT, positions=(Position("g", "", 0),)), "path"),
-    (replace(COMMIT, positions=(Position("g", "s", -1),)), "positions"),
-    (replace(COMMIT, positions=(Position("g", "s", 0, -1),)), "positions"),
-    (replace(COMMIT, positions=(Position("g", "s", 0, 1, "i" * 65),)), "incarnation"),
+    (replace(COMMIT, positions=(PositionMove("g", "", 0),)), "path"),
+    (replace(COMMIT, positions=(PositionMove("g", "s", -1),)), "positions"),
+    (replace(COMMIT, positions=(PositionMove("g", "s", 0, -1),)), "positions"),
+    (replace(COMMIT, positions=(PositionMove("g", "s", 0, 1, "i" * 65),)), "incarnation"),
     (replace(COMMIT, expects=(("s", 0), ("s", 0))), "expects"),
     (replace(COMMIT, expects=(("s", -1),)), "expects"),
     (replace(COMMIT, expects=(("", 0),)), "path"),
@@ -139,9 +139,9 @@ BROKEN: list[tuple[EngineCommand, str]] = [
 
 @pytest.mark.parametrize("command", SOUND, ids=repr)
 def test_what_is_within_bounds_is_let_through(command: EngineCommand) -> None:
-    assert fault_in(command) is None
+    assert find_invalid_field(command) is None
 
 
 @pytest.mark.parametrize(("command", "field"), BROKEN)
 def test_a_field_out_of_bounds_is_named(command: EngineCommand, field: str) -> None:
-    assert fault_in(command) == field
+    assert find_invalid_field(command) == field

@@ -15,9 +15,9 @@ from semel.pipeline.evaluate import (
     MESSAGE_BYTES_MAX,
     Call,
     Evaluation,
-    Poisoned,
-    Row,
-    Seen,
+    InputMessage,
+    MessageFailed,
+    OutputRow,
     evaluate,
     evaluation_of,
 )
@@ -43,7 +43,7 @@ def evaluation(
 
 def seen(*values: Any, binding: str = "in") -> list[Call]:
     return [
-        (Seen(binding, f"s-{binding}", offset, msgspec.json.encode(value)),)
+        (InputMessage(binding, f"s-{binding}", offset, msgspec.json.encode(value)),)
         for offset, value in enumerate(values)
     ]
 
@@ -51,7 +51,7 @@ def seen(*values: Any, binding: str = "in") -> list[Call]:
 def joined(*rows: dict[str, Any]) -> list[Call]:
     return [
         tuple(
-            Seen(binding, f"s-{binding}", offset, msgspec.json.encode(value))
+            InputMessage(binding, f"s-{binding}", offset, msgspec.json.encode(value))
             for binding, value in row.items()
         )
         for offset, row in enumerate(rows)
@@ -178,7 +178,7 @@ def test_an_input_nested_too_deep_for_an_error_message_is_left_away() -> None:
 
 @pytest.mark.parametrize("raw", [b'"\\ud800"', b"123456789012345678901234567890"])
 def test_whatever_is_json_passes_unharmed(raw: bytes) -> None:
-    (row,) = evaluate(evaluation(same), [(Seen("in", "s", 0, raw),)])
+    (row,) = evaluate(evaluation(same), [(InputMessage("in", "s", 0, raw),)])
     assert json.loads(row.raw) == json.loads(raw)
 
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_written_is_an_error_of_its_message(
 
 def undecodable(offset: int) -> Call:
     """JSON that Python refuses to decode: its integers have 4,300 digits at most."""
-    return (Seen("in", "s-in", offset, b"1" + b"0" * 5_000),)
+    return (InputMessage("in", "s-in", offset, b"1" + b"0" * 5_000),)
 
 
 def test_a_message_python_cannot_decode_is_an_error_message_that_it_can() -> None:
@@ -214,7 +214,7 @@ def test_a_message_python_cannot_decode_is_an_error_message_that_it_can() -> Non
     (told,) = error[1]["inputs"]
     assert (told["offset"], told["value"]) == ("0000000000000000_0000000000000001", None)
     assert told["left_away_bytes"] == 5_001
-    with pytest.raises(Poisoned):
+    with pytest.raises(MessageFailed):
         made(evaluation(same, errors=None), calls)
 
 
@@ -225,12 +225,12 @@ def test_without_an_error_stream_the_message_is_named() -> None:
             raise ValueError("two")
         return message
 
-    rows: list[Row] = []
-    with pytest.raises(Poisoned, match="s-in at 0000000000000000_0000000000000001") as caught:
+    rows: list[OutputRow] = []
+    with pytest.raises(MessageFailed, match="s-in at 0000000000000000_0000000000000001") as caught:
         rows.extend(evaluate(evaluation(fail, errors=None), seen(1, 2, 3)))
     assert isinstance(caught.value.__cause__, ValueError)
     assert caught.value.inputs[0].offset == 1
-    assert rows == [Row("out", b"1")]
+    assert rows == [OutputRow("out", b"1")]
 
 
 # rows: C15
@@ -398,7 +398,7 @@ def test_a_batch_without_an_error_stream_names_the_row() -> None:
     def fail(batch: Any) -> Any:
         raise ValueError
 
-    with pytest.raises(Poisoned, match="0000000000000000_0000000000000000"):
+    with pytest.raises(MessageFailed, match="0000000000000000_0000000000000000"):
         list(evaluate(arrow(fail, errors=None), seen({"n": 1}, {"n": 2})))
 
 
@@ -411,4 +411,4 @@ def test_running_out_of_memory_is_not_the_fault_of_a_batch() -> None:
 
 
 def test_rows_are_pairs() -> None:
-    assert next(evaluate(evaluation(same), seen(1))) == Row("out", b"1")
+    assert next(evaluate(evaluation(same), seen(1))) == OutputRow("out", b"1")

@@ -6,7 +6,7 @@ import pytest
 
 from semel.client.values import Message
 from semel.pipeline.delivery import Range
-from semel.pipeline.spark.reading import cut, cut_join
+from semel.pipeline.spark.reading import split_join_parts, split_parts
 
 
 def message(place: int) -> Message:
@@ -19,7 +19,7 @@ def test_alternatives_are_cut_in_the_order_of_bindings_then_offsets(
     tasks: int, messages_min: int
 ) -> None:
     ranges = [Range("a", "i", 5, 15), Range("b", "j", 0, 3), Range("c", "k", 2, 2)]
-    parts = cut({"y": "b", "x": "a", "z": "c"}, ranges, tasks, messages_min)
+    parts = split_parts({"y": "b", "x": "a", "z": "c"}, ranges, tasks, messages_min)
     taken = [
         (binding, offset)
         for part in parts
@@ -32,7 +32,7 @@ def test_alternatives_are_cut_in_the_order_of_bindings_then_offsets(
 
 
 def test_a_step_of_nothing_has_no_parts() -> None:
-    assert cut({"in": "a"}, [Range("a", "i", 5, 5)], 4, 1) == []
+    assert split_parts({"in": "a"}, [Range("a", "i", 5, 5)], 4, 1) == []
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 5, 100])
@@ -40,7 +40,7 @@ def test_a_join_is_cut_by_messages_and_not_by_offsets(tasks: int) -> None:
     places = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has holes
     ranges = [Range("a", "i", 0, 5), Range("b", "j", 10, 30)]
     found = {binding: [message(place) for place in there] for binding, there in places.items()}
-    parts = cut_join({"x": "a", "y": "b"}, ranges, found, tasks, 1)
+    parts = split_join_parts({"x": "a", "y": "b"}, ranges, found, tasks, 1)
     assert len(parts) == min(tasks, 5)
     pairs = []
     for part in parts:

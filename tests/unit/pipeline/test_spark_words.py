@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from semel.pipeline.spark.tasks import failed, words
+from semel.pipeline.spark.tasks import error_text, job_failed
 
 WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -39,9 +39,9 @@ DIED = JAVA.replace("no room", "Python worker exited unexpectedly (crashed). Con
     ],
 )
 def test_the_line_that_matters_is_found(text: str, wanted: str) -> None:
-    assert words(RuntimeError(text)) == wanted
-    assert str(failed(RuntimeError(text))) == f"Spark gave up: {wanted}"
+    assert error_text(RuntimeError(text)) == wanted
+    assert str(job_failed(RuntimeError(text))) == f"Spark gave up: {wanted}"
 
 
 def test_a_worker_that_died_is_told_as_such() -> None:
-    assert "a worker died" in str(failed(RuntimeError(DIED)))
+    assert "a worker died" in str(job_failed(RuntimeError(DIED)))

@@ -8,10 +8,10 @@ from semel.pipeline.trace import (
     PINNED,
     TAKEN,
     Outputs,
-    Traced,
+    TracedStep,
     offsets_record,
     pinned,
-    printed,
+    printed_ranges,
     read_trace,
     step_record,
 )
@@ -19,11 +19,11 @@ from semel.pipeline.trace import (
 STEP = step_of("g", "p", 3, [Range("a", "i", 5, 9)])
 
 
-def traced(number: int, processor: str = "p", outcome: str = DONE, **written: int) -> Traced:
-    return Traced(
+def traced(number: int, processor: str = "p", outcome: str = DONE, **written: int) -> TracedStep:
+    return TracedStep(
         processor=processor,
         number=number,
-        ranges=printed(STEP.ranges),
+        ranges=printed_ranges(STEP.ranges),
         hash=f"hash-{number}",
         outcome=outcome,
         read=4,
@@ -50,7 +50,7 @@ def test_a_record_tells_where_the_outputs_of_the_step_before_are() -> None:
         ("q", 1, {}),
         ("p", 3, None),
     ]
-    assert found[0].ranges == printed(STEP.ranges)
+    assert found[0].ranges == printed_ranges(STEP.ranges)
     assert [one.processor for one in read_trace(records, "q")] == ["q"]
 
 

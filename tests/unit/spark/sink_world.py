@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructType
 
 from semel import Client
 from semel.spark.options import parse_sink
-from semel.spark.sink.writers import BATCH_ID, QUERY_ID, Staged, StreamWriter
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, StagedTask, StreamWriter
 
 VALUE = StructType().add("value", StringType())
 
@@ -81,7 +81,9 @@ class Query:
         text = f'v1\n{{"batchTimestampMs":{batch_id}}}\n{{"end":{end}}}'
         (self.checkpoint / "offsets" / str(batch_id)).write_text(text)
 
-    def write(self, batch_id: int, rows: Iterator[pa.RecordBatch], partition: int = 0) -> Staged:
+    def write(
+        self, batch_id: int, rows: Iterator[pa.RecordBatch], partition: int = 0
+    ) -> StagedTask:
         """Run one attempt of one task."""
         facts = {QUERY_ID: self.query_id, BATCH_ID: str(batch_id)}
         self.current.task = Task(partition, facts)
@@ -90,10 +92,10 @@ class Query:
         finally:
             self.current.task = None
 
-    def commit(self, batch_id: int, *messages: Staged) -> None:
+    def commit(self, batch_id: int, *messages: StagedTask) -> None:
         self.writer().commit(list(messages), batch_id)
 
-    def run(self, batch_id: int, *partitions: list[Any], end: Any = None) -> list[Staged]:
+    def run(self, batch_id: int, *partitions: list[Any], end: Any = None) -> list[StagedTask]:
         """Run a batch as a whole."""
         if self.checkpoint is not None:
             self.plan(batch_id, partitions if end is None else end)

@@ -6,7 +6,7 @@ import pytest
 
 from semel import Client, errors
 from semel.spark.options import SparkOptionError, parse_sink
-from semel.spark.sink.writers import BATCH_ID, QUERY_ID, BatchWriter, StagedPart
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, BatchWriter, StagedBatchTask
 from tests.unit.spark.sink_world import VALUE, Current, Task, batches, values
 
 
@@ -19,7 +19,7 @@ def planned(url: str, path: str, **options: str) -> BatchWriter:
 
 def staged(
     writer: BatchWriter, current: Current, *partitions: list[str], **facts: str
-) -> list[StagedPart]:
+) -> list[StagedBatchTask]:
     named = {QUERY_ID: facts["query"], BATCH_ID: "0"} if facts else {}
     found = []
     for partition, rows in enumerate(partitions):

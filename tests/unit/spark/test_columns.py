@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from semel.model.messages import encode_extras
 from semel.spark.options import parse_source
 from semel.spark.source.columns import SchemaError, columns_for, source_schema
-from semel.spark.source.frames import Rows, rows_of
+from semel.spark.source.frames import FrameRows, rows_of
 from semel.wire.bodies import Piece, encode_frames
 
 READ = {"url": "http://127.0.0.1:4437", "stream": "orders"}
@@ -45,7 +45,7 @@ def schema_of(**kinds: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
-def rows(*messages: bytes, extras: bytes = b"") -> Rows:
+def rows(*messages: bytes, extras: bytes = b"") -> FrameRows:
     count = len(messages)
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
     piece = Piece(5, count, b"".join(messages), lengths, False, DAY_MS, extras)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.messages import Header, encode_extras
-from semel.spark.source.frames import Rows, rows_of
-from semel.wire.bodies import BadFormat, Piece, Producer, decode_frames, encode_frames
+from semel.spark.source.frames import FrameRows, rows_of
+from semel.wire.bodies import BadFormat, Piece, SliceProducer, decode_frames, encode_frames
 
 KEYS = st.none() | st.binary(max_size=5)
 TIMES = st.none() | st.integers(-(2**53) + 1, 2**53 - 1)
@@ -31,7 +31,7 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
             timestamps=draw(st.none() | st.lists(TIMES, min_size=count, max_size=count)),
             headers=draw(st.none() | st.lists(HEADERS, min_size=count, max_size=count)),
         )
-        producer = Producer("till", 1, 2, 3) if draw(st.booleans()) else None
+        producer = SliceProducer("till", 1, 2, 3) if draw(st.booleans()) else None
         lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
         payload = (b"," if is_joined else b"").join(messages)
         time_ms = draw(st.integers(0, 2**53 - 1))
@@ -45,7 +45,7 @@ def body_of(found: list[Piece]) -> bytes:
     return encode_frames("application/json", found, next_offset=end, tail=end)
 
 
-def listed(rows: Rows) -> list[tuple[bytes, int, int, bytes | None, list[Header] | None]]:
+def listed(rows: FrameRows) -> list[tuple[bytes, int, int, bytes | None, list[Header] | None]]:
     count = len(rows.offsets)
     keys = [None] * count if rows.keys is None else rows.keys.to_pylist()
     headers = [None] * count if rows.headers is None else rows.headers

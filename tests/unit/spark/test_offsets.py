@@ -4,24 +4,31 @@ import json
 
 import pytest
 
-from semel.spark.source.offsets import PIN, Position, Starts, from_document, is_pin, to_document
+from semel.spark.source.offsets import (
+    PIN,
+    StartOffsets,
+    StreamPosition,
+    from_document,
+    is_pin,
+    to_document,
+)
 
 
 def test_an_offset_is_what_the_design_says_with_its_keys_in_order() -> None:
-    document = to_document({"b": Position("i2", 7), "a": Position("i1", 5000)})
+    document = to_document({"b": StreamPosition("i2", 7), "a": StreamPosition("i1", 5000)})
     assert json.dumps(document) == (
         '{"a": {"id": "i1", "next": 5000}, "b": {"id": "i2", "next": 7}}'
     )
 
 
 def test_an_offset_is_read_back_as_it_was() -> None:
-    positions = {"a": Position("i1", 5000), "pin": Position("latest", 1)}
+    positions = {"a": StreamPosition("i1", 5000), "pin": StreamPosition("latest", 1)}
     assert from_document(to_document(positions)) == positions
 
 
 def test_the_pin_is_told_from_a_stream_of_that_name() -> None:
     assert is_pin(PIN)
-    assert not is_pin(to_document({"pin": Position("latest", 1)}))
+    assert not is_pin(to_document({"pin": StreamPosition("latest", 1)}))
     assert not is_pin({})
 
 
@@ -32,6 +39,6 @@ def test_offsets_of_another_source_are_refused_with_a_cure(document: dict[str, o
 
 
 def test_starts_tell_whether_one_of_the_streams_begins_at_its_moving_end() -> None:
-    assert Starts(-1).has_latest([])
-    assert Starts(-2, {"a": -1}).has_latest(["a", "b"])
-    assert not Starts(-2, {"a": -1}).has_latest(["b"])
+    assert StartOffsets(-1).has_latest([])
+    assert StartOffsets(-2, {"a": -1}).has_latest(["a", "b"])
+    assert not StartOffsets(-2, {"a": -1}).has_latest(["b"])

@@ -8,7 +8,7 @@ import pytest
 
 from semel.spark.runtime import environment
 from semel.spark.runtime.environment import (
-    Probed,
+    ProbeResult,
     WrongPython,
     check_worker_python,
     is_fit,
@@ -61,11 +61,11 @@ def test_another_path_to_a_fit_python_is_taken(tmp_path: Path) -> None:
     ("found", "said"),
     [
         (None, "which does not run"),
-        (Probed("3.9", [], {}), "which is Python 3.9 and not 3"),
+        (ProbeResult("3.9", [], {}), "which is Python 3.9 and not 3"),
     ],
 )
 def test_a_python_that_cannot_do_is_refused(
-    monkeypatch: pytest.MonkeyPatch, found: Probed | None, said: str
+    monkeypatch: pytest.MonkeyPatch, found: ProbeResult | None, said: str
 ) -> None:
     monkeypatch.setattr(environment, "probe", lambda _python: found)
     with pytest.raises(WrongPython, match=said):

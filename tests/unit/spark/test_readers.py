@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from semel import local
 from semel.client.client import Stream
 from semel.client.local import LocalServer
-from semel.spark.errors import DataLossError, ServerAway, StreamMissing
+from semel.spark.errors import DataLossError, ServerUnreachable, StreamMissing
 from semel.spark.options import SparkOptionError, parse_source
 from semel.spark.source.columns import source_schema
 from semel.spark.source.readers import BatchReader, StreamReader
@@ -513,12 +513,12 @@ def test_a_server_that_stays_away_is_an_error_with_a_cure() -> None:
         begin = reader.initialOffset()
         parts = reader.partitions(begin, moved(reader, begin))
         server.kill()
-        with pytest.raises(ServerAway, match=r"cannot be reached.*correct the option url"):
+        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option url"):
             reader.latestOffset(begin, ALL)
-        with pytest.raises(ServerAway, match=r"cannot be reached.*correct the option url"):
+        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option url"):
             numbers(reader, parts)
         for options in ({"stream": "orders"}, {"subscribePattern": "o.*"}):
-            with pytest.raises(ServerAway, match="start the server"):
+            with pytest.raises(ServerUnreachable, match="start the server"):
                 stream_reader(server, retryTimeout="300ms", **options).initialOffset()
 
 
@@ -532,6 +532,6 @@ def test_a_server_of_something_else_is_told_from_one_without_the_stream() -> Non
         url = f"http://127.0.0.1:{other.server_port}"
         for options in ({"stream": "orders"}, {"subscribePattern": "o.*"}):
             parsed = parse_source({"url": url, "retryTimeout": "5s", **options})
-            with pytest.raises(ServerAway, match="is no semel server"):
+            with pytest.raises(ServerUnreachable, match="is no semel server"):
                 StreamReader(parsed, source_schema(parsed)).initialOffset()
         other.shutdown()

@@ -13,7 +13,7 @@ from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import headers_of, keys_of, split_messages, timestamps_of
 from semel.spark.sink import staging
 from semel.spark.sink.columns import SinkColumns
-from semel.spark.sink.rows import RowError, Rows
+from semel.spark.sink.rows import RowError, StreamRows
 from semel.spark.sink.staging import Chunker, RowSplitter
 from semel.wire.bodies import decode_batch
 
@@ -27,12 +27,12 @@ def split(
     columns: SinkColumns = VALUE,
     stream: str | None = "s",
     content_type: str = JSON,
-) -> list[Rows]:
+) -> list[StreamRows]:
     splitter = RowSplitter(columns, stream, lambda _: content_type, 7)
     return list(splitter.split(batch))
 
 
-def messages(rows: Rows) -> list[bytes]:
+def messages(rows: StreamRows) -> list[bytes]:
     carried = decode_batch(rows.body())
     assert carried.batch is not None, carried.error
     batch = carried.batch
@@ -40,7 +40,7 @@ def messages(rows: Rows) -> list[bytes]:
     return list(split_messages(batch.payload, batch.count, batch.lengths, is_joined=is_joined))
 
 
-def extras(rows: Rows) -> bytes:
+def extras(rows: StreamRows) -> bytes:
     batch = decode_batch(rows.body()).batch
     assert batch is not None
     return batch.extras
@@ -154,13 +154,13 @@ def test_the_first_row_that_is_no_json_is_found() -> None:
 # ---- chunks --------------------------------------------------------------------------------------
 
 
-def gathered(chunker: Chunker, pieces: list[Rows]) -> Iterator[Rows]:
+def gathered(chunker: Chunker, pieces: list[StreamRows]) -> Iterator[StreamRows]:
     for piece in pieces:
         yield from chunker.add(piece)
     yield from chunker.rest()
 
 
-def piece(values: list[str], path: str = "s") -> Rows:
+def piece(values: list[str], path: str = "s") -> StreamRows:
     return split(pa.record_batch({"value": values}), stream=path)[0]
 
 

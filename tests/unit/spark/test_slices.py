@@ -5,35 +5,44 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.spark.source.slices import OFFSETS_MAX, OFFSETS_MIN, Portion, Slice, Span, cut
+from semel.spark.source.slices import (
+    OFFSETS_MAX,
+    OFFSETS_MIN,
+    OffsetRange,
+    Span,
+    TaskInput,
+    split_range,
+)
 
 
-def slices_of(portions: list[Portion]) -> list[Slice]:
+def slices_of(portions: list[TaskInput]) -> list[OffsetRange]:
     return [one for portion in portions for one in portion.slices]
 
 
 def test_a_small_batch_has_about_as_many_portions_as_there_are_cores() -> None:
     spans = {"b": Span("j", 5, 9), "a": Span("i", 0, 3), "c": Span("k", 0, 1)}
-    portions = cut(spans, 1, cores=2)
+    portions = split_range(spans, 1, cores=2)
     assert [repr(portion) for portion in portions] == [
         "Portion(a 0-3)",
         "Portion(b 5-9)",
         "Portion(c 0-1)",
     ]
-    assert [repr(portion) for portion in cut(spans, 1, cores=1)] == ["Portion(a 0-3, b 5-9, c 0-1)"]
+    assert [repr(portion) for portion in split_range(spans, 1, cores=1)] == [
+        "Portion(a 0-3, b 5-9, c 0-1)"
+    ]
 
 
 def test_many_small_streams_are_a_few_portions() -> None:
     spans = {f"s{number:04}": Span("i", 0, 1) for number in range(3000)}
-    portions = cut(spans, 1, cores=4)
+    portions = split_range(spans, 1, cores=4)
     assert [len(portion.slices) for portion in portions] == [750] * 4
     assert [one.stream for one in slices_of(portions)] == sorted(spans)
-    assert len(cut(spans, 100, cores=4)) == 100
+    assert len(split_range(spans, 100, cores=4)) == 100
 
 
 def test_a_large_batch_is_cut_so_that_every_core_has_something_to_do() -> None:
     def count(offsets: int, min_partitions: int = 1) -> int:
-        return len(cut({"a": Span("i", 0, offsets)}, min_partitions, cores=4))
+        return len(split_range({"a": Span("i", 0, offsets)}, min_partitions, cores=4))
 
     assert [count(offsets) for offsets in (10, 2 * OFFSETS_MIN, 10 * OFFSETS_MIN)] == [1, 2, 4]
     assert count(50 * OFFSETS_MAX) == 50
@@ -41,12 +50,12 @@ def test_a_large_batch_is_cut_so_that_every_core_has_something_to_do() -> None:
 
 
 def test_nothing_to_read_is_no_slice() -> None:
-    assert cut({}, 4) == []
-    assert cut({"a": Span("i", 7, 7)}, 4) == []
+    assert split_range({}, 4) == []
+    assert split_range({"a": Span("i", 7, 7)}, 4) == []
 
 
 def test_only_the_first_slice_of_an_open_span_may_begin_later() -> None:
-    slices = slices_of(cut({"a": Span("i", 0, 10, is_open=True)}, 2, cores=2))
+    slices = slices_of(split_range({"a": Span("i", 0, 10, is_open=True)}, 2, cores=2))
     assert [each.span.is_open for each in slices] == [True, False]
 
 
@@ -60,7 +69,7 @@ def test_slices_cover_every_offset_once_and_in_order(
     ranges: dict[str, tuple[int, int]], min_partitions: int
 ) -> None:
     spans = {stream: Span("i", begin, begin + size) for stream, (begin, size) in ranges.items()}
-    portions = cut(spans, min_partitions)
+    portions = split_range(spans, min_partitions)
     slices = slices_of(portions)
     for stream, span in spans.items():
         mine = [each.span for each in slices if each.stream == stream]

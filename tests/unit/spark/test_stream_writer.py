@@ -16,12 +16,12 @@ from semel.broker.settings import Settings
 from semel.client.commit_calls import TaskCalls
 from semel.model.limits import KIB
 from semel.server.limits_http import HttpLimits
-from semel.spark.errors import ServerAway
+from semel.spark.errors import ServerUnreachable
 from semel.spark.options import SparkOptionError, parse_sink
 from semel.spark.sink import staging
 from semel.spark.sink.commit import CheckpointError
 from semel.spark.sink.rows import RowError
-from semel.spark.sink.writers import BATCH_ID, QUERY_ID, Staged, StreamWriter
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, StagedTask, StreamWriter
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy
 from semel.testing.in_process import InProcessServer
@@ -333,7 +333,7 @@ def test_a_branch_that_is_not_sealed_is_not_committed(
     task.begin()
     task.append_many(path, [2])
     with pytest.raises(errors.BranchIncomplete):
-        query.commit(1, Staged(0, task.token, query.query_id, 1))
+        query.commit(1, StagedTask(0, task.token, query.query_id, 1))
     assert values(client, path) == [1]
     query.run(1, ["2"], end=2)
     assert values(client, path) == [1, 2]
@@ -396,7 +396,7 @@ def test_a_server_that_is_busy_is_waited_for_and_one_that_stays_away_fails_the_t
         assert proxy.counts["bad_gateway_before"]
     query.options |= {"url": "http://127.0.0.1:9", "retryTimeout": "100ms"}
     query.plan(1, 1)
-    with pytest.raises(ServerAway, match=r"127\.0\.0\.1"):
+    with pytest.raises(ServerUnreachable, match=r"127\.0\.0\.1"):
         query.write(1, batches(["1"]))
     assert len(values(client, path)) == 30_000
 
@@ -435,7 +435,7 @@ def test_a_server_that_was_never_reached_is_not_waited_for_as_long_as_one_that_r
     monkeypatch.setattr(staging, "FIRST_SECONDS", 0.2)
     query.options["url"] = "http://127.0.0.1:9"  # misspelt; retryTimeout is 2 minutes
     query.plan(0, 1)
-    with pytest.raises(ServerAway, match="correct the option url"):
+    with pytest.raises(ServerUnreachable, match="correct the option url"):
         query.write(0, batches(["1"]))
 
 
@@ -446,7 +446,7 @@ def test_a_server_that_is_away_is_named_when_a_batch_is_committed(
     message = query.write(0, batches(["1"]))
     url = query.options["url"]
     query.options |= {"url": "http://127.0.0.1:9", "retryTimeout": "100ms"}
-    with pytest.raises(ServerAway, match="start the server"):
+    with pytest.raises(ServerUnreachable, match="start the server"):
         query.commit(0, message)
     query.options["url"] = url
     query.commit(0, message)

@@ -13,7 +13,12 @@ from pyspark.sql.types import StructType
 from semel.client.errors import BadRequest
 from semel.spark.data_source import SemelDataSource
 from semel.spark.options import SparkOptionError
-from semel.spark.user_errors import TOLD, RefusedReader, told, told_rows
+from semel.spark.user_errors import (
+    USER_ERRORS,
+    RefusedReader,
+    hide_traceback,
+    hide_traceback_of_rows,
+)
 
 NOWHERE = {"url": "http://127.0.0.1:9", "stream": "orders", "retryTimeout": "50ms"}
 PLAIN = StructType().add("value", "string")
@@ -38,7 +43,7 @@ def deep() -> None:
 
 def test_of_our_own_way_to_an_error_one_frame_is_left() -> None:
     with pytest.raises(SparkOptionError, match="one line") as caught:
-        told(deep)()
+        hide_traceback(deep)()
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert names[1:] == ["calling"]
     assert caught.value.__suppress_context__
@@ -49,7 +54,7 @@ def test_another_error_keeps_its_way() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError) as caught:
-        told(broken)()
+        hide_traceback(broken)()
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "broken"
 
 
@@ -58,11 +63,11 @@ def test_rows_that_fail_in_the_middle_are_told_as_well() -> None:
         yield 1
         deep()
 
-    found = told_rows(rows())
+    found = hide_traceback_of_rows(rows())
     assert next(found) == 1
     with pytest.raises(SparkOptionError, match="one line") as caught:
         next(found)
-    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "told_rows"
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "hide_traceback_of_rows"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_rows_that_fail_in_the_middle_are_told_as_well() -> None:
     ],
 )
 def test_every_door_of_the_format_is_short(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(TOLD) as caught:
+    with pytest.raises(USER_ERRORS) as caught:
         make()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -102,4 +107,4 @@ def test_a_stream_that_cannot_be_read_says_so_when_it_is_first_asked() -> None:
 
 
 def test_what_the_client_says_is_told() -> None:
-    assert issubclass(BadRequest, TOLD)
+    assert issubclass(BadRequest, USER_ERRORS)

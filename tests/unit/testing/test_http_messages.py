@@ -4,11 +4,11 @@ from typing import TypeVar
 
 import pytest
 
-from semel.testing.fault_wires import (
+from semel.testing.fault_connections import (
     HEAD_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     Broken,
-    Head,
+    MessageHead,
     read_answer_head,
     read_body,
     read_request_head,
@@ -38,7 +38,7 @@ async def all_pieces(reader: asyncio.StreamReader) -> list[bytes]:
     return [piece async for piece in read_body(reader, head)]
 
 
-async def answer_to_get(reader: asyncio.StreamReader) -> Head | None:
+async def answer_to_get(reader: asyncio.StreamReader) -> MessageHead | None:
     return await read_answer_head(reader, "GET")
 
 
@@ -79,7 +79,7 @@ def test_an_answer_without_a_length_goes_to_the_end_of_the_connection() -> None:
     ("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304), ("POST", 204)]
 )
 def test_answers_that_never_have_a_body_have_none(method: str, status: int) -> None:
-    async def read(reader: asyncio.StreamReader) -> Head | None:
+    async def read(reader: asyncio.StreamReader) -> MessageHead | None:
         return await read_answer_head(reader, method)
 
     head = reading(b"HTTP/1.1 %d X\r\nContent-Length: 9\r\n\r\n" % status, read)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.testing.txn import positions
-from semel.testing.txn.positions import NEVER, Chain, Step
+from semel.testing.txn.positions import NEVER, Chain, ChainStep
 
 TIMES = st.integers(0, 12)
 OFFSETS = st.integers(0, 3)
@@ -21,7 +21,7 @@ class Everything:
     or never.
     """
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[ChainStep]) -> None:
         self._steps = steps
 
     def explains(self, end: int | None) -> bool:
@@ -59,33 +59,33 @@ class Everything:
         return all(step.high >= self._steps[number].low for step in left)
 
 
-def _is_open_set(step: Step) -> bool:
+def _is_open_set(step: ChainStep) -> bool:
     return step.start is None and step.high == NEVER
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Step:
+def steps(draw: st.DrawFn) -> ChainStep:
     low = draw(TIMES)
     high = draw(st.one_of(st.just(NEVER), st.integers(low, 14), st.integers(low, 14)))
     to = draw(OFFSETS)
     kind = draw(st.sampled_from(["move", "move", "move", "held", "unsure", "set"]))
     if kind == "set":
-        return Step(low, high, None, to)
+        return ChainStep(low, high, None, to)
     start = draw(OFFSETS)
     if kind == "held":
-        return Step(low, draw(st.integers(0, low)), start, to)
+        return ChainStep(low, draw(st.integers(0, low)), start, to)
     if kind == "unsure":
-        return Step(low, NEVER, start, to, is_sure=False)
-    return Step(low, high, start, to)
+        return ChainStep(low, NEVER, start, to, is_sure=False)
+    return ChainStep(low, high, start, to)
 
 
-def moves(*pairs: tuple[int, int]) -> list[Step]:
+def moves(*pairs: tuple[int, int]) -> list[ChainStep]:
     """Return moves made one after another, each answered before the next one begins."""
-    return [Step(10 * n, 10 * n + 5, start, to) for n, (start, to) in enumerate(pairs)]
+    return [ChainStep(10 * n, 10 * n + 5, start, to) for n, (start, to) in enumerate(pairs)]
 
 
 @given(st.lists(steps(), max_size=6), st.one_of(st.none(), OFFSETS))
-def test_an_order_is_found_if_there_is_one(every: list[Step], end: int | None) -> None:
+def test_an_order_is_found_if_there_is_one(every: list[ChainStep], end: int | None) -> None:
     is_good = not list(Chain(every, end).stuck())
     assert is_good == Everything(every).explains(end)
 
@@ -94,12 +94,12 @@ def test_an_order_is_found_if_there_is_one(every: list[Step], end: int | None) -
 def test_moves_that_were_under_way_at_the_same_time_take_the_order_they_must(
     order: list[int],
 ) -> None:
-    every = [Step(0, 100, number, number + 1) for number in order]
+    every = [ChainStep(0, 100, number, number + 1) for number in order]
     assert list(Chain(every, 8).stuck()) == []
 
 
 def test_a_long_chain_takes_little_time() -> None:
-    every = [Step(n, n + 9, n, n + 1) for n in range(20_000)]
+    every = [ChainStep(n, n + 9, n, n + 1) for n in range(20_000)]
     assert list(Chain(every, 20_000).stuck()) == []
 
 
@@ -124,13 +124,13 @@ def test_an_end_elsewhere_is_returned_as_a_step() -> None:
 
 
 def test_a_move_while_another_one_is_held_is_inside_it() -> None:
-    held, inside = Step(20, 10, 0, 3), Step(12, 15, None, 0)
+    held, inside = ChainStep(20, 10, 0, 3), ChainStep(12, 15, None, 0)
     (stuck,) = Chain([held, inside], None).stuck()
     assert (stuck.step, stuck.inside) == (held, (inside,))
 
 
 def test_a_move_without_an_answer_that_fits_nowhere_is_returned() -> None:
-    loose = Step(0, NEVER, 7, 8)
+    loose = ChainStep(0, NEVER, 7, 8)
     (stuck,) = Chain([*moves((0, 3)), loose], 8).stuck()
     assert (stuck.step, stuck.position) == (loose, 3)
 
@@ -139,6 +139,6 @@ def test_a_chain_with_too_much_that_is_not_known_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(positions, "_STATES_MAX", 10)
-    every = [Step(0, NEVER, n, m, is_sure=False) for n in range(4) for m in range(4)]
+    every = [ChainStep(0, NEVER, n, m, is_sure=False) for n in range(4) for m in range(4)]
     with pytest.raises(ValueError, match="too many moves"):
         list(Chain(every, 9).stuck())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from semel.broker.reader import Slice
-from semel.machine.events import Mark
+from semel.machine.events import ProducerStamp
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import encode_extras
@@ -18,7 +18,7 @@ from semel.wire.bodies import (
     CarriedBatch,
     Frames,
     Piece,
-    Producer,
+    SliceProducer,
     decode_batch,
     decode_frames,
     encode_batch,
@@ -173,7 +173,7 @@ def test_frames_come_back(batches: list[list[bytes]], joined: bool, gap: int, be
     assert decode_frames(body) == Frames(JSON, pieces, at, at + behind, not behind, not behind)
 
 
-PRODUCER = Producer("pé", 2**53 - 1, 11, 11 + 2**32 - 1)
+PRODUCER = SliceProducer("pé", 2**53 - 1, 11, 11 + 2**32 - 1)
 PLAIN = piece(3, b"ab", b"c", time=9)
 RICH_PIECE = replace(PLAIN, extras=RICH_EXTRAS, producer=PRODUCER)
 
@@ -192,10 +192,10 @@ def test_extras_and_producers_come_back_in_frames(made: Piece) -> None:
 
 
 def test_the_broker_s_slice_and_mark_are_frames_as_well() -> None:
-    mark = Mark("p", "sparse", 4, "session", 5, 9, 1, b"cursor")
+    mark = ProducerStamp("p", "sparse", 4, "session", 5, 9, 1, b"cursor")
     made = Slice(0, 1, b"x", b"", False, 3, encode_extras(1, keys=[b"k"]), mark)
     (found,) = decode_frames(encode_frames(TEXT, [made], next_offset=1, tail=1)).pieces
-    assert (found.producer, found.keys()) == (Producer("p", 4, 5, 9), [b"k"])
+    assert (found.producer, found.keys()) == (SliceProducer("p", 4, 5, 9), [b"k"])
 
 
 def test_a_piece_shows_what_its_messages_carry() -> None:

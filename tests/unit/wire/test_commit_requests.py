@@ -8,7 +8,7 @@ import pytest
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
-from semel.model.transactions import Commit, CommitAppend, Listed, Position, SinkTag
+from semel.model.transactions import Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.wire.problems import Problem
 from semel.wire.txn_requests import parse_commit
 from tests.unit.wire.builders import refused
@@ -56,12 +56,12 @@ def test_a_whole_commit() -> None:
         7,
         None,
         (CommitAppend("j", "application/json", Batch(b"1")),),
-        (Listed("x", 2),),
+        (ListedTxn("x", 2),),
         (
-            Position("g", "j", 3),
-            Position("g", "t", 2, 1),
-            Position("h", "j", 1, 0, "i"),
-            Position("h", "t", 1),
+            PositionMove("g", "j", 3),
+            PositionMove("g", "t", 2, 1),
+            PositionMove("h", "j", 1, 0, "i"),
+            PositionMove("h", "t", 1),
         ),
         (("j", 4),),
         found.digest,

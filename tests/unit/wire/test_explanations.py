@@ -7,13 +7,13 @@ import pytest
 from semel.model.commands import ProducerTag
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
-from semel.wire.producer_calls import explain
+from semel.wire.producer_calls import explain_outcome
 
 TAG = ProducerTag("p", 4, 4)
 
 
 def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> dict[str, Any]:
-    return dict(explain(outcome, TAG, epoch=epoch, last_seq=last_seq))
+    return dict(explain_outcome(outcome, TAG, epoch=epoch, last_seq=last_seq))
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,7 @@ from semel.machine.txn.views import (
     SnapshotView,
 )
 from semel.model.offsets import print_offset
-from semel.model.transactions import (
-    PinSnapshot,
-    Position,
-    RebindSink,
-    SetPositions,
-    SnapshotRange,
-)
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     Pinned,
     PositionConflict,
     PositionsSet,
@@ -29,10 +22,17 @@ from semel.model.txn_outcomes import (
     SnapshotConflict,
     UnknownSink,
 )
+from semel.model.transactions import (
+    PinSnapshot,
+    PositionMove,
+    RebindSink,
+    SetPositions,
+    SnapshotRange,
+)
 from semel.wire.group_calls import (
-    GroupLook,
+    GroupQuery,
     moved_response,
-    parse_group_look,
+    parse_group_query,
     parse_positions,
     parse_snapshot,
     pinned_response,
@@ -60,7 +60,7 @@ def told(response: Response) -> tuple[int, Any]:
 def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
     offsets = {"a": 7, "b": {"from": print_offset(1), "to": 2}}
     found = parse_positions("g", {}, body({"offsets": offsets}), now_ms=5)
-    assert found == SetPositions(5, (Position("g", "a", 7), Position("g", "b", 2, 1)))
+    assert found == SetPositions(5, (PositionMove("g", "a", 7), PositionMove("g", "b", 2, 1)))
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> No
 def test_a_group_tells_where_it_stands() -> None:
     shown = {"group": "g", "offsets": {"a": print_offset(7)}, "versions": {"a": 3}}
     view = GroupView("g", (PositionView("g", "a", 7, version=3),), ())
-    every = GroupLook()
+    every = GroupQuery()
     assert told(positions_response(view, every, 0)) == (200, {**shown, "pending": {}})
     nowhere = {"group": "g", "offsets": {}, "versions": {}, "pending": {}}
     assert told(positions_response(GroupView("g", (), ()), every, 0)) == (200, nowhere)
-    command = SetPositions(5, (Position("g", "a", 7),))
+    command = SetPositions(5, (PositionMove("g", "a", 7),))
     assert told(moved_response(PositionsSet((3,)), command, "g")) == (200, shown)
     assert moved_response(PositionConflict("g", "a", 1), command, "g").status == 409
 
@@ -112,27 +112,27 @@ def test_a_group_shows_what_is_pending() -> None:
             "remaining_ms": None,
         },
     }
-    status, shown = told(positions_response(view, GroupLook(), 2_000))
+    status, shown = told(positions_response(view, GroupQuery(), 2_000))
     assert (status, shown["pending"]) == (200, pending)
-    stable = positions_response(view, GroupLook(is_stable=True), 2_000)
+    stable = positions_response(view, GroupQuery(is_stable=True), 2_000)
     status, problem = told(stable)
     assert (status, problem["code"]) == (409, "unstable_offsets")
     assert (problem["group"], problem["pending"]) == ("g", pending)
     assert ("Retry-After", "1") in stable.headers
     nothing = GroupView("g", (), ())
-    assert positions_response(nothing, GroupLook(is_stable=True), 2_000).status == 200
+    assert positions_response(nothing, GroupQuery(is_stable=True), 2_000).status == 200
     assert (
-        told(positions_response(view, GroupLook(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
+        told(positions_response(view, GroupQuery(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
     )
 
 
 def test_how_a_group_is_looked_at() -> None:
-    assert parse_group_look("") == GroupLook()
-    assert parse_group_look("stable=false&more=1") == GroupLook()
-    look = parse_group_look("stable=true&stream=a%2Fb&transaction=t")
-    assert look == GroupLook(True, "a/b", "t")
+    assert parse_group_query("") == GroupQuery()
+    assert parse_group_query("stable=false&more=1") == GroupQuery()
+    look = parse_group_query("stable=true&stream=a%2Fb&transaction=t")
+    assert look == GroupQuery(True, "a/b", "t")
     for query in ("stable=yes", "stable=", "stable=true&stable=true"):
-        assert refused(parse_group_look(query)) == (400, "invalid_query")
+        assert refused(parse_group_query(query)) == (400, "invalid_query")
 
 
 def test_a_step_names_what_it_reads() -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.wire import headers as read
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.problems import MalformedRequest, Problem
 
 OFFSET = print_offset(5)
 
 
 def problem_of(call: Callable[[], object]) -> Problem:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(MalformedRequest) as caught:
         call()
     return caught.value.problem
 
@@ -251,5 +251,5 @@ def test_no_text_breaks_a_reader(text: str) -> None:
         lambda: read.accepts_type(given_headers, "a/b"),
         lambda: read.read_flag(given_headers, "stream-closed"),
     ):
-        with contextlib.suppress(BadRequest):
+        with contextlib.suppress(MalformedRequest):
             call()

@@ -15,14 +15,14 @@ from semel.model.commands import (
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Claimed, LimitReached, Registered, StaleSession, UnknownProducer
 from semel.wire.producer_calls import (
-    Look,
-    Question,
+    ExplainQuery,
+    ProducerQuery,
     assigned_response,
     claim_response,
     parse_claim,
+    parse_explain_query,
     parse_forget,
-    parse_look,
-    parse_question,
+    parse_producer_query,
     parse_register,
     register_response,
 )
@@ -133,16 +133,16 @@ def test_what_was_not_there_before_a_claim_is_null() -> None:
 
 
 def test_one_looks_at_a_stream_a_producer_or_an_id() -> None:
-    assert parse_look("stream=a%2Fb") == Look("a/b", None, "", 100)
-    assert parse_look("stream=a&id=p") == Look("a", "p", "", 100)
-    assert parse_look("id=p&after=x&limit=7") == Look(None, "p", "x", 7)
+    assert parse_producer_query("stream=a%2Fb") == ProducerQuery("a/b", None, "", 100)
+    assert parse_producer_query("stream=a&id=p") == ProducerQuery("a", "p", "", 100)
+    assert parse_producer_query("id=p&after=x&limit=7") == ProducerQuery(None, "p", "x", 7)
 
 
 @pytest.mark.parametrize(
     "query", ["", "after=x", "stream=a&limit=0", "stream=a&limit=1001", "stream=a&stream=b"]
 )
 def test_a_look_at_everything_or_nothing_is_refused(query: str) -> None:
-    assert refused(parse_look(query)) == (400, "invalid_query")
+    assert refused(parse_producer_query(query)) == (400, "invalid_query")
 
 
 def test_a_reset_names_both_stream_and_id() -> None:
@@ -152,11 +152,11 @@ def test_a_reset_names_both_stream_and_id() -> None:
 
 
 def test_a_question_names_what_the_headers_would() -> None:
-    assert parse_question("stream=a&id=p&seq=3") == Question("a", ProducerTag("p", 3, 3))
-    assert parse_question("stream=a&id=p&seq=0&epoch=7&session=x&mode=dense") == Question(
+    assert parse_explain_query("stream=a&id=p&seq=3") == ExplainQuery("a", ProducerTag("p", 3, 3))
+    assert parse_explain_query("stream=a&id=p&seq=0&epoch=7&session=x&mode=dense") == ExplainQuery(
         "a", ProducerTag("p", 0, 0, 7, "x", DENSE)
     )
-    assert parse_question("stream=a&id=p&seq=3-5&mode=sparse") == Question(
+    assert parse_explain_query("stream=a&id=p&seq=3-5&mode=sparse") == ExplainQuery(
         "a", ProducerTag("p", 3, 5, None, None, SPARSE)
     )
 
@@ -177,4 +177,4 @@ def test_a_question_names_what_the_headers_would() -> None:
     ],
 )
 def test_a_question_that_no_append_could_be_is_refused(query: str, code: str) -> None:
-    assert refused(parse_question(query)) == (400, code)
+    assert refused(parse_explain_query(query)) == (400, code)

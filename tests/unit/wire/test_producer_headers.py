@@ -5,7 +5,7 @@ import pytest
 from semel.model.commands import DENSE, SPARSE, ProducerTag
 from semel.model.limits import CURSOR_BYTES_MAX, PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
 from semel.wire.headers import parse_producer, speaks_x
-from semel.wire.problems import BadRequest
+from semel.wire.problems import MalformedRequest
 from tests.unit.wire.builders import named
 
 
@@ -14,7 +14,7 @@ def tag_of(*, strict: bool = False, **values: str) -> ProducerTag | None:
 
 
 def code_of(**values: str) -> str:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(MalformedRequest) as caught:
         parse_producer(named(**values), is_strict=False)
     assert caught.value.problem.status == 400
     return caught.value.problem.code
@@ -152,7 +152,7 @@ def test_a_sparse_producer_without_a_name_gets_one_if_there_is_any() -> None:
     assert tag is not None
     assert tag.id == "p"
     for whole in (nameless, named(producer_epoch="0", producer_seq="7")):
-        with pytest.raises(BadRequest) as caught:
+        with pytest.raises(MalformedRequest) as caught:
             parse_producer(whole, is_strict=False)
         assert caught.value.problem.code == "producer_headers_incomplete"
 

@@ -9,7 +9,7 @@ from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
 from semel.wire.headers import FRAMES
-from semel.wire.problems import BadRequest, Problem
+from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.queries import (
     LONG_POLL,
     SSE,
@@ -118,5 +118,5 @@ def test_a_page_has_a_size(text: str | None, limit: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "1001", "-1", "x", "9" * 20])
 def test_a_page_of_nothing_or_too_much_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(MalformedRequest):
         read_limit(text)

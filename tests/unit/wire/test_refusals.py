@@ -5,7 +5,7 @@ import json
 import pytest
 
 from semel.model import outcomes as out
-from semel.model import txn_outcomes as txn
+from semel.model import outcomes_txn as txn
 from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
 from semel.wire.refusals import DONE, REFUSED, STATUS, problem_of
@@ -32,8 +32,8 @@ EXPECTED = {
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
         out.DedupOff,
         out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.BatchOverlap,
-        out.RestartAmbiguous, txn.InvalidTxnState, txn.TxnTimedOut, txn.TxnAborted,
-        txn.TxnCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
+        out.RestartAmbiguous, txn.InvalidTxnState, txn.TxnTimedOut, txn.AlreadyAborted,
+        txn.AlreadyCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
         txn.StreamInTransaction, txn.OffsetUnstable, txn.BranchIncomplete, txn.BranchMissing,
         txn.PositionConflict, txn.AppBound, txn.CheckpointDiverged, txn.VersionForgotten,
         txn.SnapshotConflict, txn.IncarnationConflict, txn.UnstableOffsets,

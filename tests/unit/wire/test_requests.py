@@ -12,7 +12,7 @@ from semel.model.limits import (
     STREAM_SEQ_BYTES_MAX,
 )
 from semel.model.offsets import print_offset
-from semel.model.validation import fault_in
+from semel.model.validation import find_invalid_field
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, SINGLE
 from semel.wire.problems import Problem
@@ -190,7 +190,7 @@ def test_a_ttl_is_whole_seconds(text: str) -> None:
 
 
 def test_the_longest_ttl_can_be_stored() -> None:
-    assert fault_in(created(stream_ttl=str(NUMBER_MAX // 1000))) is None
+    assert find_invalid_field(created(stream_ttl=str(NUMBER_MAX // 1000))) is None
 
 
 def test_two_expiries_are_refused_before_either_is_read() -> None:
@@ -290,7 +290,7 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
     made = parse_put("s", headers, NONE, body, now_ms=5, incarnation="i")
     for command in (appended, made):
         if not isinstance(command, Problem):
-            assert fault_in(command) is None
+            assert find_invalid_field(command) is None
 
 
 # ---- PATCH, and what PUT says of it --------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from semel.model import outcomes as out
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
+from semel.model.outcomes_txn import Staged
 from semel.model.transactions import READ_COMMITTED
-from semel.model.txn_outcomes import Staged
 from semel.wire.bodies import SliceLike, decode_frames
 from semel.wire.headers import FRAMES
 from semel.wire.problems import Problem
@@ -25,7 +25,7 @@ from semel.wire.rendering import (
 from semel.wire.responses import (
     Blocker,
     StreamFacts,
-    append_lines,
+    append_response_lines,
     delete_response,
     empty_poll_response,
     head_response,
@@ -460,7 +460,7 @@ def test_the_common_append_is_answered_with_the_same_lines(
 ) -> None:
     long_form = post_response(outcome, command)
     lines = "".join(f"{name}: {value}\r\n" for name, value in long_form.headers)
-    assert append_lines(outcome) == (long_form.status, lines.encode())
+    assert append_response_lines(outcome) == (long_form.status, lines.encode())
 
 
 # ---- transactions --------------------------------------------------------------------------------

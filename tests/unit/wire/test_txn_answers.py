@@ -14,7 +14,17 @@ from semel.machine.txn.views import (
     TxnView,
 )
 from semel.model.offsets import print_offset
-from semel.model.remembered import PositionResult, Remembered, Result, StreamResult
+from semel.model.outcomes_txn import (
+    AbortDone,
+    AlreadyCommitted,
+    Begun,
+    CommitDone,
+    ExtendDone,
+    Prepared,
+    TooManyTransactions,
+    UnknownTransaction,
+    VersionForgotten,
+)
 from semel.model.transactions import (
     AbortTxn,
     AddPositions,
@@ -27,17 +37,7 @@ from semel.model.transactions import (
     SinkTag,
     SnapshotRange,
 )
-from semel.model.txn_outcomes import (
-    Aborted,
-    Begun,
-    Committed,
-    Prepared,
-    TooManyTransactions,
-    TxnCommitted,
-    TxnExtended,
-    UnknownTransaction,
-    VersionForgotten,
-)
+from semel.model.txn_outcome import PositionResult, StreamResult, TxnOutcome, TxnResult
 from semel.wire.rendering import Response
 from semel.wire.results import (
     begin_response,
@@ -49,7 +49,7 @@ from semel.wire.results import (
     transaction_document,
 )
 
-RESULT = Result((StreamResult("s", 3, 6, 2),), (PositionResult("g", "s", 4),), ("gone",))
+RESULT = TxnResult((StreamResult("s", 3, 6, 2),), (PositionResult("g", "s", 4),), ("gone",))
 SHOWN = {
     "streams": {
         "s": {"first_offset": print_offset(3), "next_offset": print_offset(6), "messages": 2}
@@ -75,11 +75,11 @@ def test_a_begin_tells_the_epoch_and_the_deadline() -> None:
 
 # rows: R16, R19, R20
 def test_every_call_tells_what_became_of_it() -> None:
-    assert told(call_response(TxnExtended("t", 2), AddStreams(0, "t", 1, streams=()))) == (
+    assert told(call_response(ExtendDone("t", 2), AddStreams(0, "t", 1, streams=()))) == (
         200,
         {**WHICH, "stream_count": 2},
     )
-    assert told(call_response(TxnExtended("t", 2), AddPositions(0, "t", 1, positions=()))) == (
+    assert told(call_response(ExtendDone("t", 2), AddPositions(0, "t", 1, positions=()))) == (
         200,
         {**WHICH, "offset_count": 2},
     )
@@ -87,20 +87,20 @@ def test_every_call_tells_what_became_of_it() -> None:
         200,
         {**WHICH, "state": "prepared", "token": "t:1"},
     )
-    assert told(call_response(Aborted("t", 1, "abort"), AbortTxn(0, "t", 1))) == (
+    assert told(call_response(AbortDone("t", 1, "abort"), AbortTxn(0, "t", 1))) == (
         200,
         {**WHICH, "state": "aborted", "reason": "abort"},
     )
-    assert told(call_response(Committed("t", 1, RESULT), CommitTxn(0, "t", 1))) == (
+    assert told(call_response(CommitDone("t", 1, RESULT), CommitTxn(0, "t", 1))) == (
         200,
         {**WHICH, "state": "committed", "duplicate": False, **SHOWN},
     )
-    assert call_response(TxnCommitted(), AbortTxn(0, "t", 1)).status == 409
+    assert call_response(AlreadyCommitted(), AbortTxn(0, "t", 1)).status == 409
 
 
 def test_a_commit_tells_whose_it_is() -> None:
     produced = Commit(0, "p", 1, 7)
-    assert told(commit_response(Committed(None, None, RESULT), produced)) == (
+    assert told(commit_response(CommitDone(None, None, RESULT), produced)) == (
         200,
         {
             "duplicate": False,
@@ -110,20 +110,20 @@ def test_a_commit_tells_whose_it_is() -> None:
             "producer_seq": 7,
         },
     )
-    forgotten = Committed(None, None, None, is_duplicate=True)
+    forgotten = CommitDone(None, None, None, is_duplicate=True)
     _, found = told(commit_response(forgotten, produced))
     assert (found["duplicate"], found["streams"], found["offsets"]) == (True, None, None)
-    other = Committed(None, None, RESULT, is_duplicate=True, is_mismatch=True)
+    other = CommitDone(None, None, RESULT, is_duplicate=True, is_mismatch=True)
     response = commit_response(other, produced)
     assert "another commit" in told(response)[1]["warning"]
     assert ("Producer-Payload-Mismatch", "true") in response.headers
     sunk = Commit(0, sink=SinkTag("A", "Q", 17))
-    status, found = told(commit_response(Committed(None, None, RESULT), sunk))
+    status, found = told(commit_response(CommitDone(None, None, RESULT), sunk))
     assert (status, found) == (
         200,
         {"duplicate": False, **SHOWN, "sink": {"app": "A", "version": 17}},
     )
-    unchecked = Committed(None, None, RESULT, is_duplicate=True, is_unchecked=True)
+    unchecked = CommitDone(None, None, RESULT, is_duplicate=True, is_unchecked=True)
     assert "warning" in told(commit_response(unchecked, sunk))[1]
     assert commit_response(VersionForgotten(9), sunk).status == 409
 
@@ -143,7 +143,7 @@ def test_a_commit_tells_whose_it_is() -> None:
 def test_a_decided_transaction_has_the_names_of_the_seed_too(
     decision: str, reason: str, phase: str
 ) -> None:
-    assert outcome_document(Remembered("t", 1, decision, reason, 5, RESULT)) == {
+    assert outcome_document(TxnOutcome("t", 1, decision, reason, 5, RESULT)) == {
         **WHICH,
         "state": decision,
         "phase": phase,

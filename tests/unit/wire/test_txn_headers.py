@@ -4,7 +4,7 @@ import pytest
 
 from semel.model.commands import TxnTag
 from semel.wire.headers import refuse_repeated
-from semel.wire.problems import BadRequest
+from semel.wire.problems import MalformedRequest
 from semel.wire.rendering import EXPOSED_HEADER, PREFLIGHT_HEADERS
 from tests.unit.wire.builders import post, posted, refused
 
@@ -52,7 +52,7 @@ def test_a_value_that_means_nothing_is_refused(odd: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["transaction-id", "transaction-epoch", "transaction-seq"])
 def test_none_of_them_is_given_twice(name: str) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(MalformedRequest):
         refuse_repeated({name})
 
 

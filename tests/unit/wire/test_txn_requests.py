@@ -7,25 +7,25 @@ import pytest
 
 from semel.model.offsets import print_offset
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AbortTxn,
     AddPositions,
     AddStreams,
     Begin,
     CommitTxn,
     FenceTxn,
-    Position,
+    PositionMove,
     Prepare,
     ProducerOwner,
     SinkOwner,
 )
 from semel.wire.txn_requests import (
-    TxnLook,
+    TxnQuery,
     parse_begin,
     parse_call,
     parse_txn_epoch,
-    parse_txn_look,
+    parse_txn_query,
 )
 from tests.unit.wire.builders import refused
 
@@ -52,14 +52,16 @@ def test_a_producer_begins_inline_unless_it_says_otherwise() -> None:
         timeout_ms=9,
         streams=["a", "b", "a"],
         implicit=True,
-    ) == Begin(5, "t", owner, STAGED, 9, ("a", "b"), True)
+    ) == Begin(5, "t", owner, TXN_STAGED, 9, ("a", "b"), True)
 
 
 def test_a_task_of_a_sink_stages_and_learns_its_streams_from_its_rows() -> None:
     owner = SinkOwner("A", 17, 3)
-    assert begin(transaction_id="t", sink=SINK) == Begin(5, "t", owner, STAGED, is_implicit=True)
+    assert begin(transaction_id="t", sink=SINK) == Begin(
+        5, "t", owner, TXN_STAGED, is_implicit=True
+    )
     plain = begin(transaction_id="t", sink=SINK, implicit=False, kind="inline")
-    assert plain == Begin(5, "t", owner, INLINE)
+    assert plain == Begin(5, "t", owner, TXN_INLINE)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +113,9 @@ def test_every_call_names_its_transaction_and_who_calls() -> None:
     targets = {"a": 7, "b": print_offset(8), "c": {"to": 9, "incarnation": "i"}}
     moves = call("offsets", **who, group="g", offsets=targets)
     positions = (
-        Position("g", "a", 7),
-        Position("g", "b", 8),
-        Position("g", "c", 9, None, "i"),
+        PositionMove("g", "a", 7),
+        PositionMove("g", "b", 8),
+        PositionMove("g", "c", 9, None, "i"),
     )
     assert moves == AddPositions(*head, positions=positions)
     assert call("prepare", **who) == Prepare(*head)
@@ -171,8 +173,8 @@ def test_a_call_that_means_nothing_is_refused(
 
 
 def test_one_lists_all_or_those_of_a_state_or_stream() -> None:
-    assert parse_txn_look("") == TxnLook(None, None, 0, 100)
-    assert parse_txn_look("state=stuck&stream=a%2Fb&after=7&limit=2") == TxnLook(
+    assert parse_txn_query("") == TxnQuery(None, None, 0, 100)
+    assert parse_txn_query("state=stuck&stream=a%2Fb&after=7&limit=2") == TxnQuery(
         "stuck", "a/b", 7, 2
     )
     for query in (
@@ -183,7 +185,7 @@ def test_one_lists_all_or_those_of_a_state_or_stream() -> None:
         "limit=0",
         "state=open&state=open",
     ):
-        assert refused(parse_txn_look(query)) == (400, "invalid_query")
+        assert refused(parse_txn_query(query)) == (400, "invalid_query")
 
 
 def test_one_looks_at_the_newest_or_at_an_epoch() -> None:

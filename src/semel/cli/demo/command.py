@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.demo.plan import DATA, Plan, Verdict, prepare
-from semel.cli.demo.run import DemoRun, Facts, Result
-from semel.cli.exit_codes import EXIT_BROKEN_PROMISE, EXIT_UNAVAILABLE, Refused
+from semel.cli.demo.plan import DATA, Plan, StreamVerdict, prepare_directory
+from semel.cli.demo.run import DemoRun, LaneResult, RunFacts
+from semel.cli.exit_codes import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused
 from semel.cli.output import printable
 from semel.client.errors import ClientError
 
@@ -44,14 +44,14 @@ def command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -
     lack = "--no-spark was given" if no_spark else spark_lacks()
     if lack is not None:
         console.print(f"Only the producers run, not Spark: {lack}", soft_wrap=True)
-    home = prepare(data, is_forced=force)
+    home = prepare_directory(data, is_forced=force)
     console.print(f"{orders:,} orders, twice: exactly once, and with plain retries; seed {seed}")
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
         try:
             results, facts = run.run()
         except ClientError as error:
-            raise Refused(f"the demo could not go on: {error}", EXIT_UNAVAILABLE) from error
+            raise CommandRefused(f"the demo could not go on: {error}", EXIT_UNAVAILABLE) from error
     console.print()
     console.print(table(results, facts))
     _print_commands(console, Path(data), has_spark=lack is None)
@@ -83,7 +83,7 @@ def _print_commands(console: Console, path: Path, *, has_spark: bool) -> None:
         console.print(f"  {line}", soft_wrap=True)
 
 
-def _conclude(console: Console, result: Result) -> int:
+def _conclude(console: Console, result: LaneResult) -> int:
     if result.is_exactly_once:
         return 0
     for name, verdict in result.verdicts.items():
@@ -93,7 +93,7 @@ def _conclude(console: Console, result: Result) -> int:
     if result.produced.misplaced:
         message = f"NOT as answered: {result.produced.misplaced:,} batches are at another offset"
         console.print(Text(message, style="bold red"), soft_wrap=True)
-    return EXIT_BROKEN_PROMISE
+    return EXIT_NOT_EXACTLY_ONCE
 
 
 # ---- demo screen ---------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ class Screen:
         self._progress.console.print(line, soft_wrap=True)
 
 
-def table(results: list[Result], facts: Facts) -> Table:
+def table(results: list[LaneResult], facts: RunFacts) -> Table:
     """Put both lanes beside each other."""
     shown = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
     shown.add_column("")
     for result in results:
         shown.add_column(result.name, justify="right")
 
-    def row(name: str, cell: Callable[[Result], int]) -> None:
+    def row(name: str, cell: Callable[[LaneResult], int]) -> None:
         shown.add_row(name, *(f"{cell(result):,}" for result in results))
 
     row("orders produced", lambda r: r.produced.confirmed)
@@ -181,7 +181,7 @@ def table(results: list[Result], facts: Facts) -> Table:
     return shown
 
 
-def _add_verdicts(shown: Table, title: str, verdicts: list[Verdict]) -> None:
+def _add_verdicts(shown: Table, title: str, verdicts: list[StreamVerdict]) -> None:
     shown.add_section()
     shown.add_row(title, *(f"{verdict.stored:,}" for verdict in verdicts))
     shown.add_row("  lost", *(_fault(verdict.lost) for verdict in verdicts))

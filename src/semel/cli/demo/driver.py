@@ -17,7 +17,7 @@ from semel.cli.demo.job import Job
 from semel.cli.demo.plan import CHECKPOINTS, DRIVER_LOG
 from semel.model.errors import EngineError
 
-PATIENCE_SECONDS: Final = 20.0
+START_SECONDS_MAX: Final = 20.0
 _GONE_SECONDS_MAX: Final = 30.0
 _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
@@ -167,5 +167,5 @@ class Middle:
         waited = time.monotonic() - self._began
         is_naive = batch is not None and rows > self._rows_before
         is_exact = all(query.in_flight is not None for query in self._exact)
-        is_late = waited > PATIENCE_SECONDS
-        return (is_exact and (is_naive or is_late)) or waited > 2 * PATIENCE_SECONDS
+        is_late = waited > START_SECONDS_MAX
+        return (is_exact and (is_naive or is_late)) or waited > 2 * START_SECONDS_MAX

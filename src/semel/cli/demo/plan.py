@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from semel.cli.exit_codes import Refused
+from semel.cli.exit_codes import CommandRefused
 from semel.cli.read_only import is_in_use
 
 # What is looked up for each order, in Spark and in the judge.
@@ -78,7 +78,7 @@ class Total(Struct, frozen=True):
         return self.start
 
 
-def draw(seed: int, *what: object) -> float:
+def draw_orders(seed: int, *what: object) -> float:
     """Draw a number in [0, 1) that belongs to `what`: the order of events cannot change it."""
     return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
 
@@ -126,21 +126,21 @@ class Plan(Struct, frozen=True):
     def kill_points(self) -> list[int]:
         """Tell after how many confirmed orders the server is killed."""
         width = self.orders / (self.server_kills + 1)
-        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
+        shifts = (draw_orders(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
 
 
-def raw(order: Order) -> bytes:
+def expected_raw(order: Order) -> bytes:
     """Write an order down as it is sent."""
     return _encode(order)
 
 
-def enriched(order: Order) -> Enriched:
+def expected_enriched(order: Order) -> Enriched:
     """Say what Spark has to make of an order."""
     return Enriched(order.order, order.at, order.item, AISLES[order.item], order.cents)
 
 
-def totals(orders: list[Order]) -> list[Total]:
+def expected_totals(orders: list[Order]) -> list[Total]:
     """Say what Spark has to make of the orders: a total of every window that closes.
 
     The last window stays open: nothing comes after it that would move the watermark.
@@ -161,7 +161,7 @@ def totals(orders: list[Order]) -> list[Total]:
 Row = TypeVar("Row", Order, Enriched, Total)
 
 
-class Verdict(Struct, frozen=True):
+class StreamVerdict(Struct, frozen=True):
     """How a stream compares: `wrong` are rows that were changed, or that nobody sent."""
 
     stored: int
@@ -196,9 +196,9 @@ def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
     return rows
 
 
-def judge(
+def judge_stream(
     expected: Sequence[Row], stored: Sequence[Row | None], *, is_ordered: bool = True
-) -> Verdict:
+) -> StreamVerdict:
     """Compare. In an ordered stream the first copy of each row stands where it was planned.
 
     Rows of one Spark batch that came through a shuffle have no order.
@@ -209,7 +209,7 @@ def judge(
     duplicated = len(keys) - len(set(keys))
     wrong = sum(row is None or wanted.get(row.key) != row for row in stored)
     misplaced = _misplaced(keys) if is_ordered else 0
-    return Verdict(len(stored), lost, duplicated, wrong, misplaced)
+    return StreamVerdict(len(stored), lost, duplicated, wrong, misplaced)
 
 
 def _misplaced(keys: Sequence[int]) -> int:
@@ -236,10 +236,10 @@ _MARKER_TEXT: Final = "Made by `semel demo`; `semel demo --force` may replace it
 _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 
 
-def prepare(path: str, *, is_forced: bool) -> Path:
+def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Have an empty directory that says whose it is."""
     if os.path.exists(path) and not os.path.isdir(path):
-        raise Refused(f"{path} is not a directory; choose another with --data")
+        raise CommandRefused(f"{path} is not a directory; choose another with --data")
     os.makedirs(path, exist_ok=True)
     names = os.listdir(path)
     if names:
@@ -253,14 +253,16 @@ def prepare(path: str, *, is_forced: bool) -> Path:
 
 def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     if _MARKER_NAME not in names:
-        raise Refused(f"{path} is not empty and no demo made it; choose another with --data")
+        raise CommandRefused(f"{path} is not empty and no demo made it; choose another with --data")
     if not is_forced:
-        raise Refused(f"{path} is not empty; add --force to replace what an earlier demo left")
+        raise CommandRefused(
+            f"{path} is not empty; add --force to replace what an earlier demo left"
+        )
     foreign = [name for name in names if name not in _OWN_NAMES]
     if foreign:
-        raise Refused(f"{path} also holds {foreign[0]}, which is not ours to remove")
+        raise CommandRefused(f"{path} also holds {foreign[0]}, which is not ours to remove")
     if is_in_use(os.path.join(path, DATA)):
-        raise Refused(f"{path} is in use by a running process; end that first")
+        raise CommandRefused(f"{path} is in use by a running process; end that first")
 
 
 def _remove(path: str) -> None:

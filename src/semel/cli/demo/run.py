@@ -17,13 +17,13 @@ from semel.cli.demo.plan import (
     Enriched,
     Order,
     Plan,
+    StreamVerdict,
     Total,
-    Verdict,
-    enriched,
-    judge,
+    expected_enriched,
+    expected_raw,
+    expected_totals,
+    judge_stream,
     parse,
-    raw,
-    totals,
 )
 from semel.client.client import Client
 from semel.client.local import LocalProcess
@@ -42,18 +42,18 @@ class Stalled(EngineError):
     """Nothing happened for so long that nothing will."""
 
 
-class Result(Struct, frozen=True):
+class LaneResult(Struct, frozen=True):
     """How a lane came out; `enriched` and `totals` are None if Spark did not run."""
 
     name: str
     produced: Produced
     dropped: int
-    orders: Verdict
-    enriched: Verdict | None = None
-    totals: Verdict | None = None
+    orders: StreamVerdict
+    enriched: StreamVerdict | None = None
+    totals: StreamVerdict | None = None
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, StreamVerdict]:
         """What was judged, by name."""
         found = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
         return {name: verdict for name, verdict in found.items() if verdict is not None}
@@ -65,7 +65,7 @@ class Result(Struct, frozen=True):
         return not self.produced.misplaced and all(v.is_exactly_once for v in verdicts)
 
 
-class Facts(Struct, frozen=True):
+class RunFacts(Struct, frozen=True):
     """What happened to all lanes alike."""
 
     server_kills: int
@@ -95,12 +95,12 @@ class DemoRun:
         self._watcher = watcher
         self._has_spark = has_spark
         self._input = plan.input()
-        self._totals = totals(self._input)
+        self._totals = expected_totals(self._input)
         self._driver = Driver(home)
         self._kill_points = plan.kill_points()
         self._server_kills = 0
         self._dropped: dict[str, int] = {}
-        messages = [raw(order) for order in self._input]
+        messages = [expected_raw(order) for order in self._input]
         self._lanes = [
             ProducerLane(name, "orders" + end, messages, plan.batch_messages, is_naive=bool(end))
             for name, end in LANES
@@ -112,7 +112,7 @@ class DemoRun:
         self._server: LocalProcess
         self._client: Client
 
-    def run(self) -> tuple[list[Result], Facts]:
+    def run(self) -> tuple[list[LaneResult], RunFacts]:
         """Do all of it; whatever happens, no process stays."""
         began = time.monotonic()
         with ExitStack() as stack:
@@ -133,7 +133,7 @@ class DemoRun:
             self._watcher.say("reading everything back")
             results = [self._judge(lane, end) for lane, (_, end) in self._paired()]
         seconds = time.monotonic() - began
-        return results, Facts(self._server_kills, self._driver.kills, seconds)
+        return results, RunFacts(self._server_kills, self._driver.kills, seconds)
 
     def _paired(self) -> list[tuple[ProducerLane, tuple[str, str]]]:
         return list(zip(self._lanes, LANES, strict=True))
@@ -244,19 +244,19 @@ class DemoRun:
 
     # ---- the judgement ---------------------------------------------------------------------------
 
-    def _judge(self, lane: ProducerLane, end: str) -> Result:
-        orders = judge(self._input, parse(self._stored("orders" + end), Order))
+    def _judge(self, lane: ProducerLane, end: str) -> LaneResult:
+        orders = judge_stream(self._input, parse(self._stored("orders" + end), Order))
         if not self._has_spark:
-            return Result(lane.name, lane.produced, lane.dropped, orders)
-        rows = [enriched(order) for order in self._input]
+            return LaneResult(lane.name, lane.produced, lane.dropped, orders)
+        rows = [expected_enriched(order) for order in self._input]
         found = parse(self._stored("totals" + end), Total)
-        return Result(
+        return LaneResult(
             lane.name,
             lane.produced,
             lane.dropped,
             orders,
-            judge(rows, parse(self._stored("enriched" + end), Enriched)),
-            judge(self._totals, found, is_ordered=False),
+            judge_stream(rows, parse(self._stored("enriched" + end), Enriched)),
+            judge_stream(self._totals, found, is_ordered=False),
         )
 
     def _stored(self, path: str) -> list[bytes]:

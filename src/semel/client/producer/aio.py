@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from semel.client.errors import Indeterminate
-from semel.client.producer.batches import Event, ProducerSettings
-from semel.client.producer.facade import BaseProducer
-from semel.client.producer.opening import Opening, ProducerOptions
+from semel.client.producer.batches import BatchEvent, ProducerSettings
+from semel.client.producer.facade import ProducerFacade
+from semel.client.producer.opening import OpenResult, ProducerOptions
 from semel.client.transport import Transport
 from semel.client.values import Headers, Key
 
 
-class AsyncProducer(BaseProducer):
+class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
     Messages are gathered into batches, sent behind one another and sent again after any trouble,
@@ -34,7 +34,7 @@ class AsyncProducer(BaseProducer):
         target: str,
         options: ProducerOptions,
         *,
-        ask: Callable[[ProducerSettings], Awaitable[Opening]],
+        ask: Callable[[ProducerSettings], Awaitable[OpenResult]],
         answer_timeout: float,
     ) -> None:
         super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
@@ -140,7 +140,7 @@ class AsyncProducer(BaseProducer):
         self._core.fail(error)
         self._pump.step()
 
-    def _report(self, events: list[Event]) -> None:
+    def _report(self, events: list[BatchEvent]) -> None:
         super()._report(events)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -102,7 +102,7 @@ class ProducerStats(Struct):
     retries: int = 0
 
 
-class Batch:
+class ProducerBatch:
     """Messages that travel together, for as long as they are not settled.
 
     `is_doubtful` once an attempt has ended without a word: it may be stored. `first_unsettled` is
@@ -153,11 +153,11 @@ class Batch:
         """How many messages it holds."""
         return len(self.messages)
 
-    def cut(self, count: int) -> "Batch":
+    def cut(self, count: int) -> "ProducerBatch":
         """Take the first messages out, those of a sparse batch that are stored already."""
         extras = self.extras
         gone = {at: extra for at, extra in extras.items() if at < count}
-        taken = Batch(self.messages[:count], self.seqs[:count], 0, self.born, None, gone)
+        taken = ProducerBatch(self.messages[:count], self.seqs[:count], 0, self.born, None, gone)
         self.messages, self.seqs = self.messages[count:], self.seqs[count:]
         self.extras = {at - count: extra for at, extra in extras.items() if at >= count}
         if self.seqs:
@@ -175,16 +175,16 @@ class Batch:
 
 
 # What a message takes in memory beside its own bytes.
-_KEEPING_BYTES: Final = 64
+_OVERHEAD_BYTES: Final = 64
 
-Event = BatchAck | FailedBatch
+BatchEvent = BatchAck | FailedBatch
 
 
-class Ledger:
+class Acknowledgements:
     """Counts of messages, and the events nobody has taken yet. Messages are settled in order."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[BatchEvent] = []
         self.settled_count = 0
         self.pending_bytes = 0
         self.last_seq: int | None = None
@@ -193,9 +193,9 @@ class Ledger:
 
     def take(self, size: int) -> None:
         """Count a message of so many bytes."""
-        self.pending_bytes += size + _KEEPING_BYTES
+        self.pending_bytes += size + _OVERHEAD_BYTES
 
-    def acknowledge(self, ack: BatchAck, batch: Batch) -> None:
+    def acknowledge(self, ack: BatchAck, batch: ProducerBatch) -> None:
         """Count messages that are stored."""
         self._release(batch)
         self.last_seq = ack.seq
@@ -205,7 +205,7 @@ class Ledger:
         self.stats.duplicates += ack.duplicate
         self._events.append(ack)
 
-    def give_up(self, batch: Batch, *, is_certain: bool) -> None:
+    def give_up(self, batch: ProducerBatch, *, is_certain: bool) -> None:
         """Count messages that will not be sent again."""
         self._release(batch)
         self.stats.messages_failed += batch.count
@@ -214,13 +214,13 @@ class Ledger:
             FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
         )
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> list[BatchEvent]:
         """Hand out what became of batches since the last time, in order."""
         events, self._events = self._events, []
         return events
 
-    def _release(self, batch: Batch) -> None:
+    def _release(self, batch: ProducerBatch) -> None:
         self.settled_count += batch.count
-        self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _KEEPING_BYTES
+        self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _OVERHEAD_BYTES
         if batch.extras:
             self.pending_bytes -= sum(extra.size for extra in batch.extras.values())

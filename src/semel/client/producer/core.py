@@ -40,9 +40,16 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.producer.batches import SPARSE, Batch, BatchAck, Encode, Ledger, ProducerSettings
-from semel.client.producer.gather import Gatherer
-from semel.client.producer.opening import Identity
+from semel.client.producer.batches import (
+    SPARSE,
+    Acknowledgements,
+    BatchAck,
+    Encode,
+    ProducerBatch,
+    ProducerSettings,
+)
+from semel.client.producer.gather import BatchBuilder
+from semel.client.producer.opening import ProducerIdentity
 from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra
 from semel.model.offsets import parse_offset, print_offset
@@ -58,7 +65,7 @@ _SECONDS_MAX: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 
 
-class Pauses:
+class Backoff:
     """Pauses that double with every trouble in a row, shortened by `jitter`."""
 
     def __init__(self, jitter: Jitter) -> None:
@@ -118,16 +125,16 @@ class ProducerCore:
         self._settings = settings
         self._encode = encode
         self._is_counting = is_counting
-        self._pauses = Pauses(jitter)
+        self._pauses = Backoff(jitter)
         self._is_sparse = settings.mode == SPARSE
-        self._identity = Identity(settings)
-        self._gatherer = Gatherer(settings)
-        self._unsettled: deque[Batch] = deque()  # numbered, in order
+        self._identity = ProducerIdentity(settings)
+        self._gatherer = BatchBuilder(settings)
+        self._unsettled: deque[ProducerBatch] = deque()  # numbered, in order
         self._next_seq = 0
         self._stored_seq = -1  # sparse: what the server had before we began
         self._is_stalled = False  # rule 4
         self._is_idle = True  # the sender waits for news from `append`
-        self.ledger = Ledger()
+        self.ledger = Acknowledgements()
         self.failure: ClientError | None = None
         self.in_flight_count = 0
 
@@ -203,7 +210,7 @@ class ProducerCore:
         self._is_idle = not (is_ready or self._is_full)
         return is_ready
 
-    def next_to_send(self, now: float) -> Batch | None:
+    def next_to_send(self, now: float) -> ProducerBatch | None:
         """Choose what to write to the connection next; None if there is nothing to write now."""
         if not self.is_ready(now):
             return None
@@ -217,7 +224,7 @@ class ProducerCore:
         self.in_flight_count += 1
         return batch
 
-    def headers(self, batch: Batch) -> list[tuple[str, str]]:
+    def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
         """Tag a batch, which has just been chosen."""
         return self._identity.headers(batch)
 
@@ -243,7 +250,7 @@ class ProducerCore:
             self._fail(self._timeout_error())
 
     def answered(
-        self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
+        self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
         """Take the answer to a batch that is in flight."""
         assert batch.is_in_flight
@@ -292,7 +299,7 @@ class ProducerCore:
         is_ended = self.failure is not None or self._is_stalled
         return is_ended or self.in_flight_count >= self._room
 
-    def _retry(self) -> Batch | None:
+    def _retry(self) -> ProducerBatch | None:
         """Find the first batch that must be sent again."""
         if len(self._unsettled) > self.in_flight_count:
             for batch in self._unsettled:
@@ -300,7 +307,7 @@ class ProducerCore:
                     return batch
         return None
 
-    def _first_try(self) -> Batch:
+    def _first_try(self) -> ProducerBatch:
         batch = self._gatherer.take()
         if not self._is_sparse:
             batch.seq = batch.last_seq = self._next_seq  # rule 1
@@ -311,7 +318,7 @@ class ProducerCore:
 
     # ---- answers ---------------------------------------------------------------------------------
 
-    def _accepted(self, batch: Batch, status: int, headers: Mapping[str, str]) -> None:
+    def _accepted(self, batch: ProducerBatch, status: int, headers: Mapping[str, str]) -> None:
         is_duplicate = status == 204
         is_ambiguous = self._identity.is_ambiguous(batch)
         is_foreign = self._identity.is_foreign(headers, batch)
@@ -352,7 +359,7 @@ class ProducerCore:
             self.ledger.acknowledge(batch.ack, batch)
 
     def _refused(
-        self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, now: float
+        self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
         error = error_of(status, headers, body)
         batch.is_doubtful |= error.applied == UNKNOWN
@@ -364,7 +371,7 @@ class ProducerCore:
         elif not self._is_mended(error, batch):
             self._fail(self._with_hint(error), batch)
 
-    def _is_explained(self, error: ClientError, batch: Batch) -> bool:
+    def _is_explained(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Tell whether this is a gap that comes from a batch of ours: late, or to be sent again."""
         if not isinstance(error, SequenceGap):
             return False
@@ -373,13 +380,13 @@ class ProducerCore:
         assert batch.seq is not None
         return first < batch.seq and (error.expected is None or error.expected >= first)
 
-    def _is_mended(self, error: ClientError, batch: Batch) -> bool:
+    def _is_mended(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Change what can be changed about a batch, so that it may be sent again."""
         if isinstance(error, BatchOverlap):
             return self._cut(batch, error.last_seq)
         return self._identity.claim(error, batch)
 
-    def _cut(self, batch: Batch, last_seq: int | None) -> bool:
+    def _cut(self, batch: ProducerBatch, last_seq: int | None) -> bool:
         """Drop the messages of a sparse batch that are stored; False if that changes nothing."""
         if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
             return False
@@ -416,7 +423,7 @@ class ProducerCore:
             return Indeterminate(message)
         return Unavailable(message)
 
-    def _fail(self, error: ClientError, refused: Batch | None = None) -> None:
+    def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
         """Settle everything; `refused` is the batch whose answer is the reason."""
         self.failure = error
         if refused is not None and isinstance(error, ProducerFenced):
@@ -432,7 +439,7 @@ class ProducerCore:
             self.ledger.give_up(batch, is_certain=not is_open)
         self._unsettled.clear()
 
-    def _is_end(self, error: ClientError, refused: Batch) -> bool:
+    def _is_end(self, error: ClientError, refused: ProducerBatch) -> bool:
         """Tell whether nothing behind a refused batch can be stored: its number stays missing."""
         is_definite = isinstance(error, Refused) and error.applied == NO
         return is_definite and not refused.is_doubtful and not isinstance(error, PayloadMismatch)

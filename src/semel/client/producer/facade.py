@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.client.errors import ClientClosed, Indeterminate
-from semel.client.producer.batches import BatchAck, Event, ProducerStats
+from semel.client.producer.batches import BatchAck, BatchEvent, ProducerStats
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.gather import Packing
+from semel.client.producer.gather import BodyEncoder
 from semel.client.producer.opening import (
     PENDING_BYTES_MAX,
-    Opening,
+    OpenResult,
     ProducerOptions,
     settings_of,
 )
@@ -27,7 +27,7 @@ def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
     raise AssertionError("nothing is sent before it is open")
 
 
-class BaseProducer:
+class ProducerFacade:
     """A producer's state as its owner sees it, and its callbacks."""
 
     # What a callback may raise without any effect.
@@ -58,11 +58,11 @@ class BaseProducer:
         self._is_raised = False
         self._core = ProducerCore(self._settings, _no_body)  # until it is open
         self._pump: Pump
-        self._packing: Packing
+        self._packing: BodyEncoder
         self._to_raw: Callable[[Any], bytes]
 
-    def _open(self, opening: Opening) -> None:
-        packing = Packing(opening.content_type, is_semel=opening.is_semel)
+    def _open(self, opening: OpenResult) -> None:
+        packing = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
         self._packing, self._to_raw = packing, packing.to_raw
         self._core = ProducerCore(
             self._settings, packing.body, jitter, is_counting=opening.is_semel
@@ -125,7 +125,7 @@ class BaseProducer:
 
     # ---- what the pump tells ---------------------------------------------------------------------
 
-    def _report(self, events: list[Event]) -> None:
+    def _report(self, events: list[BatchEvent]) -> None:
         failure = self._core.failure
         for event in events:
             if isinstance(event, BatchAck):

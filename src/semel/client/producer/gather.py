@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from semel.client.errors import NotSupported, TooLarge
-from semel.client.producer.batches import SPARSE, Batch, ProducerSettings
+from semel.client.producer.batches import SPARSE, ProducerBatch, ProducerSettings
 from semel.client.values import (
-    READY,
+    PREENCODED,
     Extra,
     Headers,
     Key,
@@ -27,7 +27,7 @@ from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
 MESSAGE_OVERHEAD_BYTES = 4
 
 
-class Gatherer:
+class BatchBuilder:
     """Messages in the order they came, cut into batches that are full or due."""
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -35,7 +35,7 @@ class Gatherer:
         self._messages_max = settings.max_batch_messages
         self._linger = settings.linger
         self._is_sparse = settings.mode == SPARSE
-        self._full: list[Batch] = []
+        self._full: list[ProducerBatch] = []
         self._messages: list[bytes] = []
         self._seqs: list[int] = []
         self._extras: dict[int, Extra] = {}
@@ -112,13 +112,13 @@ class Gatherer:
         """Let what has been gathered go without waiting for more."""
         self._is_hurried = True
 
-    def take(self) -> Batch:
+    def take(self) -> ProducerBatch:
         """Hand out the next batch, which is due."""
         if not self._full:
             self._seal()
         return self._full.pop(0)
 
-    def take_all(self) -> list[Batch]:
+    def take_all(self) -> list[ProducerBatch]:
         """Hand out everything."""
         if self._messages:
             self._seal()
@@ -126,7 +126,7 @@ class Gatherer:
         return batches
 
     def _seal(self) -> None:
-        batch = Batch(
+        batch = ProducerBatch(
             self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
         )
         # In one step, without a call in which Ctrl-C could come: a message is in one place only.
@@ -160,7 +160,7 @@ _FRAME_BYTES: Final = 512  # around one message: brackets, or the head of a batc
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 
 
-class Packing:
+class BodyEncoder:
     """How messages travel to a stream of some media type.
 
     JSON goes as an array. Other messages keep their bounds in semel's batch format; a server that
@@ -212,8 +212,8 @@ class Packing:
     def _to_json(self, value: Any) -> bytes:
         """Encode; what would spoil a whole batch is refused here."""
         raw = encode_json(value)
-        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, READY):
-            self._check_json(raw, is_ready=isinstance(value, READY))
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
         return raw
 
     def _check_json(self, raw: bytes, *, is_ready: bool) -> None:

@@ -13,7 +13,6 @@ from typing import Final, TypedDict
 
 from msgspec import Struct
 
-from semel.client.calls import StreamCalls
 from semel.client.errors import (
     ClientError,
     NotSupported,
@@ -27,12 +26,13 @@ from semel.client.flows import Flow
 from semel.client.producer.batches import (
     DENSE,
     SPARSE,
-    Batch,
     BatchAck,
     FailedBatch,
+    ProducerBatch,
     ProducerSettings,
 )
 from semel.client.server_calls import claim_producer, producers
+from semel.client.stream_calls import StreamCalls
 from semel.client.values import ProducerClaim, ProducerState
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
 from semel.wire.headers import to_number
@@ -47,7 +47,7 @@ _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
 
 
-class Opening(Struct, frozen=True):
+class OpenResult(Struct, frozen=True):
     """What the server told: `claim`, if the producer is ours now, else `past`, what it knows of it.
 
     An empty `past` is not the same as None: then the server was not able to tell.
@@ -59,20 +59,20 @@ class Opening(Struct, frozen=True):
     claim: ProducerClaim | None = None
 
 
-def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[Opening]:
+def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
     """Ask for the stream's media type, take the producer over, and learn what it has written.
 
     A caller's own epoch is the caller's business: then the server is only asked.
     """
     info = yield from calls.head()
     if not calls.is_semel:
-        return Opening(info.content_type, is_semel=False)
+        return OpenResult(info.content_type, is_semel=False)
     if settings.epoch is None:
         claim = yield from _claim(calls, settings)
         if claim is not None:
-            return Opening(info.content_type, is_semel=True, claim=claim)
+            return OpenResult(info.content_type, is_semel=True, claim=claim)
     past = yield from _past(calls, settings.id)
-    return Opening(info.content_type, is_semel=True, past=past)
+    return OpenResult(info.content_type, is_semel=True, past=past)
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
@@ -167,7 +167,7 @@ _UNGUARDED = (
 )
 
 
-class Identity:
+class ProducerIdentity:
     """The epoch, the session and whether the server has accepted them."""
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -190,7 +190,7 @@ class Identity:
         self.epoch = epoch
         self.is_established = True
 
-    def headers(self, batch: Batch) -> list[tuple[str, str]]:
+    def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
         """Tag a batch."""
         settings = self._settings
         fields = [("Producer-Id", settings.id), ("Producer-Seq", batch.printed_seq)]
@@ -223,7 +223,7 @@ class Identity:
         self._is_ours = self._is_ours or not is_duplicate
         return None
 
-    def claim(self, error: ClientError, batch: Batch) -> bool:
+    def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Raise the epoch above the one that fenced us, or that was let go, if allowed and safe.
 
         It is not if an attempt is in doubt: it may have been stored under the epoch we had, and
@@ -233,7 +233,7 @@ class Identity:
             return False
         return self._raise_above(error.current_epoch)
 
-    def reclaim(self, headers: Mapping[str, str], batch: Batch) -> bool:
+    def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Raise the epoch if a first batch counts as a duplicate, and of somebody else's.
 
         An earlier instance wrote under the epoch we began with. To take its number 0 for ours
@@ -243,7 +243,7 @@ class Identity:
         is_own = not _is_mismatch(headers) and (batch.is_doubtful or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
-    def is_foreign(self, headers: Mapping[str, str], batch: Batch) -> bool:
+    def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Tell whether a duplicate under a declared epoch is an earlier instance's, perhaps.
 
         It may have stored other messages under our numbers, and a server that does not compare, or
@@ -256,7 +256,7 @@ class Identity:
             return headers.get("producer-receipt", "").lower() == "expired"
         return not batch.is_doubtful
 
-    def is_ambiguous(self, batch: Batch) -> bool:
+    def is_ambiguous(self, batch: ProducerBatch) -> bool:
         """Tell whether a duplicate may be ours or that of an instance under the same epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_doubtful and not (self._is_unused or self._is_sparse)

@@ -10,34 +10,34 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from semel.client.answers import Answer, AnswerParser
-from semel.client.answers import Event as AnswerEvent
 from semel.client.errors import ClientError, Indeterminate, ProtocolError, Unavailable
 from semel.client.flows import NotSent
-from semel.client.producer.batches import Batch, Event
+from semel.client.producer.batches import BatchEvent, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.gather import Packing
+from semel.client.producer.gather import BodyEncoder
 from semel.client.requests import Request, render
-from semel.client.transport import Transport, not_reached
+from semel.client.response_parser import ParserEvent as AnswerEvent
+from semel.client.response_parser import Response, ResponseParser
+from semel.client.transport import Transport, connect_error
 
 # ---- producer line -------------------------------------------------------------------------------
 # One connection of a producer: requests written one behind the other, answers read in order.
 
 
-Answers = list[tuple[Batch, Answer]]
-OnHeard = Callable[["Line", Answers, ClientError | None], None]
+BatchResponses = list[tuple[ProducerBatch, Response]]
+OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None], None]
 
 
-class Line(asyncio.Protocol):
+class ProducerConnection(asyncio.Protocol):
     """A connection. `quiet_since`: when something was last heard, or asked after a silence.
 
     `on_heard` is called with answers and, once and at last, with the reason why no more will come.
     """
 
-    def __init__(self, on_heard: OnHeard) -> None:
+    def __init__(self, on_heard: OnResponses) -> None:
         self._on_heard = on_heard
-        self._parser = AnswerParser()
-        self._sent: deque[Batch] = deque()
+        self._parser = ResponseParser()
+        self._sent: deque[ProducerBatch] = deque()
         self._loop = asyncio.get_running_loop()
         self._is_over = False
         self.quiet_since = 0.0
@@ -47,7 +47,7 @@ class Line(asyncio.Protocol):
         """Whether an answer is still to come."""
         return bool(self._sent)
 
-    def send(self, batch: Batch, request: bytes) -> None:
+    def send(self, batch: ProducerBatch, request: bytes) -> None:
         """Write a request; what is written after the end is lost, which is said in time."""
         if not self._sent:
             self.quiet_since = self._loop.time()
@@ -69,7 +69,7 @@ class Line(asyncio.Protocol):
         if self._is_over:
             return
         self.quiet_since = self._loop.time()
-        answers: Answers = []
+        answers: BatchResponses = []
         trouble: ClientError | None = None
         try:
             answers = self._matched(self._parser.feed(data))
@@ -87,7 +87,7 @@ class Line(asyncio.Protocol):
         if self._is_over:
             return
         self._is_over = True
-        answers: Answers = []
+        answers: BatchResponses = []
         reason = "the server closed it" if exc is None else str(exc)
         trouble: ClientError = Indeterminate(f"the connection was lost: {reason}")
         try:
@@ -96,10 +96,10 @@ class Line(asyncio.Protocol):
             trouble = error
         self._on_heard(self, answers, trouble)
 
-    def _matched(self, events: list[AnswerEvent]) -> Answers:
-        matched: Answers = []
+    def _matched(self, events: list[AnswerEvent]) -> BatchResponses:
+        matched: BatchResponses = []
         for event in events:
-            assert isinstance(event, Answer)
+            assert isinstance(event, Response)
             matched.append((self._sent.popleft(), event))
         return matched
 
@@ -109,7 +109,7 @@ class Line(asyncio.Protocol):
 
 _SOON_SECONDS: Final = 0.001  # timers are not exact: better a little late than twice
 
-OnEvents = Callable[[list[Event]], None]
+OnEvents = Callable[[list[BatchEvent]], None]
 
 
 class Pump:
@@ -121,7 +121,7 @@ class Pump:
     def __init__(
         self,
         core: ProducerCore,
-        packing: Packing,
+        packing: BodyEncoder,
         transport: Transport,
         target: str,
         *,
@@ -136,7 +136,7 @@ class Pump:
         self._lock = lock
         self._on_events = on_events
         self._answer_timeout = answer_timeout
-        self._line: Line | None = None
+        self._line: ProducerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
@@ -181,14 +181,14 @@ class Pump:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def _choose(self, now: float) -> list[tuple[Batch, bytes]]:
-        chosen: list[tuple[Batch, bytes]] = []
+    def _choose(self, now: float) -> list[tuple[ProducerBatch, bytes]]:
+        chosen: list[tuple[ProducerBatch, bytes]] = []
         if self._line is not None:
             while (batch := self._core.next_to_send(now)) is not None:
                 chosen.append((batch, self._render(batch)))
         return chosen
 
-    def _render(self, batch: Batch) -> bytes:
+    def _render(self, batch: ProducerBatch) -> bytes:
         media_type = self._packing.content_type(batch.count, batch.extras)
         headers = (("Content-Type", media_type), *self._core.headers(batch))
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
@@ -214,13 +214,13 @@ class Pump:
         try:
             async with asyncio.timeout(self._transport.connect_timeout):
                 _, line = await loop.create_connection(
-                    lambda: Line(self._on_heard),
+                    lambda: ProducerConnection(self._on_heard),
                     address.host,
                     address.port,
                     ssl=self._transport.tls,
                 )
         except OSError as error:
-            self._not_reached(not_reached(self._transport, error), loop.time())
+            self._not_reached(connect_error(self._transport, error), loop.time())
         else:
             self._line = line
         self._connecting = None
@@ -233,7 +233,9 @@ class Pump:
             else:
                 self._core.connect_failed(now, Unavailable(failure.reason))
 
-    def _on_heard(self, line: Line, answers: Answers, trouble: ClientError | None) -> None:
+    def _on_heard(
+        self, line: ProducerConnection, answers: BatchResponses, trouble: ClientError | None
+    ) -> None:
         if line is not self._line:
             return
         assert self._loop is not None

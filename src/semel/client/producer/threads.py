@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
-from semel.client.producer.batches import Event, ProducerSettings
-from semel.client.producer.facade import BaseProducer
-from semel.client.producer.opening import Opening, ProducerOptions
+from semel.client.producer.batches import BatchEvent, ProducerSettings
+from semel.client.producer.facade import ProducerFacade
+from semel.client.producer.opening import OpenResult, ProducerOptions
 from semel.client.transport import Transport
 from semel.client.values import Headers, Key
 
@@ -23,7 +23,7 @@ _EXIT_SECONDS: Final = 5.0
 _log = logging.getLogger("semel.client")
 
 
-class Producer(BaseProducer):
+class Producer(ProducerFacade):
     """Appends messages to one stream. Many threads may share it.
 
     Messages are gathered into batches, sent behind one another and sent again after any trouble,
@@ -46,7 +46,7 @@ class Producer(BaseProducer):
         target: str,
         options: ProducerOptions,
         *,
-        ask: Callable[[ProducerSettings], Opening],
+        ask: Callable[[ProducerSettings], OpenResult],
         answer_timeout: float,
     ) -> None:
         super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
@@ -175,7 +175,7 @@ class Producer(BaseProducer):
         except ClientError as error:
             _log.error("the producer %s was not closed: %s", self.id, error)
 
-    def _report(self, events: list[Event]) -> None:
+    def _report(self, events: list[BatchEvent]) -> None:
         super()._report(events)
         with self._lock:
             self._changed.notify_all()

@@ -5,13 +5,21 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from semel.machine.events import CONTROL, DATA, CommitMark, Decided, Ended, Section, SinkMark
+from semel.machine.events import (
+    SECTION_CONTROL,
+    SECTION_DATA,
+    CommitStamp,
+    Decided,
+    Ended,
+    Section,
+    SinkStamp,
+)
 from semel.machine.positions import move_positions, set_sink
 from semel.machine.rows import (
     AbortedRow,
     OutcomeRow,
     OwnerKey,
-    PlacedRow,
+    PlacedChunkRow,
     RegistryRow,
     SinkRow,
     TailRow,
@@ -22,22 +30,22 @@ from semel.machine.state import (
     Stream,
     Txn,
     owner_key,
+    remove_named_position,
     remove_transaction,
     stable_of,
-    unname_position,
 )
-from semel.machine.txn.chunk_list import extents_of, parts_of
+from semel.machine.txn.chunk_list import chunks_in, extents_of
 from semel.machine.txn.result import pack_result, push_result, result_of, result_of_commit
 from semel.model.errors import InvariantBroken, invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
-from semel.model.remembered import ABORTED, COMMITTED, Remembered, Result
-from semel.model.transactions import INLINE, ProducerOwner
+from semel.model.transactions import TXN_INLINE, ProducerOwner
+from semel.model.txn_outcome import ABORTED, COMMITTED, TxnOutcome, TxnResult
 
 Sections = tuple[Section, ...]
 Extent = tuple[int, int, int, int]
 
 
-def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
+def set_tail_offset(state: State, stream: Stream, tail: int, time_ms: int) -> None:
     """Move a stream's tail, and with it what is stable."""
     old = stream.tail
     stream.tail = TailRow(
@@ -49,7 +57,7 @@ def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         time_ms,
         old.dedup_from,
         stable_of(stream, tail),
-        old.clean,
+        old.aborted_end,
     )
     state.dirty.tails[stream.row.number] = stream.tail
     state.touched.append(stream)
@@ -67,9 +75,9 @@ def end_transactions(
         _end(state, end, extents, time_ms)
     for control in controls:
         stream = state.by_number[control.stream]
-        is_next = control.kind == CONTROL and control.base == stream.tail.tail
+        is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
         invariant(is_next, "control records do not join")
-        set_tail(state, stream, control.base + 1, time_ms)
+        set_tail_offset(state, stream, control.base + 1, time_ms)
 
 
 def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> None:
@@ -83,11 +91,11 @@ def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> N
         if stream.open:
             stream.open.pop(end.txn, None)
     for named in txn.row.positions:
-        unname_position(state, end.txn, named)
+        remove_named_position(state, end.txn, named)
     if end.is_committed:
         moves = ((named.group, named.stream, named.to) for named in txn.row.positions)
         move_positions(state, moves, time_ms, owner_key(txn.row.owner))
-    elif txn.row.kind == INLINE:
+    elif txn.row.kind == TXN_INLINE:
         _note_aborted(state, txn, dict(end.markers))
     _note_outcome(state, txn, end, result, time_ms)
     remove_transaction(state, txn)
@@ -97,20 +105,20 @@ def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> N
 def _note_aborted(state: State, txn: Txn, markers: dict[int, int]) -> None:
     """Tell readers what to skip; a control record behind it is skipped on the way."""
     ends: dict[int, int] = {}
-    for first, number, count in parts_of(txn.pages):
+    for first, number, count in chunks_in(txn.chunk_blocks):
         if number in txn.streams:
             end = first + count
             ends[number] = end + (markers[number] == end)
             state.news.append(AbortedRow(number, first, ends[number]))
     for number, end in ends.items():
         stream = state.by_number[number]
-        stream.tail = replace(stream.tail, clean=max(stream.tail.clean, end))
+        stream.tail = replace(stream.tail, aborted_end=max(stream.tail.aborted_end, end))
 
 
-def _note_outcome(state: State, txn: Txn, end: Ended, result: Result, time_ms: int) -> None:
+def _note_outcome(state: State, txn: Txn, end: Ended, result: TxnResult, time_ms: int) -> None:
     row = txn.row
     decision = COMMITTED if end.is_committed else ABORTED
-    outcome = Remembered(row.id, row.epoch, decision, end.reason, time_ms, result)
+    outcome = TxnOutcome(row.id, row.epoch, decision, end.reason, time_ms, result)
     ordinal = 0
     if isinstance(row.owner, ProducerOwner):
         registered = state.registry[row.owner.id]
@@ -128,7 +136,7 @@ def _forget_rows(state: State, txn: Txn) -> None:
     dirty.transactions.pop(number, None)
     for stream in txn.streams:
         dirty.txn_streams.pop((number, stream), None)
-    for page in range(len(txn.pages)):
+    for page in range(len(txn.chunk_blocks)):
         dirty.parts.pop((number, page), None)
 
 
@@ -141,14 +149,14 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
     outcomes_from = state.next_outcome
     ends = _place(state, event, sections)
     for number, end in ends.items():
-        set_tail(state, state.by_number[number], end, time_ms)
+        set_tail_offset(state, state.by_number[number], end, time_ms)
     if event.producer is not None:
-        _mark_producer(state, event.producer, packed)
-    controls = (section for section in sections if section.kind == CONTROL)
+        _stamp_producer(state, event.producer, packed)
+    controls = (section for section in sections if section.kind == SECTION_CONTROL)
     end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
     move_positions(state, event.positions, time_ms, _mover_of(event))
     if event.sink is not None:
-        _mark_sink(state, event.sink, packed, outcomes_from)
+        _stamp_sink(state, event.sink, packed, outcomes_from)
 
 
 def _mover_of(event: Decided) -> OwnerKey | None:
@@ -165,14 +173,16 @@ def _place(state: State, event: Decided, sections: Sections) -> dict[int, int]:
     by_number, news = state.by_number, state.news
     ends: dict[int, int] = {}
     # A direct append has no chunk of its own: 0.
-    pieces = [(0, part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    pieces = [
+        (0, part.stream, part.base, part.count) for part in sections if part.kind == SECTION_DATA
+    ]
     for lsn, number, base, count in (*pieces, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
             raise InvariantBroken("offsets do not join")
         ends[number] = base + count
         if lsn:
-            news.append(PlacedRow(lsn, number, base, count))
+            news.append(PlacedChunkRow(lsn, number, base, count))
     return ends
 
 
@@ -184,7 +194,7 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
     state.dirty.registry[producer_id] = row
 
 
-def register(state: State, producer_id: str, epoch: int) -> RegistryRow:
+def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
     """Know a producer at an epoch; a raised one begins its commits anew."""
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:
@@ -196,8 +206,8 @@ def register(state: State, producer_id: str, epoch: int) -> RegistryRow:
     return row
 
 
-def _mark_producer(state: State, mark: CommitMark, packed: bytes) -> None:
-    row = register(state, mark.id, mark.epoch)
+def _stamp_producer(state: State, mark: CommitStamp, packed: bytes) -> None:
+    row = store_registration(state, mark.id, mark.epoch)
     if mark.seq is not None:
         results = push_result(row.results, packed)
         digests = (*row.digests, mark.digest)[-len(results) :]
@@ -205,7 +215,7 @@ def _mark_producer(state: State, mark: CommitMark, packed: bytes) -> None:
         _set_registered(state, mark.id, row)
 
 
-def _mark_sink(state: State, mark: SinkMark, packed: bytes, outcomes_from: int) -> None:
+def _stamp_sink(state: State, mark: SinkStamp, packed: bytes, outcomes_from: int) -> None:
     old = state.sinks.get(mark.app)
     versions = () if old is None else old.versions
     versions = (*versions, VersionRow(mark.version, mark.input, packed))

@@ -8,10 +8,10 @@ from semel.machine import receipts
 from semel.machine.checks import digest_of_chunk
 from semel.machine.claims import last_receipt
 from semel.machine.events import (
-    STAGED,
+    SECTION_STAGED,
     ChunkStaged,
-    Mark,
     PositionsNamed,
+    ProducerStamp,
     Section,
     TxnBegun,
     TxnExtended,
@@ -19,21 +19,21 @@ from semel.machine.events import (
     TxnPublished,
 )
 from semel.machine.positions import stored_position
-from semel.machine.receipts import older_sessions
-from semel.machine.rows import NamedPosition, PartsRow, ProducerRow, TxnRow, TxnStreamRow
+from semel.machine.receipts import retained_sessions
+from semel.machine.rows import ChunkBlockRow, NamedPosition, ProducerRow, TxnRow, TxnStreamRow
 from semel.machine.state import (
     State,
     Stream,
     Txn,
+    add_named_position,
     add_transaction,
     hold_positions,
-    know_stream,
-    name_position,
-    open_in,
-    unname_position,
+    index_stream,
+    mark_open_in,
+    remove_named_position,
 )
-from semel.machine.txn.apply_end import end_transactions, register, set_tail
-from semel.machine.txn.chunk_list import push_extent, push_part
+from semel.machine.txn.apply_end import end_transactions, set_tail_offset, store_registration
+from semel.machine.txn.chunk_list import push_chunk, push_extent
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
 from semel.model.transactions import ProducerOwner
@@ -62,7 +62,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
     state.next_txn += 1
     owner = event.owner
     if isinstance(owner, ProducerOwner):
-        register(state, owner.id, owner.epoch)
+        store_registration(state, owner.id, owner.epoch)
     deadline_ms = None if event.timeout_ms is None else time_ms + event.timeout_ms
     row = TxnRow(
         event.number,
@@ -85,7 +85,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
 def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
     for number in numbers:
         _set_stream(state, txn, number, TxnStreamRow())
-        know_stream(state.by_number[number], txn.row.number)
+        index_stream(state.by_number[number], txn.row.number)
 
 
 def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
@@ -110,7 +110,7 @@ def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: i
     found = {(named.group, named.stream): named for named in txn.row.positions}
     for named in positions:
         found[named.group, named.stream] = named
-        name_position(state, txn.row.number, named)
+        add_named_position(state, txn.row.number, named)
     _set_row(state, txn, replace(txn.row, positions=tuple(found.values()), touched_ms=time_ms))
 
 
@@ -121,20 +121,20 @@ def apply_staged(
     txn = state.by_txn[event.txn]
     (section,) = sections
     row = txn.row
-    invariant(event.seq == row.next_seq and section.kind == STAGED, "chunks do not join")
+    invariant(event.seq == row.next_seq and section.kind == SECTION_STAGED, "chunks do not join")
     number, count = section.stream, section.count
-    know_stream(state.by_number[number], event.txn)
+    index_stream(state.by_number[number], event.txn)
     old = txn.streams.get(number, TxnStreamRow())
     _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
-    page = push_part(txn.pages, lsn, number, count, digest_of_chunk(section))
-    _note_page(state, txn, page)
+    page = push_chunk(txn.chunk_blocks, lsn, number, count, digest_of_chunk(section))
+    _note_block(state, txn, page)
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)
 
 
-def _note_page(state: State, txn: Txn, page: int) -> None:
-    state.dirty.parts[txn.row.number, page] = PartsRow(txn.pages[page])
+def _note_block(state: State, txn: Txn, page: int) -> None:
+    state.dirty.parts[txn.row.number, page] = ChunkBlockRow(txn.chunk_blocks[page])
 
 
 def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
@@ -158,23 +158,23 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     number, first = append.stream, old.tail
     known = txn.streams.get(number, TxnStreamRow())
     if known.first < 0:
-        know_stream(stream, event.txn)
-        open_in(stream, event.txn, first)
+        index_stream(stream, event.txn)
+        mark_open_in(stream, event.txn, first)
         known = TxnStreamRow(first)
     messages = known.messages + section.count
     _set_stream(state, txn, number, TxnStreamRow(known.first, messages))
     _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
-    _note_page(state, txn, push_extent(txn.pages, first, number, section.count))
-    set_tail(state, stream, first + section.count, time_ms)
+    _note_block(state, txn, push_extent(txn.chunk_blocks, first, number, section.count))
+    set_tail_offset(state, stream, first + section.count, time_ms)
     if append.stream_seq is not None:
         stream.tail = replace(stream.tail, stream_seq=append.stream_seq)
         state.dirty.tails[number] = stream.tail
-    if append.mark is not None:
-        _remember_publish(state, stream, append.mark, event.txn, first)
+    if append.stamp is not None:
+        _record_publish(state, stream, append.stamp, event.txn, first)
 
 
-def _remember_publish(
-    state: State, stream: Stream, mark: Mark, txn_number: int, first: int
+def _record_publish(
+    state: State, stream: Stream, mark: ProducerStamp, txn_number: int, first: int
 ) -> None:
     if stream.producers is None:
         stream.producers = {}
@@ -191,14 +191,16 @@ def _remember_publish(
             row = old
             ring = old.txn_receipts if old.txn == txn_number else b""
         else:
-            row = replace(row, cursor=old.cursor, zero=last_receipt(old))
+            row = replace(row, cursor=old.cursor, first_receipt=last_receipt(old))
         session = mark.session
         if session is None and is_same:
             session = old.session
         row = replace(
             row,
             session=session,
-            older=old.older if session == old.session else older_sessions(old, session),
+            old_sessions=old.old_sessions
+            if session == old.session
+            else retained_sessions(old, session),
         )
     elif mark.session is not None:
         row = replace(row, session=mark.session)
@@ -216,7 +218,7 @@ def _remember_publish(
 # ---- a stream ends -------------------------------------------------------------------------------
 
 
-def leave_everything(state: State, stream: Stream) -> None:
+def leave_all_streams(state: State, stream: Stream) -> None:
     """Drop a stream that ends from every group and transaction.
 
     A position that was named in it stays known as lost: what was made of its messages may have been
@@ -231,7 +233,7 @@ def leave_everything(state: State, stream: Stream) -> None:
             deleted = tuple(sorted({*deleted, path}))
         here = [named for named in txn.row.positions if named.stream == number]
         for named in here:
-            unname_position(state, txn_number, named)
+            remove_named_position(state, txn_number, named)
         lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
         positions = tuple(named for named in txn.row.positions if named.stream != number)
         _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))

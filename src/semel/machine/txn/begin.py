@@ -7,10 +7,10 @@ from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
 from semel.machine.positions import name_positions
 from semel.machine.producers import is_assigned_id
 from semel.machine.state import State, Stream, Txn
-from semel.machine.streams import find_named
+from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
-from semel.machine.txn.lookup import find_open, forgotten_epoch
-from semel.model import txn_outcomes as answer
+from semel.machine.txn.lookup import expired_epoch, find_open
+from semel.model import outcomes_txn as answer
 from semel.model.limits import (
     SINK_TXN_OPEN_MAX,
     TXN_OPEN_MAX,
@@ -26,8 +26,8 @@ from semel.model.outcomes import (
     UnknownProducer,
 )
 from semel.model.transactions import (
-    INLINE,
-    STAGED,
+    TXN_INLINE,
+    TXN_STAGED,
     AddPositions,
     AddStreams,
     Begin,
@@ -38,7 +38,7 @@ from semel.model.transactions import (
 def decide_begin(state: State, command: Begin) -> Decision:
     """Begin a transaction, or find the one of that id still open."""
     owner = command.owner
-    if not isinstance(owner, ProducerOwner) and command.kind != STAGED:
+    if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
         return Decision(InvalidRequest("kind"))  # 1
     txn = state.transactions.get(command.id)
     if txn is not None and (txn.row.owner, txn.row.kind) == (owner, command.kind):
@@ -52,7 +52,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
     refusal = _refuse_owner_room(state, command) or _refuse_room(state, command)
     if refusal is not None:
         return Decision(refusal)
-    streams = find_named(state, command.streams)
+    streams = find_by_path(state, command.streams)
     if not isinstance(streams, dict):
         return Decision(streams)  # 10
     maximum = state.limits.txn_streams
@@ -93,7 +93,7 @@ def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
     rows = [state.by_txn[number].row for number in numbers]
     pending = [row for row in rows if row.owner == owner]
     for row in pending:
-        if command.kind == INLINE and row.kind == INLINE and not row.is_prepared:
+        if command.kind == TXN_INLINE and row.kind == TXN_INLINE and not row.is_prepared:
             return answer.ConcurrentTransactions(row.id)  # 7
     if len(pending) >= TXN_PENDING_MAX:
         return answer.TooManyTransactions(TXN_PENDING_MAX)  # 8
@@ -128,7 +128,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
         if is_raised(state.registry.get(owner.id), owner.epoch):
             draft.fence(owner.id, owner.epoch)  # 6
     last_epoch = command.last_epoch if old is None else old.row.epoch
-    epoch = 1 + max(last_epoch, forgotten_epoch(state, owner))
+    epoch = 1 + max(last_epoch, expired_epoch(state, owner))
     event = TxnBegun(
         state.next_txn,
         command.id,
@@ -153,7 +153,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
-    streams = find_named(state, command.streams)
+    streams = find_by_path(state, command.streams)
     if not isinstance(streams, dict):
         return Decision(streams)
     numbers = [stream.row.number for stream in streams.values()]
@@ -162,7 +162,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     maximum = state.limits.txn_streams
     if count > maximum:
         return Decision(LimitReached("transaction_streams", maximum))
-    outcome = answer.TxnExtended(command.id, count)
+    outcome = answer.ExtendDone(command.id, count)
     if not fresh:
         return Decision(outcome)
     return Decision(outcome, TxnExtended(txn.row.number, fresh), grows=True)
@@ -177,7 +177,7 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     if not isinstance(named, tuple):
         return Decision(named)
     every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
-    outcome = answer.TxnExtended(command.id, len(every) + len(txn.row.lost))
+    outcome = answer.ExtendDone(command.id, len(every) + len(txn.row.lost))
     if not named:
         return Decision(outcome)
     return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)

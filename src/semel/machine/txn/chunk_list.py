@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from struct import Struct as Layout
 from typing import Final
 
-_PART: Final = Layout("<QQII")
-PART_BYTES: Final = _PART.size
-_PAGE_PARTS: Final = 256
-PAGE_BYTES: Final = _PAGE_PARTS * PART_BYTES
+_CHUNK: Final = Layout("<QQII")
+CHUNK_BYTES: Final = _CHUNK.size
+_BLOCK_CHUNKS: Final = 256
+BLOCK_BYTES: Final = _BLOCK_CHUNKS * CHUNK_BYTES
 
 _EXTENT: Final = Layout("<QQQII")
 EXTENT_BYTES: Final = _EXTENT.size
 
-assert PART_BYTES == 24
+assert CHUNK_BYTES == 24
 assert EXTENT_BYTES == 32
 
 
-def push_part(pages: list[bytes], place: int, stream: int, count: int, digest: int = 0) -> int:
+def push_chunk(pages: list[bytes], place: int, stream: int, count: int, digest: int = 0) -> int:
     """Add a part; answer the page that changed."""
-    packed = _PART.pack(place, stream, count, digest)
-    if not pages or len(pages[-1]) >= PAGE_BYTES:
+    packed = _CHUNK.pack(place, stream, count, digest)
+    if not pages or len(pages[-1]) >= BLOCK_BYTES:
         pages.append(packed)
     else:
         pages[-1] += packed
@@ -34,30 +34,30 @@ def push_part(pages: list[bytes], place: int, stream: int, count: int, digest: i
 def push_extent(pages: list[bytes], first: int, stream: int, count: int) -> int:
     """Add offsets; those that follow the last ones become one with them."""
     if pages:
-        last_first, last_stream, last_count, _ = _PART.unpack_from(pages[-1], -PART_BYTES)
+        last_first, last_stream, last_count, _ = _CHUNK.unpack_from(pages[-1], -CHUNK_BYTES)
         if last_stream == stream and last_first + last_count == first:
-            pages[-1] = pages[-1][:-PART_BYTES]
+            pages[-1] = pages[-1][:-CHUNK_BYTES]
             first, count = last_first, last_count + count
             if not pages[-1]:
                 pages.pop()
-    return push_part(pages, first, stream, count)
+    return push_chunk(pages, first, stream, count)
 
 
-def parts_of(pages: list[bytes]) -> Iterator[tuple[int, int, int]]:
+def chunks_in(pages: list[bytes]) -> Iterator[tuple[int, int, int]]:
     """List all parts: place, stream, count."""
     for page in pages:
-        for place, stream, count, _ in _PART.iter_unpack(page):
+        for place, stream, count, _ in _CHUNK.iter_unpack(page):
             yield place, stream, count
 
 
 def chunk_at(pages: list[bytes], seq: int) -> tuple[int, int]:
     """Find the stream and the digest of a staged transaction's chunk by its number."""
-    page, part = divmod(seq, _PAGE_PARTS)
-    _, stream, _, digest = _PART.unpack_from(pages[page], part * PART_BYTES)
+    page, part = divmod(seq, _BLOCK_CHUNKS)
+    _, stream, _, digest = _CHUNK.unpack_from(pages[page], part * CHUNK_BYTES)
     return stream, digest
 
 
-def places_of(page: bytes) -> set[int]:
+def lsns_of(page: bytes) -> set[int]:
     """List the places of a page."""
     return set(memoryview(page).cast("Q")[::3])
 

@@ -1,25 +1,27 @@
 """Decisions on a transaction's end: prepare, commit, abort, fence, time out."""
 
-from semel.machine.events import CommitMark, Decided, Decision, TxnPrepared
+from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
-from semel.machine.streams import refused
-from semel.machine.txn.chunk_list import extents_of, parts_of
+from semel.machine.streams import named_refusal
+from semel.machine.txn.chunk_list import chunks_in, extents_of
 from semel.machine.txn.draft import Draft
-from semel.machine.txn.lookup import find, find_called, over
+from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
 from semel.machine.txn.result import result_of
 from semel.model.limits import NUMBER_MAX, SINK_IDLE_MS
 from semel.model.outcomes import EpochExhausted, Outcome, StillAlive, StreamClosed
-from semel.model.remembered import (
-    BY_OPERATOR,
-    BY_REAPER,
-    BY_REQUEST,
-    BY_TIMEOUT,
-    COMMITTED,
-    Remembered,
+from semel.model.outcomes_txn import (
+    AbortDone,
+    AlreadyAborted,
+    AlreadyCommitted,
+    BranchIncomplete,
+    CommitDone,
+    InvalidTxnState,
+    Prepared,
+    TxnTimedOut,
 )
 from semel.model.transactions import (
-    STAGED,
+    TXN_STAGED,
     AbortTxn,
     CommitTxn,
     ExpireTxn,
@@ -27,30 +29,28 @@ from semel.model.transactions import (
     Prepare,
     ProducerOwner,
 )
-from semel.model.txn_outcomes import (
-    Aborted,
-    BranchIncomplete,
-    Committed,
-    InvalidTxnState,
-    Prepared,
-    TxnAborted,
-    TxnCommitted,
-    TxnTimedOut,
+from semel.model.txn_outcome import (
+    BY_OPERATOR,
+    BY_REAPER,
+    BY_REQUEST,
+    BY_TIMEOUT,
+    COMMITTED,
+    TxnOutcome,
 )
 
 
 def decide_prepare(state: State, command: Prepare) -> Decision:
     """Seal a transaction."""
-    txn = find_called(state, command)
-    if isinstance(txn, Remembered):
-        return Decision(over(txn))
+    txn = find_for_call(state, command)
+    if isinstance(txn, TxnOutcome):
+        return Decision(ended_refusal(txn))
     if not isinstance(txn, Txn):
         return Decision(txn)
     row = txn.row
     outcome = Prepared(row.id, row.epoch, f"{row.id}:{row.epoch}")
     if row.is_prepared:
         return Decision(outcome)
-    if row.kind == STAGED and not _is_complete(state, txn, command):
+    if row.kind == TXN_STAGED and not _is_complete(state, txn, command):
         return Decision(incomplete(txn))
     refusal = refuse_guards(state, txn)  # A10
     if refusal is not None:
@@ -82,9 +82,9 @@ def incomplete(txn: Txn) -> BranchIncomplete:
 
 def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
     """Commit a transaction."""
-    txn = find_called(state, command)
-    if isinstance(txn, Remembered):
-        return Decision(_committed_before(txn))
+    txn = find_for_call(state, command)
+    if isinstance(txn, TxnOutcome):
+        return Decision(_already_committed(txn))
     if not isinstance(txn, Txn):
         return Decision(txn)
     row = txn.row
@@ -100,7 +100,7 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
     draft.end(txn, is_committed=True)
     event = Decided(tuple(draft.ended), draft.extents, by_operator=command.by_operator)
     result = result_of(state, txn, draft.ended[0], extents_of(draft.extents))
-    return Decision(Committed(row.id, row.epoch, result), event, tuple(draft.sections))
+    return Decision(CommitDone(row.id, row.epoch, result), event, tuple(draft.sections))
 
 
 def refuse_closed(state: State, txn: Txn) -> Outcome | None:
@@ -109,29 +109,29 @@ def refuse_closed(state: State, txn: Txn) -> Outcome | None:
     closed = {n for n, row in txn.streams.items() if row.chunks and by_number[n].tail.is_closed}
     if not closed:
         return None
-    number = next(number for _, number, _ in parts_of(txn.pages) if number in closed)
+    number = next(number for _, number, _ in chunks_in(txn.chunk_blocks) if number in closed)
     stream = by_number[number]
-    return refused(stream.row.path, StreamClosed(stream.tail.tail))
+    return named_refusal(stream.row.path, StreamClosed(stream.tail.tail))
 
 
-def _committed_before(found: Remembered) -> Outcome:
+def _already_committed(found: TxnOutcome) -> Outcome:
     if found.decision == COMMITTED:
-        return Committed(found.id, found.epoch, found.result, is_duplicate=True)
-    return aborted_before(found)
+        return CommitDone(found.id, found.epoch, found.result, is_duplicate=True)
+    return already_aborted(found)
 
 
-def aborted_before(found: Remembered) -> Outcome:
+def already_aborted(found: TxnOutcome) -> Outcome:
     """Answer a commit of a transaction that was aborted."""
-    return TxnTimedOut() if found.reason == BY_TIMEOUT else TxnAborted(found.reason)
+    return TxnTimedOut() if found.reason == BY_TIMEOUT else AlreadyAborted(found.reason)
 
 
 def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
     """Abort a transaction; or fence its producer, too."""
-    txn = find_called(state, command)
-    if isinstance(txn, Remembered):
+    txn = find_for_call(state, command)
+    if isinstance(txn, TxnOutcome):
         if txn.decision == COMMITTED:
-            return Decision(TxnCommitted())
-        return Decision(Aborted(txn.id, txn.epoch, txn.reason))
+            return Decision(AlreadyCommitted())
+        return Decision(AbortDone(txn.id, txn.epoch, txn.reason))
     if not isinstance(txn, Txn):
         return Decision(txn)
     is_fence = isinstance(command, FenceTxn)
@@ -142,34 +142,34 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
         epoch = state.registry[owner.id].epoch
         if epoch >= NUMBER_MAX:
             return Decision(EpochExhausted(epoch))
-        mark = CommitMark(owner.id, epoch + 1, None)
+        mark = CommitStamp(owner.id, epoch + 1, None)
         draft.fence(owner.id, epoch + 1, named=txn.row.number)
     else:
         draft.end(txn, is_committed=False, reason=reason)
     event = Decided(tuple(draft.ended), producer=mark, by_operator=reason == BY_OPERATOR)
-    outcome = Aborted(txn.row.id, txn.row.epoch, reason)
+    outcome = AbortDone(txn.row.id, txn.row.epoch, reason)
     return Decision(outcome, event, tuple(draft.sections))
 
 
 def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
     """Abort a transaction whose time is over."""
-    found = find(
+    found = find_txn(
         state, command.id, command.epoch, now_ms=command.now_ms, remembered=None, last_epoch=0
     )
     if not isinstance(found, Txn):
         assert isinstance(found, Outcome)
         return Decision(found)
-    due_ms = due_of(found)
+    due_ms = deadline_of(found)
     if due_ms is None or state.frame_time(command.now_ms) < due_ms:
         return Decision(StillAlive())
     reason = BY_TIMEOUT if isinstance(found.row.owner, ProducerOwner) else BY_REAPER
     draft = Draft(state)
     draft.end(found, is_committed=False, reason=reason)
-    outcome = Aborted(found.row.id, found.row.epoch, reason)
+    outcome = AbortDone(found.row.id, found.row.epoch, reason)
     return Decision(outcome, Decided(tuple(draft.ended)), tuple(draft.sections))
 
 
-def due_of(txn: Txn) -> int | None:
+def deadline_of(txn: Txn) -> int | None:
     """Tell when a transaction's time is over; None: it waits as long as it takes."""
     row = txn.row
     if isinstance(row.owner, ProducerOwner):

@@ -1,13 +1,13 @@
 """A decision in the making: here, and nowhere else, offsets are given out to several streams."""
 
 from semel.machine.checks import section_of
-from semel.machine.events import CONTROL, Ended, Section
+from semel.machine.events import SECTION_CONTROL, Ended, Section
 from semel.machine.rows import RegistryRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn.chunk_list import pack_extent, parts_of
+from semel.machine.txn.chunk_list import chunks_in, pack_extent
 from semel.model.commands import Batch
-from semel.model.remembered import BY_FENCE, BY_OPERATOR
-from semel.model.transactions import INLINE, ProducerOwner
+from semel.model.transactions import TXN_INLINE, ProducerOwner
+from semel.model.txn_outcome import BY_FENCE, BY_OPERATOR
 
 
 class Draft:
@@ -44,10 +44,10 @@ class Draft:
 
         The loop runs once per chunk, of which there may be a million.
         """
-        if txn.row.kind == INLINE:
+        if txn.row.kind == TXN_INLINE:
             return
         tails, streams, by_number = self._tails, txn.streams, self._state.by_number
-        for lsn, number, count in parts_of(txn.pages):
+        for lsn, number, count in chunks_in(txn.chunk_blocks):
             if number in streams:
                 base = tails.get(number, by_number[number].tail.tail)
                 self._extents.append(pack_extent(lsn, number, base, count))
@@ -56,12 +56,12 @@ class Draft:
     def end(self, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
         """End a transaction; one control record goes into each stream that holds its messages."""
         markers: list[tuple[int, int]] = []
-        if txn.row.kind == INLINE:
+        if txn.row.kind == TXN_INLINE:
             for number, row in txn.streams.items():
                 if row.first >= 0:
                     stream = self._state.by_number[number]
                     base = self.tail_of(stream)
-                    self.sections.append(Section(number, base, 1, b"", kind=CONTROL))
+                    self.sections.append(Section(number, base, 1, b"", kind=SECTION_CONTROL))
                     self._tails[number] = base + 1
                     markers.append((number, base))
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))

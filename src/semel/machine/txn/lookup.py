@@ -7,28 +7,28 @@ from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import Outcome, Refusal, StaleEpoch
-from semel.model.remembered import ABORTED, BY_TIMEOUT, Remembered
-from semel.model.transactions import Owner, ProducerOwner, TxnCall
-from semel.model.txn_outcomes import (
+from semel.model.outcomes_txn import (
     InvalidTxnState,
     NotOwner,
     StaleTransaction,
     TxnTimedOut,
     UnknownTransaction,
 )
+from semel.model.transactions import Owner, ProducerOwner, TxnCall
+from semel.model.txn_outcome import ABORTED, BY_TIMEOUT, TxnOutcome
 
-Found = Txn | Remembered | Outcome
+TxnOrRefusal = Txn | TxnOutcome | Outcome
 
 
-def find(
+def find_txn(
     state: State,
     txn_id: str,
     epoch: int,
     *,
     now_ms: int,
-    remembered: Remembered | None,
+    remembered: TxnOutcome | None,
     last_epoch: int,
-) -> Found:
+) -> TxnOrRefusal:
     """Find a transaction, or its outcome, or why there is neither."""
     if (
         remembered is not None
@@ -45,9 +45,9 @@ def find(
     return txn
 
 
-def find_called(state: State, call: TxnCall) -> Found:
+def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
     """Find the transaction a call is about, if the caller may touch it."""
-    found = find(
+    found = find_txn(
         state,
         call.id,
         call.epoch,
@@ -72,7 +72,7 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
     return None
 
 
-def over(found: Remembered) -> Refusal:
+def ended_refusal(found: TxnOutcome) -> Refusal:
     """Answer a call that changes a transaction which has ended."""
     if found.decision == ABORTED and found.reason == BY_TIMEOUT:
         return TxnTimedOut()
@@ -81,9 +81,9 @@ def over(found: Remembered) -> Refusal:
 
 def find_open(state: State, call: TxnCall) -> Txn | Outcome:
     """Find a transaction that can still be changed."""
-    found = find_called(state, call)
-    if isinstance(found, Remembered):
-        return over(found)
+    found = find_for_call(state, call)
+    if isinstance(found, TxnOutcome):
+        return ended_refusal(found)
     if isinstance(found, Txn) and found.row.is_prepared:
         return InvalidTxnState("prepared")
     return found
@@ -93,7 +93,7 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 # How long an outcome is remembered.
 
 
-def forgotten_epoch(state: State, owner: Owner) -> int:
+def expired_epoch(state: State, owner: Owner) -> int:
     """Tell an epoch that none of the outcomes forgotten for their number was above.
 
     An id that is not known may have been one of them, and its owner may call again late.
@@ -104,7 +104,7 @@ def forgotten_epoch(state: State, owner: Owner) -> int:
     return registered.txn_epoch
 
 
-def is_kept(state: State, row: OutcomeRow, now_ms: int) -> bool:
+def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
     """Tell whether an outcome still answers; one that does not may be gone from the store."""
     if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
         return False
@@ -112,5 +112,5 @@ def is_kept(state: State, row: OutcomeRow, now_ms: int) -> bool:
     if isinstance(owner, ProducerOwner):
         return row.ordinal >= state.registry[owner.id].decided - OUTCOMES_PER_PRODUCER_MAX
     sink = state.sinks.get(owner.app)
-    floor = state.floors.get(owner.app, 0) if sink is None else sink.outcomes_from
+    floor = state.forgotten_sink_cutoffs.get(owner.app, 0) if sink is None else sink.outcomes_from
     return row.number >= floor

@@ -2,19 +2,26 @@
 
 from semel.machine import receipts
 from semel.machine.checks import (
+    check_content,
+    check_room,
+    check_stream,
     digest_of_append,
-    refuse_content,
-    refuse_room,
-    refuse_stream,
     section_of,
 )
-from semel.machine.events import STAGED, ChunkStaged, Decision, Mark, StreamAppended, TxnPublished
+from semel.machine.events import (
+    SECTION_STAGED,
+    ChunkStaged,
+    Decision,
+    ProducerStamp,
+    StreamAppended,
+    TxnPublished,
+)
 from semel.machine.producers import highest_seq, identity, latest_seq, repeat_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_stream
 from semel.machine.txn.chunk_list import chunk_at
-from semel.machine.txn.lookup import find, over, refuse_owner
+from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
 from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
 from semel.model.outcomes import (
     Appended,
@@ -25,9 +32,9 @@ from semel.model.outcomes import (
     PayloadMismatch,
     SequenceGap,
 )
-from semel.model.remembered import Remembered
-from semel.model.transactions import INLINE
-from semel.model.txn_outcomes import InvalidTxnState, PartitionNotInTxn, Staged
+from semel.model.outcomes_txn import InvalidTxnState, PartitionNotInTxn, Staged
+from semel.model.transactions import TXN_INLINE
+from semel.model.txn_outcome import TxnOutcome
 
 
 def decide_publish(state: State, command: Append) -> Decision:
@@ -42,13 +49,13 @@ def decide_publish(state: State, command: Append) -> Decision:
     refusal = _refuse_in_txn(txn, stream, command)
     if refusal is not None:
         return Decision(refusal)
-    if txn.row.kind == INLINE:
+    if txn.row.kind == TXN_INLINE:
         return _decide_inline(state, txn, stream, command)
     return _decide_staged(state, txn, stream, command)
 
 
 def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
-    found = find(
+    found = find_txn(
         state,
         tag.id,
         tag.epoch,
@@ -56,8 +63,8 @@ def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
         remembered=tag.remembered,
         last_epoch=tag.last_epoch,
     )
-    if isinstance(found, Remembered):
-        return over(found)  # 6a
+    if isinstance(found, TxnOutcome):
+        return ended_refusal(found)  # 6a
     producer = command.producer
     if isinstance(found, Txn) and producer is not None:
         return refuse_owner(found, producer.id, producer.epoch) or found  # 6a
@@ -107,34 +114,38 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         if repeat is not None:
             return Decision(repeat)  # 8
     refusal = (
-        refuse_stream(state, stream, command)
+        check_stream(state, stream, command)
         or _refuse_sequence(txn, tag, known)  # 11
-        or refuse_content(stream, command)
-        or refuse_room(state, stream, tag)
+        or check_content(stream, command)
+        or check_room(state, stream, tag)
         or _refuse_more_streams(state, txn, stream)
     )
     if refusal is not None:
         return Decision(refusal)
-    mark = Mark(tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None)
+    mark = ProducerStamp(
+        tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None
+    )
     return _accept_inline(txn, stream, command, mark)
 
 
 def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
     """Decide a publish to a stream that does not look for duplicates."""
     refusal = (
-        refuse_stream(state, stream, command)
-        or refuse_content(stream, command)
+        check_stream(state, stream, command)
+        or check_content(stream, command)
         or _refuse_more_streams(state, txn, stream)
     )
     return _accept_inline(txn, stream, command, None) if refusal is None else Decision(refusal)
 
 
-def _accept_inline(txn: Txn, stream: Stream, command: Append, mark: Mark | None) -> Decision:
+def _accept_inline(
+    txn: Txn, stream: Stream, command: Append, mark: ProducerStamp | None
+) -> Decision:
     number, base = stream.row.number, stream.tail.tail
     tag, batch = command.producer, command.batch
     assert tag is not None
     assert batch is not None
-    append = StreamAppended(number, stream_seq=command.stream_seq, mark=mark)
+    append = StreamAppended(number, stream_seq=command.stream_seq, stamp=mark)
     outcome = Appended(
         base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=mark is None
     )
@@ -184,17 +195,17 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     expected = txn.row.next_seq
     if tag.seq < expected:
         return Decision(_repeat_of_chunk(txn, stream, command, tag))  # 8
-    refusal = refuse_stream(state, stream, command)
+    refusal = check_stream(state, stream, command)
     if refusal is None and tag.seq > expected:
         refusal = SequenceGap(expected, tag.seq)  # 11
-    refusal = refusal or refuse_content(stream, command) or _refuse_more_streams(state, txn, stream)
+    refusal = refusal or check_content(stream, command) or _refuse_more_streams(state, txn, stream)
     if refusal is not None:
         return Decision(refusal)
     if expected >= state.limits.chunks:
         return Decision(LimitReached("chunks", state.limits.chunks))  # 15
     batch, row = command.batch, stream.row
     assert batch is not None
-    section = section_of(row.number, 0, batch, row.content_type, STAGED)
+    section = section_of(row.number, 0, batch, row.content_type, SECTION_STAGED)
     event = ChunkStaged(txn.row.number, tag.seq)
     return Decision(Staged(expected + 1), event, (section,), grows=True)
 
@@ -203,7 +214,7 @@ def _repeat_of_chunk(txn: Txn, stream: Stream, command: Append, tag: TxnTag) -> 
     """Answer a chunk whose number was used: it had no offsets then, and has none now."""
     assert tag.seq is not None
     digest = digest_of_append(stream, command) >> 32
-    is_equal = chunk_at(txn.pages, tag.seq) == (stream.row.number, digest)
+    is_equal = chunk_at(txn.chunk_blocks, tag.seq) == (stream.row.number, digest)
     if tag.is_strict and not is_equal:
         return PayloadMismatch()
     return Duplicate(None, None, stream.tail.is_closed, is_mismatch=not is_equal)

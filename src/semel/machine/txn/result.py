@@ -5,26 +5,26 @@ from typing import Final
 
 import msgspec
 
-from semel.machine.events import DATA, Decided, Ended, Section
+from semel.machine.events import SECTION_DATA, Decided, Ended, Section
 from semel.machine.rows import TxnRow
 from semel.machine.state import State, Txn
 from semel.machine.txn.chunk_list import extents_of
 from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
-from semel.model.remembered import PositionResult, Result, StreamResult
+from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 
 Extents = Iterable[tuple[int, int, int, int]]
 Moves = Iterable[tuple[str, int, int]]
 
 
-def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> Result:
+def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
     """Tell what the end of one transaction did; `extents` are those of its chunks."""
     if not ended.is_committed:
-        return Result(deleted=deleted_of(txn.row))
+        return TxnResult(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
     counts = {number: txn.streams[number].messages for number in spans}
     for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
         spans[number], counts[number] = (first, end), end - first
-    return Result(
+    return TxnResult(
         _sorted(
             StreamResult(state.by_number[number].row.path, *span, counts[number])
             for number, span in spans.items()
@@ -43,13 +43,15 @@ def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
     return [(named.group, named.stream, named.to) for named in row.positions]
 
 
-def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> Result:
+def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
     """Tell what a one-shot commit does, before it is applied."""
-    pieces = [(part.stream, part.base, part.count) for part in sections if part.kind == DATA]
+    pieces = [
+        (part.stream, part.base, part.count) for part in sections if part.kind == SECTION_DATA
+    ]
     pieces += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
     moves = [move for row in listed for move in _moves_of(row)]
-    return Result(
+    return TxnResult(
         _sorted(
             StreamResult(state.by_number[number].row.path, first, end, end - first)
             for number, first, end in _joined(pieces)
@@ -83,15 +85,15 @@ def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
 
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(Result).decode
+_DECODE: Final = msgspec.msgpack.Decoder(TxnResult).decode
 
 
-def pack_result(result: Result) -> bytes:
+def pack_result(result: TxnResult) -> bytes:
     """Pack a result."""
     return _ENCODE(result)
 
 
-def unpack_result(packed: bytes) -> Result:
+def unpack_result(packed: bytes) -> TxnResult:
     """Read it back."""
     return _DECODE(packed)
 

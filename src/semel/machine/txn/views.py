@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from semel.machine.rows import SinkRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn.decide_end import chunks_of, due_of
+from semel.machine.txn.decide_end import chunks_of, deadline_of
 from semel.machine.txn.result import deleted_of, unpack_result
-from semel.model.remembered import Result
 from semel.model.transactions import Owner, SnapshotRange
+from semel.model.txn_outcome import TxnResult
 
 OPEN = "open"
 PREPARED = "prepared"
@@ -87,7 +87,7 @@ class SinkVersionView(Struct, frozen=True):
 
     version: int
     input: str | None
-    result: Result
+    result: TxnResult
 
 
 class SinkView(Struct, frozen=True):
@@ -128,7 +128,7 @@ def transaction(state: State, txn_id: str) -> TxnView | None:
     return None if txn is None else _view(state, txn)
 
 
-def holder(state: State, path: str) -> TxnView | None:
+def holding_view(state: State, path: str) -> TxnView | None:
     """Find the transaction that keeps a stream's stable offset from moving on."""
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
@@ -161,7 +161,7 @@ def _view(state: State, txn: Txn) -> TxnView:
         row.is_implicit,
         row.begun_ms,
         row.touched_ms,
-        due_of(txn),
+        deadline_of(txn),
         chunks_of(txn),
         row.next_seq,
         tuple(streams),
@@ -215,7 +215,7 @@ def _pending_view(
         named.to for named in txn.row.positions if (named.group, named.stream) == (group, number)
     )
     row = txn.row
-    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, due_of(txn))
+    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, deadline_of(txn))
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:

@@ -15,7 +15,7 @@ from semel.pipeline.graph.processors import (
     Processor,
     Role,
     bindings,
-    words,
+    quote_words,
 )
 from semel.pipeline.problems import GraphError
 
@@ -59,7 +59,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("role", "errors", "strategy"), _is_text),
     "stateful": lambda given: isinstance(given, bool),
 }
-_CURES: Final = {
+_ADVICE: Final = {
     **dict.fromkeys(("in", "alts", "out"), "name a stream, or several as {binding: stream}"),
     **dict.fromkeys(("types", "topics"), "give a text, a list of texts, or these by binding"),
     **dict.fromkeys(("role", "errors", "strategy"), "give a text"),
@@ -133,7 +133,7 @@ def text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> 
 def _processor(graph: str, name: str, one: Mapping[str, Any]) -> Processor:
     for key in _PROCESSOR & one.keys():
         if key in _SHAPES and not _SHAPES[key](one[key]):
-            raise GraphError(graph, [f"{name}: {key} cannot be {one[key]!r}; {_CURES[key]}"])
+            raise GraphError(graph, [f"{name}: {key} cannot be {one[key]!r}; {_ADVICE[key]}"])
     read = {**bindings(one.get("in"), IN).streams, **bindings(one.get("alts"), IN).streams}
     role = one.get("role") or _role(one)
     if role not in tuple(Role):
@@ -145,8 +145,8 @@ def _processor(graph: str, name: str, one: Mapping[str, Any]) -> Processor:
         bindings(one.get("in"), IN),
         bindings(one.get("alts"), IN),
         bindings(one.get("out"), OUT),
-        words(one.get("types"), read),
-        words(one.get("topics"), read),
+        quote_words(one.get("types"), read),
+        quote_words(one.get("topics"), read),
         None if role == Role.SINK else one.get("errors", UNSET),
         one.get("strategy"),
         one.get("stateful", False),

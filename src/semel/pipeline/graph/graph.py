@@ -15,7 +15,7 @@ from semel.pipeline.graph.processors import (
     Streams,
     Words,
     bindings,
-    words,
+    quote_words,
 )
 from semel.pipeline.problems import GraphError
 
@@ -84,8 +84,8 @@ class Graph:
                 bindings(in_, IN),
                 bindings(alts, IN),
                 bindings(out, OUT),
-                words(types, read),
-                words(topics, read),
+                quote_words(types, read),
+                quote_words(topics, read),
                 errors,
                 strategy,
                 stateful,
@@ -111,8 +111,8 @@ class Graph:
                 f,
                 bindings(in_, IN),
                 bindings(alts, IN),
-                types=words(types, read),
-                topics=words(topics, read),
+                types=quote_words(types, read),
+                topics=quote_words(topics, read),
                 errors=None,
                 strategy=strategy,
             )
@@ -144,7 +144,7 @@ class Graph:
 
     def check(self) -> None:
         """Raise GraphError if it cannot run, with all there is to mend."""
-        found = list(validate.complaints(self))
+        found = list(validate.graph_problems(self))
         if found:
             raise GraphError(self.id, found)
 

@@ -27,7 +27,7 @@ class Role(StrEnum):
     SINK = "sink"
 
 
-class Kind(StrEnum):
+class FunctionKind(StrEnum):
     """What a function takes: one message, a batch of Arrow, a DataFrame, or what the engine has."""
 
     MESSAGE = "message"
@@ -90,7 +90,7 @@ def bindings(streams: Streams | None, name: str) -> Bindings:
     return Bindings({path: path for path in streams})
 
 
-def words(given: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
+def quote_words(given: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
     """Read which types or topics pass, by binding."""
     if not given:
         return {}

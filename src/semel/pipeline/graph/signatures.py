@@ -8,9 +8,9 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from semel.pipeline.graph.processors import Kind, Processor, Role
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role
 
-_KINDS: Final = {"RecordBatch": Kind.ARROW, "DataFrame": Kind.DATAFRAME}
+_KINDS: Final = {"RecordBatch": FunctionKind.ARROW, "DataFrame": FunctionKind.DATAFRAME}
 CURSOR: Final = "cursor"
 BINDING: Final = "binding"
 _POSITIONAL: Final = (
@@ -24,16 +24,16 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
 
 
-def kind_of(processor: Processor) -> Kind:
+def kind_of(processor: Processor) -> FunctionKind:
     """Tell what a processor's function takes, by the annotation of its first parameter."""
     if processor.role is Role.SOURCE:
-        return Kind.MESSAGE
+        return FunctionKind.MESSAGE
     found = parameters(processor.function)
     if not found:
-        return Kind.MESSAGE
+        return FunctionKind.MESSAGE
     hint = _hint(processor.function, found[0])
     if hint is inspect.Parameter.empty and processor.role is Role.SINK:
-        return Kind.ANY
+        return FunctionKind.ANY
     return _kind(hint)
 
 
@@ -48,7 +48,7 @@ def takes_binding(function: Callable[..., Any]) -> bool:
     return len(found) > 1 and found[1].name == BINDING
 
 
-def complaints(processor: Processor) -> Iterable[str]:
+def signature_problems(processor: Processor) -> Iterable[str]:
     """Say what is wrong with the function of a processor."""
     function: Any = processor.function
     if not callable(function):
@@ -133,6 +133,6 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     return hints.get(parameter.name, parameter.annotation)
 
 
-def _kind(hint: Any) -> Kind:
+def _kind(hint: Any) -> FunctionKind:
     text = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
-    return _KINDS.get(text.strip("'\"").rpartition(".")[2], Kind.MESSAGE)
+    return _KINDS.get(text.strip("'\"").rpartition(".")[2], FunctionKind.MESSAGE)

@@ -12,7 +12,7 @@ from semel.pipeline.graph import signatures, topology
 from semel.pipeline.graph.processors import (
     AT_MOST_ONCE,
     STRATEGIES,
-    Kind,
+    FunctionKind,
     Processor,
     Role,
 )
@@ -27,7 +27,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
 _ID_WORDS: Final = "letters, digits and . _ ~ -, at most 100, the first a letter or digit"
 
 
-def complaints(graph: "Graph") -> Iterator[str]:
+def graph_problems(graph: "Graph") -> Iterator[str]:
     """Say all that is wrong with a graph, before anything starts."""
     if not _is_id(graph.id):
         yield f"the id of a graph is {_ID_WORDS}; {graph.id!r} is not"
@@ -60,7 +60,7 @@ def _of_processor(graph: "Graph", one: Processor) -> Iterator[str]:
     yield from _of_filters(one)
     if wrong:
         return  # the function would be compared with what makes no sense
-    wrong = list(signatures.complaints(one))
+    wrong = list(signatures.signature_problems(one))
     yield from wrong or _of_kind(graph, one)
 
 
@@ -114,11 +114,11 @@ def _of_kind(graph: "Graph", one: Processor) -> Iterator[str]:
     kind = signatures.kind_of(one)
     if one.stateful and graph.strategy_of(one) == AT_MOST_ONCE:
         yield "a stateful processor is exactly-once; drop stateful=True or the strategy"
-    if one.stateful and kind is not Kind.DATAFRAME:
+    if one.stateful and kind is not FunctionKind.DATAFRAME:
         yield "a stateful processor works on DataFrames; annotate its parameter so"
-    if kind is Kind.ARROW and one.is_join and (one.types or one.topics):
+    if kind is FunctionKind.ARROW and one.is_join and (one.types or one.topics):
         yield "a join of Arrow batches has no filters: filter the streams before, or by message"
-    if kind is Kind.ARROW and signatures.takes_binding(one.function):
+    if kind is FunctionKind.ARROW and signatures.takes_binding(one.function):
         yield "a batch of alternatives has messages of several inputs, so no binding"
 
 

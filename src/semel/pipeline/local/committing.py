@@ -7,13 +7,13 @@ from typing import Any, Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from semel.client.client import Client
-from semel.client.commit_calls import KnownStreams, Mark, Parts, commit
-from semel.client.flows import Flow, impatient
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
+from semel.client.flows import Flow, with_silence_limit
 from semel.client.server_calls import register_producer
 from semel.client.sync_driver import Stop
-from semel.client.transport import fresh_id
+from semel.client.transport import random_id
 from semel.client.txn_calls import TransactionCalls
-from semel.client.txn_values import STAGED, CommitResult, Move
+from semel.client.txn_values import KIND_STAGED, CommitResult, Move
 from semel.client.values import Extras, Registration
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.pipeline.delivery import Step
@@ -27,11 +27,11 @@ _STAGING_SECONDS: Final = 15 * 60.0
 
 T = TypeVar("T")
 Appends = Mapping[str, Sequence[bytes]]
-Moving = Mapping[str, Mapping[str, Move]]  # by group and stream
+Moves = Mapping[str, Mapping[str, Move]]  # by group and stream
 Record = tuple[str, Any]  # a stream, and a message for it
 
 
-class Commits(Protocol):
+class CommitProtocol(Protocol):
     """How the steps of one processor are committed; `producer_id` and `epoch` own them."""
 
     @property
@@ -49,7 +49,7 @@ class Commits(Protocol):
         self,
         step: Step | None,
         appends: Appends,
-        moves: Moving,
+        moves: Moves,
         *,
         transactions: Sequence[str] = (),
         record: Record | None = None,
@@ -60,7 +60,7 @@ class Commits(Protocol):
         """
 
 
-class Committer:
+class LocalCommitter:
     """Commits the steps of one processor, each under the next number of its producer.
 
     To begin registers the producer anew: an older instance is refused from then on, and whatever
@@ -72,7 +72,7 @@ class Committer:
         self._client = client
         self._stop = stop
         self._known = KnownStreams(replace(client.site, retries=None))
-        self._mark = Mark(name, 0, 0)
+        self._mark = CommitId(name, 0, 0)
 
     @property
     def epoch(self) -> int:
@@ -82,13 +82,13 @@ class Committer:
     def begin(self) -> None:
         """Fence off an older instance."""
         found = self._run(register_producer(self._client.site, self.producer_id))
-        self._mark = Mark(found.producer_id, found.producer_epoch, 0)
+        self._mark = CommitId(found.producer_id, found.producer_epoch, 0)
 
     def commit(
         self,
         step: Step | None,
         appends: Appends,
-        moves: Moving,
+        moves: Moves,
         *,
         transactions: Sequence[str] = (),
         record: Record | None = None,
@@ -103,14 +103,14 @@ class Committer:
         if record is not None:
             small[record[0]] = [record[1]]
         parts = Parts(small, moves, transactions=staged)
-        flow = commit(self._known, self._mark, parts)
+        flow = commit_parts(self._known, self._mark, parts)
         result = self._run(flow)
         self._mark = replace(self._mark, seq=self._mark.seq + 1)
         return result
 
     def _staged(self, appends: Appends) -> str:
         """Stage messages, and give the token; a server that is gone is waited for."""
-        txn = TransactionCalls(self._known.site, fresh_id(), STAGED, _STAGING_SECONDS)
+        txn = TransactionCalls(self._known.site, random_id(), KIND_STAGED, _STAGING_SECONDS)
         self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
         for path, values in appends.items():
             for chunk in _chunks(values):
@@ -118,7 +118,9 @@ class Committer:
         return txn.token
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._stop)
+        return self._client.driver.run(
+            with_silence_limit(flow, self._client.timeout), None, self._stop
+        )
 
 
 def _is_large(appends: Appends) -> bool:

@@ -8,12 +8,12 @@ from typing import Any, Final
 from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
-from semel.pipeline.evaluate import Call, Evaluation, Seen, evaluate, passing
-from semel.pipeline.executor import Loop, Made, Running, Work
+from semel.pipeline.evaluate import Call, Evaluation, InputMessage, evaluate, passing
+from semel.pipeline.executor import Loop, ProcessorRun, StepOutput, Work
 from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import Kind, Role
-from semel.pipeline.local.committing import Commits, Committer
+from semel.pipeline.graph.processors import FunctionKind, Role
+from semel.pipeline.local.committing import CommitProtocol, LocalCommitter
 from semel.pipeline.local.inputs import STEP_MESSAGES_MAX
 
 _USE_SPARK: Final = "run it with --engine spark"
@@ -32,31 +32,31 @@ class LocalEngine:
             kind = signatures.kind_of(one)
             if one.stateful:
                 found.append(f"{one.id}: a stateful processor needs Spark; {_USE_SPARK}")
-            elif kind is Kind.DATAFRAME:
+            elif kind is FunctionKind.DATAFRAME:
                 found.append(f"{one.id}: a function of DataFrames needs Spark; {_USE_SPARK}")
-            elif kind is Kind.ARROW and find_spec("pyarrow") is None:
+            elif kind is FunctionKind.ARROW and find_spec("pyarrow") is None:
                 found.append(f"{one.id}: a function of RecordBatches needs pyarrow; install it")
         return found
 
-    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
         """Commit under a producer."""
-        return Committer(client, name, stop)
+        return LocalCommitter(client, name, stop)
 
-    def run(self, work: Work) -> Made:
+    def run(self, work: Work) -> StepOutput:
         """Call the function for each message, or for all of them."""
         messages = work.messages()
         calls = calls_of(work.evaluation, messages)
         read = sum(map(len, messages.values()))
         if work.processor.role is Role.SINK:
             deliver(work, calls)
-            return Made(read=read)
+            return StepOutput(read=read)
         appends: dict[str, list[bytes]] = {}
         for row in evaluate(work.evaluation, calls):
             appends.setdefault(row.stream, []).append(row.raw)
         written = {path: len(rows) for path, rows in appends.items()}
-        return Made(appends, read=read, written=written)
+        return StepOutput(appends, read=read, written=written)
 
-    def query(self, running: Running) -> Loop:
+    def query(self, running: ProcessorRun) -> Loop:
         """Never asked for: `complaints` has refused it."""
         raise AssertionError(running.processor.id)
 
@@ -78,9 +78,9 @@ def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) 
     return [(one,) for one in chain.from_iterable(seen)]
 
 
-def _seen(binding: str, path: str, message: Message) -> Seen:
-    assert isinstance(message.place, int), "semel tells the offset of each message"
-    return Seen(binding, path, message.place, message.raw)
+def _seen(binding: str, path: str, message: Message) -> InputMessage:
+    assert isinstance(message.ordinal, int), "semel tells the offset of each message"
+    return InputMessage(binding, path, message.ordinal, message.raw)
 
 
 def deliver(work: Work, calls: Sequence[Call]) -> None:
@@ -94,9 +94,9 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
         for binding, value in found.items():
             by_binding[binding].append(value)
     given: dict[str, Any] = dict(by_binding)
-    if evaluation.kind is Kind.ARROW:
+    if evaluation.kind is FunctionKind.ARROW:
         from semel.pipeline import evaluate  # noqa: PLC0415 - Arrow is an extra
 
-        given = {name: evaluate.batch_of(found) for name, found in by_binding.items()}
+        given = {name: evaluate.arrow_batch_of(found) for name, found in by_binding.items()}
     is_one = work.processor.in_.is_one
     work.processor.function(next(iter(given.values())) if is_one else given, work.delivery)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Final
 
-from semel.client.calls import StreamCalls
 from semel.client.client import Client
 from semel.client.errors import ProtocolError, StreamGone
-from semel.client.flows import impatient
-from semel.client.reading import Reader
+from semel.client.flows import with_silence_limit
+from semel.client.reading import PageReader
+from semel.client.stream_calls import StreamCalls
 from semel.client.sync_driver import Stop
 from semel.client.values import START, Message
 from semel.model.offsets import parse_offset, print_offset
@@ -23,7 +23,7 @@ from semel.pipeline.graph.processors import Processor
 class Feed:
     """Reads one stream from a position on.
 
-    `limit`: what is at or behind it is left alone. `is_patient`: at the end of the stream, wait
+    `limit`: what is at or behind it is left alone. `waits_at_end`: at the end of the stream, wait
     until there is more, or for half a minute.
     """
 
@@ -33,7 +33,7 @@ class Feed:
         path: str,
         stop: Stop,
         *,
-        is_patient: bool = False,
+        waits_at_end: bool = False,
         limit: int | None = None,
     ) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Feed:
         self.is_over = False
         self._client = client
         self._stop = stop
-        self._is_patient = is_patient
+        self._waits_at_end = waits_at_end
         self._limit = inf if limit is None else limit
         self._taken = 0
         self._reader = self._reader_at(0)
@@ -83,12 +83,12 @@ class Feed:
             return
         page = self._client.driver.run(self._reader.next_page(), None, self._stop)
         self.is_over = page is None
-        self.ready.extend(one for one in page or () if _ordinal(one.place) < self._limit)
+        self.ready.extend(one for one in page or () if _ordinal(one.ordinal) < self._limit)
 
     def take(self, count: int) -> tuple[list[Message], Range]:
         """Take messages that were read ahead, and tell what range of the stream they are."""
         taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
-        to = self._taken = _ordinal(taken[-1].next_place) if taken else self._taken
+        to = self._taken = _ordinal(taken[-1].next_ordinal) if taken else self._taken
         return taken, Range(self.path, self.incarnation, self.position, to)
 
     def exactly(self, wanted: Range) -> list[Message]:
@@ -98,7 +98,7 @@ class Feed:
         while self._reached < wanted.to and not self.is_over:
             page = self._client.driver.run(self._reader.next_page(), None, self._stop)
             self.is_over = page is None
-            found.extend(one for one in page or () if _ordinal(one.place) < wanted.to)
+            found.extend(one for one in page or () if _ordinal(one.ordinal) < wanted.to)
         self.place(wanted.to, wanted.incarnation)
         self.position = wanted.start  # until that is committed
         return found
@@ -107,10 +107,10 @@ class Feed:
     def _reached(self) -> int:
         return parse_offset(self._reader.offset) or 0
 
-    def _reader_at(self, position: int) -> Reader:
+    def _reader_at(self, position: int) -> PageReader:
         calls = StreamCalls(self._client.site, self.path)
         offset = print_offset(position) if position else START
-        return Reader(calls, offset, is_live=True, is_patient=self._is_patient)
+        return PageReader(calls, offset, is_live=True, waits_at_end=self._waits_at_end)
 
 
 class EndFeed(Feed):
@@ -139,7 +139,7 @@ class EndFeed(Feed):
     def fetch(self) -> None:
         """Look where the stream ends."""
         calls = self._client.stream(self.path).calls
-        flow = impatient(calls.head(), self._client.timeout)
+        flow = with_silence_limit(calls.head(), self._client.timeout)
         found = self._client.driver.run(flow, None, self._stop)
         if found.incarnation != self.incarnation:
             raise StreamGone(f"{self.path} was deleted and made anew; start again to read it")
@@ -153,7 +153,7 @@ class EndFeed(Feed):
         """Find where the stream begins: a step from 0 on counts from there, if that is trimmed."""
         reader = self._reader_at(0)
         page = self._client.driver.run(reader.next_page(), None, self._stop)
-        return _ordinal(page[0].place) if page else parse_offset(reader.offset) or 0
+        return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
         """Take a range of at most so many offsets."""
@@ -205,10 +205,12 @@ class Inputs:
         self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
         # The i-th messages can only be found by reading: offsets may have holes.
         reads = reads_ahead or processor.is_join
-        self._is_patient = len(processor.inputs) == 1 and reads and not is_draining
+        self._waits_at_end = len(processor.inputs) == 1 and reads and not is_draining
         limits = limits or {}
         self.by_binding = {
-            binding: Feed(client, path, stop, is_patient=self._is_patient, limit=limits.get(path))
+            binding: Feed(
+                client, path, stop, waits_at_end=self._waits_at_end, limit=limits.get(path)
+            )
             if reads
             else EndFeed(client, path, stop, limit=limits.get(path))
             for binding, path in processor.inputs.items()
@@ -228,7 +230,7 @@ class Inputs:
         """Begin where a group stands."""
         for feed in self.feeds:
             calls = self._client.stream(feed.path).calls
-            flow = impatient(calls.head(), self._client.timeout)
+            flow = with_silence_limit(calls.head(), self._client.timeout)
             found = self._client.driver.run(flow, None, self.stop)
             if found.incarnation is None:
                 raise ProtocolError("pipelines need semel; this is another server")
@@ -256,7 +258,7 @@ class Inputs:
                 return True
             if self._is_exhausted(is_ending=is_ending):
                 return False
-            if not self._is_patient and all(
+            if not self._waits_at_end and all(
                 feed.has_ready or feed.is_at_end for feed in self.feeds
             ):
                 self.stop.wait(pause)

@@ -11,7 +11,7 @@ from semel.client.errors import ClientError
 from semel.client.producer.threads import Producer
 from semel.client.sync_driver import Stop
 from semel.pipeline.evaluate import text_of
-from semel.pipeline.executor import Gauge, State
+from semel.pipeline.executor import Gauge, RunState
 from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import Processor
@@ -83,7 +83,7 @@ class SourceLoop:
 
     def _append_all(self, producer: Producer, function: Callable[..., Any], is_told: bool) -> None:
         with closing(_begun(function, producer.cursor, is_told)) as messages:
-            self._gauge.state = State.RUNNING
+            self._gauge.state = RunState.RUNNING
             for item in messages:
                 if self._failed or self._stop.is_set:
                     return

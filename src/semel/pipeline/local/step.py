@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from semel.client import errors
 from semel.client.client import Client
 from semel.client.errors import ClientError, Indeterminate, Unavailable
-from semel.client.flows import Flow, impatient
+from semel.client.flows import Flow, with_silence_limit
 from semel.client.group_calls import pin, positions, snapshot
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
@@ -25,11 +25,11 @@ from semel.client.values import Message
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
 from semel.pipeline.delivery import Range, Step, step_of
-from semel.pipeline.evaluate import Poisoned, text_of
-from semel.pipeline.executor import Executor, Gauge, Made, State, Work
+from semel.pipeline.evaluate import MessageFailed, text_of
+from semel.pipeline.executor import Executor, Gauge, RunState, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import AT_MOST_ONCE, Processor, Role
-from semel.pipeline.local.committing import Moving
+from semel.pipeline.local.committing import Moves
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.problems import EngineFailed, ProcessorStopped
 from semel.pipeline.trace import step_from
@@ -48,7 +48,7 @@ AtBoundary = Callable[[str, str], None]
 Batches = Mapping[str, list[Message]]
 
 
-def nothing(processor: str, boundary: str) -> None:
+def no_boundary(processor: str, boundary: str) -> None:
     """Let a boundary pass."""
     del processor, boundary
 
@@ -70,7 +70,7 @@ class StepLoop:
         *,
         cut: Stop,
         gauge: Gauge,
-        at: AtBoundary = nothing,
+        at: AtBoundary = no_boundary,
     ) -> None:
         self.group = f"{graph.id}/{processor.id}"
         self._client = client
@@ -105,7 +105,7 @@ class StepLoop:
         if left is not None:
             self.carry_out(left, lambda: self._read(left))
         while not self._stop.is_set and self._inputs.wait(self._idle):
-            self._gauge.state = State.RUNNING
+            self._gauge.state = RunState.RUNNING
             self.next_step()
         self.tell_offsets()
 
@@ -183,7 +183,7 @@ class StepLoop:
         begun = time.perf_counter()
         self._number = step.number
         # With the incarnation: in a stream made anew meanwhile nothing must be skipped.
-        moves: Moving = {
+        moves: Moves = {
             self.group: {
                 one.stream: (one.start, one.to, one.incarnation)
                 for one in step.ranges
@@ -191,7 +191,7 @@ class StepLoop:
             }
         }
         if self._is_at_most_once:
-            self._commit(step, Made(), moves, trace.TAKEN, begun)
+            self._commit(step, StepOutput(), moves, trace.TAKEN, begun)
             moves = {}
         made = self._made(step, messages)
         self._at(RAN)
@@ -200,7 +200,7 @@ class StepLoop:
         self._inputs.move(step.ranges)
         self._note(step, made, result, time.perf_counter() - begun)
 
-    def _made(self, step: Step, messages: Callable[[], Batches]) -> Made:
+    def _made(self, step: Step, messages: Callable[[], Batches]) -> StepOutput:
         work = Work(
             self._graph,
             self._processor,
@@ -214,7 +214,7 @@ class StepLoop:
             return self._executor.run(work)
         except (ClientError, ProcessorStopped):
             raise
-        except Poisoned as error:
+        except MessageFailed as error:
             raise self._stopped(f"{_poisoned(error, step)}; {self._next(step)}") from error
         except Exception as error:
             told = _failed(error, step, self._processor.role)
@@ -229,15 +229,15 @@ class StepLoop:
     def _commit(
         self,
         step: Step,
-        made: Made,
-        moves: Moving,
+        made: StepOutput,
+        moves: Moves,
         outcome: str,
         begun: float,
     ) -> CommitResult:
-        traced = trace.Traced(
+        traced = trace.TracedStep(
             processor=self._processor.id,
             number=step.number,
-            ranges=trace.printed(step.ranges),
+            ranges=trace.printed_ranges(step.ranges),
             hash=step.hash,
             outcome=outcome,
             read=made.read,
@@ -265,7 +265,7 @@ class StepLoop:
 
     def _idle(self) -> None:
         """Nothing is there at the moment."""
-        self._gauge.state = State.IDLE
+        self._gauge.state = RunState.IDLE
         self._gauge.lag = self._inputs.lag
         self.tell_offsets()
 
@@ -277,7 +277,7 @@ class StepLoop:
         self._committer.commit(None, {}, {}, record=(self._trace, record))
         self._before = None
 
-    def _note(self, step: Step, made: Made, result: CommitResult, seconds: float) -> None:
+    def _note(self, step: Step, made: StepOutput, result: CommitResult, seconds: float) -> None:
         gauge, errors_to = self._gauge, self._graph.errors_of(self._processor)
         gauge.step = step.number
         gauge.read += made.read
@@ -297,7 +297,9 @@ class StepLoop:
         self._ask(calls.trim(before))
 
     def _ask(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._cut)
+        return self._client.driver.run(
+            with_silence_limit(flow, self._client.timeout), None, self._cut
+        )
 
     def _at(self, boundary: str) -> None:
         self._at_boundary(self._processor.id, boundary)
@@ -326,7 +328,7 @@ def _where(step: Step) -> str:
     return f"step {step.number} ({ranges})"
 
 
-def _poisoned(error: Poisoned, step: Step) -> str:
+def _poisoned(error: MessageFailed, step: Step) -> str:
     cause = error.__cause__
     assert cause is not None
     return (

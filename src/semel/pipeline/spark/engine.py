@@ -16,30 +16,36 @@ from semel.client.client import Client
 from semel.client.sync_driver import Stop
 from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline.evaluate import Call
-from semel.pipeline.executor import Made, Running, Work
+from semel.pipeline.executor import ProcessorRun, StepOutput, Work
 from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import Kind, Processor, Role
-from semel.pipeline.local.committing import Commits
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role
+from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.local.engine import deliver
-from semel.pipeline.spark.frames import frames_of, offsets_of, run_frames
+from semel.pipeline.spark.frames import input_frames, offsets_of, run_frames
 from semel.pipeline.spark.query import QueryLoop, SinkCommitter
-from semel.pipeline.spark.reading import Part, cut, cut_join, pages, seen
+from semel.pipeline.spark.reading import (
+    InputPart,
+    input_messages,
+    read_parts,
+    split_join_parts,
+    split_parts,
+)
 from semel.pipeline.spark.tasks import (
     EvaluateTask,
     Target,
-    calling,
-    lost,
-    made_of,
+    call_user_code,
+    data_lost,
+    error_text,
     numbered,
     run_job,
-    words,
+    step_output_of,
 )
 from semel.spark.errors import DataLossError
 from semel.spark.runtime.environment import JavaMissing, WrongPython
 from semel.spark.runtime.session import session
 
-_ON_DRIVER: Final = (Kind.MESSAGE, Kind.ARROW)
+_ON_DRIVER: Final = (FunctionKind.MESSAGE, FunctionKind.ARROW)
 _TASKS_MAX: Final = TXN_LIST_MAX // 2
 _CONF: Final = {"spark.scheduler.mode": "FAIR"}  # no processor waits for the job of another
 
@@ -83,7 +89,7 @@ class SparkEngine:
             except (JavaMissing, WrongPython) as error:
                 found.append(str(error))
             except Exception as error:  # noqa: BLE001 - Spark has many ways to fail
-                found.append(f"Spark does not start: {words(error)}; is the master right?")
+                found.append(f"Spark does not start: {error_text(error)}; is the master right?")
         return found
 
     def _session(self) -> SparkSession:
@@ -97,60 +103,64 @@ class SparkEngine:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def commits(self, client: Client, name: str, stop: Stop) -> Commits:
+    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
         """Commit as a sink, whose tasks may stage as many transactions as there are."""
         found = self._committers[name] = SinkCommitter(client, name, stop)
         return found
 
-    def run(self, work: Work) -> Made:
+    def run(self, work: Work) -> StepOutput:
         """Run a step as a job."""
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
             return self._deliver(work, kind)
         parts = self._parts(work)
-        if kind is Kind.DATAFRAME:
-            frames = frames_of(self._session(), work, parts)
+        if kind is FunctionKind.DATAFRAME:
+            frames = input_frames(self._session(), work, parts)
             return run_frames(work, frames, self._target(work))
         task = EvaluateTask(work.evaluation, tuple(parts), self._target(work))
-        return made_of(run_job(numbered(self._session(), len(parts)), task))
+        return step_output_of(run_job(numbered(self._session(), len(parts)), task))
 
-    def _parts(self, work: Work) -> list[Part]:
+    def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
         # A task is a transaction, and a commit takes so many.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
-        if work.processor.is_join and work.evaluation.kind is not Kind.DATAFRAME:
-            return cut_join(inputs, ranges, work.messages(), tasks, self.task_messages_min)
-        return cut(inputs, ranges, tasks, self.task_messages_min)
+        if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
+            return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
+        return split_parts(inputs, ranges, tasks, self.task_messages_min)
 
     def _target(self, work: Work) -> Target:
         return Target(work.url, work.producer_id, self._committers[work.producer_id].version)
 
-    def _deliver(self, work: Work, kind: Kind) -> Made:
+    def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
         """Give a sink its messages: DataFrames, or what it is annotated for, on the driver."""
         if kind in _ON_DRIVER:
             try:
                 calls = self._calls(work)
             except DataLossError as error:
-                raise lost(str(error)) from error
+                raise data_lost(str(error)) from error
             deliver(work, calls)
-            return Made(read=sum(map(len, calls)))
-        frames = frames_of(self._session(), work, self._parts(work))
+            return StepOutput(read=sum(map(len, calls)))
+        frames = input_frames(self._session(), work, self._parts(work))
         is_one = work.processor.in_.is_one
         given = next(iter(frames.values())) if is_one else frames
-        calling(lambda: work.processor.function(given, work.delivery))
-        return Made(read=offsets_of(work))
+        call_user_code(lambda: work.processor.function(given, work.delivery))
+        return StepOutput(read=offsets_of(work))
 
     def _calls(self, work: Work) -> list[Call]:
         ranges = {one.stream: one for one in work.step.ranges}
         found = [
-            [one for page in pages(work.url, ranges[path]) for one in seen(binding, page, path)]
+            [
+                one
+                for page in read_parts(work.url, ranges[path])
+                for one in input_messages(binding, page, path)
+            ]
             for binding, path in work.processor.inputs.items()
         ]
         if work.processor.is_join:
             return list(zip(*found, strict=True))
         return [(one,) for column in found for one in column]
 
-    def query(self, running: Running) -> QueryLoop:
+    def query(self, running: ProcessorRun) -> QueryLoop:
         """Run a stateful processor."""
         assert self._checkpoints is not None, "complaints() says so"
         return QueryLoop(self._session(), running, self._checkpoints)
@@ -166,11 +176,15 @@ class SparkEngine:
 def _complaints(one: Processor) -> Iterator[str]:
     """Say what of a processor does not work here."""
     kind = signatures.kind_of(one)
-    if kind is Kind.DATAFRAME and one.is_alternatives and signatures.takes_binding(one.function):
+    if (
+        kind is FunctionKind.DATAFRAME
+        and one.is_alternatives
+        and signatures.takes_binding(one.function)
+    ):
         yield "a DataFrame of alternatives has a column stream, so no binding"
     if one.stateful and (one.types or one.topics):
         yield "a stateful processor has no types= or topics=; filter the DataFrame in its function"
-    if one.role is Role.STREAM and kind is not Kind.DATAFRAME:
+    if one.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
         complaint = unsendable(one.function)
         if complaint is not None:
             yield complaint

@@ -7,23 +7,25 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.pipeline.evaluate import Evaluation
-from semel.pipeline.executor import Made, Work
+from semel.pipeline.executor import StepOutput, Work
 from semel.pipeline.graph.processors import Processor
 from semel.pipeline.problems import EngineFailed
-from semel.pipeline.spark.reading import FRAME, Part
+from semel.pipeline.spark.reading import FRAME, InputPart
 from semel.pipeline.spark.tasks import (
     ReadTask,
     StageTask,
     Tagger,
     Target,
-    calling,
-    made_of,
+    call_user_code,
     numbered,
     run_job,
+    step_output_of,
 )
 
 
-def frames_of(spark: SparkSession, work: Work, parts: Sequence[Part]) -> dict[str, DataFrame]:
+def input_frames(
+    spark: SparkSession, work: Work, parts: Sequence[InputPart]
+) -> dict[str, DataFrame]:
     """Make a frame for each input, by binding."""
     evaluation = without_function(work.evaluation)
     frames = {}
@@ -34,23 +36,23 @@ def frames_of(spark: SparkSession, work: Work, parts: Sequence[Part]) -> dict[st
     return frames
 
 
-def run_frames(work: Work, frames: Mapping[str, DataFrame], target: Target) -> Made:
+def run_frames(work: Work, frames: Mapping[str, DataFrame], target: Target) -> StepOutput:
     """Call the function, and stage what it returns: a job for each output."""
     function = work.processor.function
     if work.processor.is_join:
-        result = calling(lambda: function(**frames))
+        result = call_user_code(lambda: function(**frames))
     else:
         first, *others = frames.values()
         for other in others:
             first = first.unionAll(other)
         united = first
-        result = calling(lambda: function(united))
+        result = call_user_code(lambda: function(united))
     evaluation = without_function(work.evaluation)
     outcomes = []
     for path, frame in outputs_of(work.processor, result).items():
         task = StageTask(tagger_of(evaluation, path, frame), target)
         outcomes += run_job(frame, task)
-    return made_of(outcomes, offsets_of(work))
+    return step_output_of(outcomes, offsets_of(work))
 
 
 def offsets_of(work: Work) -> int:

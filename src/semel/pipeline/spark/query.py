@@ -16,19 +16,19 @@ from semel.client import commit_calls
 from semel.client.client import Client
 from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, Version
 from semel.client.errors import AppBound, ClientError, Refused
-from semel.client.flows import Flow, impatient
+from semel.client.flows import Flow, with_silence_limit
 from semel.client.server_calls import register_producer
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult
 from semel.model.offsets import parse_offset
 from semel.pipeline.delivery import Step
 from semel.pipeline.evaluate import evaluation_of
-from semel.pipeline.executor import Running, State
-from semel.pipeline.local.committing import Appends, Moving, Record
+from semel.pipeline.executor import ProcessorRun, RunState
+from semel.pipeline.local.committing import Appends, Moves, Record
 from semel.pipeline.problems import EngineFailed, ProcessorStopped
 from semel.pipeline.spark.frames import outputs_of, tagger_of, without_function
 from semel.pipeline.spark.reading import FRAME_NAMES
-from semel.pipeline.spark.tasks import TAGGED_DDL, words
+from semel.pipeline.spark.tasks import TAGGED_DDL, error_text
 from semel.spark.runtime.session import make_active
 
 _PAUSE_SECONDS: Final = 0.25
@@ -37,7 +37,7 @@ _PAUSE_SECONDS: Final = 0.25
 class QueryLoop:
     """Runs the query of one processor until it has ended, or is told to stop."""
 
-    def __init__(self, spark: SparkSession, running: Running, checkpoints: str) -> None:
+    def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         graph, processor = running.graph, running.processor
         self.group = f"{graph.id}/{processor.id}"
         self._spark = spark
@@ -58,8 +58,8 @@ class QueryLoop:
         except (PySparkException, EngineFailed) as error:
             raise ProcessorStopped(
                 running.processor.id,
-                f"its query ended: {words(error)}; after a restart it goes on with its checkpoint"
-                f" {self._checkpoint}",
+                f"its query ended: {error_text(error)}; after a restart it goes on with its"
+                f" checkpoint {self._checkpoint}",
             ) from error
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -121,9 +121,9 @@ class QueryLoop:
         gauge = self._running.gauge
         new = [one for one in query.recentProgress if one["batchId"] > self._noted]
         if not new:
-            gauge.state = State.IDLE
+            gauge.state = RunState.IDLE
             return
-        gauge.state = State.RUNNING
+        gauge.state = RunState.RUNNING
         last = new[-1]
         self._noted = last["batchId"]
         gauge.step = self._noted + 1
@@ -212,14 +212,18 @@ class SinkCommitter:
                 info = self._info()  # another instance was quicker
         if info is not None:
             last = info.last_version
-            self._run(commit_calls.rebind(self._client.site, self.producer_id, self._owner, last))
+            self._run(
+                commit_calls.rebind_sink_info(
+                    self._client.site, self.producer_id, self._owner, last
+                )
+            )
             self.version = last + 1
 
     def commit(
         self,
         step: Step | None,
         appends: Appends,
-        moves: Moving,
+        moves: Moves,
         *,
         transactions: Sequence[str] = (),
         record: Record | None = None,
@@ -244,11 +248,13 @@ class SinkCommitter:
 
     def _info(self) -> SinkInfo | None:
         try:
-            return self._run(commit_calls.show(self._client.site, self.producer_id))
+            return self._run(commit_calls.show_sink_info(self._client.site, self.producer_id))
         except Refused as error:
             if error.code == "unknown_sink":
                 return None
             raise
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(impatient(flow, self._client.timeout), None, self._stop)
+        return self._client.driver.run(
+            with_silence_limit(flow, self._client.timeout), None, self._stop
+        )

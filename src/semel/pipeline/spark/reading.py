@@ -17,10 +17,10 @@ from pyspark.sql.types import (
 
 from semel.client.values import Message
 from semel.pipeline.delivery import Range
-from semel.pipeline.evaluate import Seen
+from semel.pipeline.evaluate import InputMessage
 from semel.spark.options import SourceOptions, parse_source
 from semel.spark.source.columns import Columns, columns_for, source_schema
-from semel.spark.source.slices import Slice, Span, read_slice
+from semel.spark.source.slices import OffsetRange, Span, read_range
 
 # The columns of a DataFrame that a function is given. All streams of a graph hold JSON.
 FRAME = StructType(
@@ -35,7 +35,7 @@ FRAME = StructType(
 FRAME_NAMES = tuple(FRAME.names)
 
 
-def pages(url: str, wanted: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
+def read_parts(url: str, wanted: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
     """Read a range page by page, with the columns of the source; raises DataLossError.
 
     A range from 0 on, or an open one, begins with whatever is the first message that is kept.
@@ -44,16 +44,19 @@ def pages(url: str, wanted: Range, *, is_open: bool = False) -> Iterator[pa.Reco
         return iter(())
     options, columns = _reading(url, wanted.stream)
     span = Span(wanted.incarnation, wanted.start, wanted.to, is_open=is_open or wanted.start == 0)
-    return read_slice(options, columns, Slice(wanted.stream, span))
+    return read_range(options, columns, OffsetRange(wanted.stream, span))
 
 
-def seen(binding: str, page: pa.RecordBatch, stream: str) -> list[Seen]:
+def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[InputMessage]:
     """Name the messages of a page."""
     values, offsets = page.column("value").to_pylist(), page.column("offset").to_pylist()
-    return [Seen(binding, stream, offset, raw) for offset, raw in zip(offsets, values, strict=True)]
+    return [
+        InputMessage(binding, stream, offset, raw)
+        for offset, raw in zip(offsets, values, strict=True)
+    ]
 
 
-def framed(page: pa.RecordBatch) -> pa.RecordBatch:
+def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
     """Give a page the columns of a function's DataFrame."""
     columns = [
         page.column(name).cast(pa.string()) if name == "value" else page.column(name)
@@ -72,7 +75,7 @@ def _reading(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 # The ranges of a step, cut into what each task takes: in the order of the outputs. Pure.
 
 
-class Part(Struct, frozen=True):
+class InputPart(Struct, frozen=True):
     """What one task takes, by binding: of a join a range of every input, else of one.
 
     `is_open`: its step begins where the stream does, so that what is trimmed is not missing.
@@ -82,9 +85,9 @@ class Part(Struct, frozen=True):
     is_open: bool = False
 
 
-def cut(
+def split_parts(
     inputs: Mapping[str, str], ranges: Sequence[Range], tasks: int, messages_min: int
-) -> list[Part]:
+) -> list[InputPart]:
     """Cut ranges for that many tasks, each with so many offsets at least if there is a choice.
 
     They stand in the order of the bindings, then of offsets.
@@ -99,17 +102,17 @@ def cut(
         count = min(length, -(-length * wanted // max(total, 1)))
         for start, to in pairwise(_edges(length, count)):
             piece = one._replace(start=one.start + start, to=one.start + to)
-            parts.append(Part({binding: piece}, is_open=one.start == 0))
+            parts.append(InputPart({binding: piece}, is_open=one.start == 0))
     return parts
 
 
-def cut_join(
+def split_join_parts(
     inputs: Mapping[str, str],
     ranges: Sequence[Range],
     messages: Mapping[str, Sequence[Message]],
     tasks: int,
     messages_min: int,
-) -> list[Part]:
+) -> list[InputPart]:
     """Cut a join so that a task has the same messages of every input, counted from the first.
 
     Offsets may have holes, so only the messages themselves tell where to cut.
@@ -121,13 +124,13 @@ def cut_join(
     for first, end in pairwise(_edges(length, count)):
         found = {}
         for binding, path in inputs.items():
-            one, places = by_stream[path], [message.place for message in messages[binding]]
+            one, places = by_stream[path], [message.ordinal for message in messages[binding]]
             start = places[first] if first else one.start
             to = places[end] if end < length else one.to
             assert isinstance(start, int)
             assert isinstance(to, int)
             found[binding] = one._replace(start=start, to=to)
-        parts.append(Part(found))
+        parts.append(InputPart(found))
     return parts
 
 

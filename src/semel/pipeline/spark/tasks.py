@@ -18,21 +18,21 @@ from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline.evaluate import (
     Call,
     Evaluation,
-    Poisoned,
-    Row,
-    Seen,
+    InputMessage,
+    MessageFailed,
+    OutputRow,
     error_message,
     evaluate,
     passing,
 )
-from semel.pipeline.executor import Made
+from semel.pipeline.executor import StepOutput
 from semel.pipeline.problems import EngineFailed
-from semel.pipeline.spark.reading import Part, framed, pages, seen
+from semel.pipeline.spark.reading import InputPart, as_frame, input_messages, read_parts
 from semel.spark.errors import DataLossError
 from semel.spark.options import parse_sink
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import json_objects
-from semel.spark.sink.staging import Place, stage
+from semel.spark.sink.staging import TaskId, stage
 
 # ---- spark tagging -------------------------------------------------------------------------------
 # Rows for streams as Arrow: `stream` and `value`; what a task stages and a query writes.
@@ -47,10 +47,10 @@ VALUE: Final = "value"
 PLACE: Final = ("stream", "offset")
 
 # The class that an error message names for what a function marked by itself.
-Marked: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
+RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
-def tagged(rows: Iterable[Row]) -> pa.RecordBatch:
+def tagged(rows: Iterable[OutputRow]) -> pa.RecordBatch:
     """Put rows into a batch."""
     found = list(rows)
     return pa.record_batch(
@@ -107,25 +107,25 @@ class Tagger(Struct, frozen=True):
         streams = pa.repeat(pa.scalar(self.path, pa.string()), batch.num_rows)
         return pa.RecordBatch.from_arrays([streams, self._values(batch)], schema=TAGGED)
 
-    def _bad(self, batch: pa.RecordBatch) -> Iterator[Row]:
+    def _bad(self, batch: pa.RecordBatch) -> Iterator[OutputRow]:
         columns = [batch.column(name).to_pylist() for name in (*PLACE, ERROR)]
         raws = self._values(batch).to_pylist()
         for stream, offset, told, raw in zip(*columns, raws, strict=True):
-            seen = Seen("", stream, offset, raw or b"null")
-            error = Marked(str(told))
+            seen = InputMessage("", stream, offset, raw or b"null")
+            error = RowFailed(str(told))
             if self.evaluation.errors is None:
-                raise Poisoned([seen]) from error
-            yield Row(self.evaluation.errors, error_message(self.evaluation, [seen], error))
+                raise MessageFailed([seen]) from error
+            yield OutputRow(self.evaluation.errors, error_message(self.evaluation, [seen], error))
 
 
 # ---- spark tasks ---------------------------------------------------------------------------------
 
 
-TOLD_DDL: Final = "told string"
-_TOLD: Final = pa.schema([("told", pa.string())])
+OUTCOME_DDL: Final = "told string"
+_OUTCOME_SCHEMA: Final = pa.schema([("told", pa.string())])
 
 
-class Poison(Struct, frozen=True):
+class FailedMessage(Struct, frozen=True):
     """A message that failed without an error stream: where it is, and why it failed."""
 
     inputs: list[tuple[str, str, int]]
@@ -133,7 +133,7 @@ class Poison(Struct, frozen=True):
     message: str
 
 
-class Outcome(Struct, frozen=True):
+class TaskOutcome(Struct, frozen=True):
     """What a task tells the driver. Without a `token` it had nothing to write.
 
     A task that raises is tried again by Spark. What would be the same every time is told instead:
@@ -144,7 +144,7 @@ class Outcome(Struct, frozen=True):
     token: str | None = None
     read: int = 0
     written: dict[str, int] = {}
-    poison: Poison | None = None
+    poison: FailedMessage | None = None
     lost: str | None = None
 
 
@@ -160,15 +160,15 @@ class EvaluateTask(Struct, frozen=True):
     """Calls a function of messages or Arrow batches for one part: one call for all legs."""
 
     evaluation: Evaluation
-    parts: tuple[Part, ...]
+    parts: tuple[InputPart, ...]
     target: Target
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Work on the parts that the rows number: one in every task."""
         for number in _numbers(batches):
-            yield _told(self._outcome(number))
+            yield _outcome_batch(self._outcome(number))
 
-    def _outcome(self, number: int) -> Outcome:
+    def _outcome(self, number: int) -> TaskOutcome:
         read: Counter[str] = Counter()
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,7 @@ class EvaluateTask(Struct, frozen=True):
 
         return staged(self.target, number, rows, read)
 
-    def _calls(self, part: Part) -> Iterator[list[Call]]:
+    def _calls(self, part: InputPart) -> Iterator[list[Call]]:
         """Put messages together as the function is called with them, some at a time."""
         if self.evaluation.is_join:
             columns = [
@@ -191,17 +191,17 @@ class EvaluateTask(Struct, frozen=True):
             for page in self._pages(part, binding):
                 yield [(one,) for one in page]
 
-    def _pages(self, part: Part, binding: str) -> Iterator[list[Seen]]:
+    def _pages(self, part: InputPart, binding: str) -> Iterator[list[InputMessage]]:
         wanted = part.ranges[binding]
-        for page in pages(self.target.url, wanted, is_open=part.is_open):
-            yield seen(binding, page, wanted.stream)
+        for page in read_parts(self.target.url, wanted, is_open=part.is_open):
+            yield input_messages(binding, page, wanted.stream)
 
 
 class ReadTask(Struct, frozen=True):
     """Reads one part as rows of a DataFrame: those that pass the filters."""
 
     evaluation: Evaluation
-    parts: tuple[Part, ...]
+    parts: tuple[InputPart, ...]
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,13 +209,16 @@ class ReadTask(Struct, frozen=True):
         for number in _numbers(batches):
             part = self.parts[number]
             for binding, wanted in part.ranges.items():
-                for page in pages(self.url, wanted, is_open=part.is_open):
-                    yield framed(self._passing(binding, page, wanted.stream))
+                for page in read_parts(self.url, wanted, is_open=part.is_open):
+                    yield as_frame(self._passing(binding, page, wanted.stream))
 
     def _passing(self, binding: str, page: pa.RecordBatch, stream: str) -> pa.RecordBatch:
         if not (self.evaluation.types or self.evaluation.topics):
             return page
-        kept = [passing(self.evaluation, [one]) is not None for one in seen(binding, page, stream)]
+        kept = [
+            passing(self.evaluation, [one]) is not None
+            for one in input_messages(binding, page, stream)
+        ]
         return page.filter(pa.array(kept, pa.bool_()))
 
 
@@ -229,7 +232,9 @@ class StageTask(Struct, frozen=True):
         """Stage all rows; one row comes out."""
         context = TaskContext.get()
         assert context is not None
-        yield _told(staged(self.target, context.partitionId(), lambda: self.tagger(batches), {}))
+        yield _outcome_batch(
+            staged(self.target, context.partitionId(), lambda: self.tagger(batches), {})
+        )
 
 
 def staged(
@@ -237,7 +242,7 @@ def staged(
     number: int,
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
-) -> Outcome:
+) -> TaskOutcome:
     """Stage and seal tagged rows, and tell how many there were; `read` is filled on the way."""
     written: Counter[str] = Counter()
 
@@ -248,22 +253,22 @@ def staged(
             yield batch
 
     options = parse_sink({"url": target.url, "createStream": "false"})
-    place = Place(target.app, target.version, number)
+    place = TaskId(target.app, target.version, number)
     try:
         token = stage(options, TAGGED_COLUMNS, place, counted())
-    except Poisoned as error:
-        return Outcome(number, poison=_poison(error))
+    except MessageFailed as error:
+        return TaskOutcome(number, poison=_poison(error))
     except DataLossError as error:
-        return Outcome(number, lost=str(error))
+        return TaskOutcome(number, lost=str(error))
     except ClientError as error:
         raise error.with_traceback(None) from None
-    return Outcome(number, token, sum(read.values()), dict(written))
+    return TaskOutcome(number, token, sum(read.values()), dict(written))
 
 
-def _poison(error: Poisoned) -> Poison:
+def _poison(error: MessageFailed) -> FailedMessage:
     cause = error.__cause__
     places = [(one.binding, one.stream, one.offset) for one in error.inputs]
-    return Poison(places, type(cause).__name__, str(cause))
+    return FailedMessage(places, type(cause).__name__, str(cause))
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -271,8 +276,8 @@ def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _told(outcome: Outcome) -> pa.RecordBatch:
-    return pa.record_batch([[msgspec.json.encode(outcome).decode()]], schema=_TOLD)
+def _outcome_batch(outcome: TaskOutcome) -> pa.RecordBatch:
+    return pa.record_batch([[msgspec.json.encode(outcome).decode()]], schema=_OUTCOME_SCHEMA)
 
 
 # ---- spark jobs ----------------------------------------------------------------------------------
@@ -280,7 +285,7 @@ def _told(outcome: Outcome) -> pa.RecordBatch:
 
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-_outcome: Final = msgspec.json.Decoder(Outcome)
+_outcome: Final = msgspec.json.Decoder(TaskOutcome)
 _TRACEBACK: Final = "Traceback (most recent call last):"
 # How Spark words that a process is gone.
 _DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
@@ -291,24 +296,27 @@ def numbered(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, max(count, 1))
 
 
-def run_job(frame: DataFrame, task: Task) -> list[Outcome]:
+def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
     """Run a task on every partition; their outcomes in the order of the partitions."""
     try:
-        rows = frame.mapInArrow(task, TOLD_DDL).collect()
+        rows = frame.mapInArrow(task, OUTCOME_DDL).collect()
     except (PySparkException, Py4JError) as error:
-        raise failed(error) from error
+        raise job_failed(error) from error
     return sorted([_outcome.decode(row.told) for row in rows], key=lambda one: one.part)
 
 
-def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
+def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
     """Gather what tasks have staged, in order; raises what they could not do."""
     for one in outcomes:
         if one.lost is not None:
-            raise lost(one.lost)
+            raise data_lost(one.lost)
         if one.poison is not None:
             found = one.poison
-            seen = [Seen(binding, stream, offset, b"") for binding, stream, offset in found.inputs]
-            raise Poisoned(seen) from type(found.kind, (Exception,), {})(found.message)
+            seen = [
+                InputMessage(binding, stream, offset, b"")
+                for binding, stream, offset in found.inputs
+            ]
+            raise MessageFailed(seen) from type(found.kind, (Exception,), {})(found.message)
     tokens = [one.token for one in outcomes if one.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
@@ -318,33 +326,33 @@ def made_of(outcomes: Sequence[Outcome], read: int | None = None) -> Made:
     for one in outcomes:
         written.update(one.written)
     count = sum(one.read for one in outcomes) if read is None else read
-    return Made(transactions=tokens, read=count, written=dict(written))
+    return StepOutput(transactions=tokens, read=count, written=dict(written))
 
 
-def calling(call: Callable[[], Any]) -> Any:
+def call_user_code(call: Callable[[], Any]) -> Any:
     """Call a function of the user's; what a job that it runs ends with is told in a line."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:
-        raise failed(error) from error
+        raise job_failed(error) from error
 
 
-def lost(told: str) -> EngineFailed:
+def data_lost(told: str) -> EngineFailed:
     """Say what to do about messages that are not there any more."""
     return EngineFailed(f"{told.partition(';')[0]}; `semel groups set` moves its group on")
 
 
-def failed(error: Exception) -> EngineFailed:
+def job_failed(error: Exception) -> EngineFailed:
     """Say in a line why Spark gave a job up."""
     if any(told in str(error) for told in _DIED):
         return EngineFailed(
             "a worker died, and again when Spark tried it anew. That is no error of a message:"
             " look for what ends the process, such as memory"
         )
-    return EngineFailed(f"Spark gave up: {words(error)}")
+    return EngineFailed(f"Spark gave up: {error_text(error)}")
 
 
-def words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Find the line of Spark's many that says what went wrong."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if _TRACEBACK in lines:  # what the last one ends with stands behind its indented lines

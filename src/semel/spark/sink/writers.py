@@ -14,20 +14,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from semel.client.transport import fresh_id
+from semel.client.transport import random_id
 from semel.spark.options import SinkOptions, SparkOptionError
 from semel.spark.sink.columns import find_columns
 from semel.spark.sink.commit import (
     UNKNOWN,
     Digests,
-    commit,
-    drop,
+    abort_version,
+    commit_version,
     find_checkpoint,
     read_digests,
     sink_of,
 )
-from semel.spark.sink.staging import Place, stage
-from semel.spark.user_errors import TOLD
+from semel.spark.sink.staging import TaskId, stage
+from semel.spark.user_errors import USER_ERRORS
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -35,7 +35,7 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What a task tells the driver. `token` is None if it had no rows.
 
     `checkpoints` is where a setting puts the checkpoints of all queries, if one does.
@@ -64,7 +64,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options = options
         self.columns = find_columns(schema, options.stream)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage the rows of one task attempt; nothing is seen yet."""
         context = TaskContext.get()
         assert context is not None
@@ -72,39 +72,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
             raise RuntimeError("this Spark does not tell its tasks their query: use pyspark >= 4.2")
-        place = Place(self.options.app_id or query_id, int(batch_id), context.partitionId())
+        place = TaskId(self.options.app_id or query_id, int(batch_id), context.partitionId())
         try:
             token = stage(self.options, self.columns, place, iterator)
-        except TOLD as error:
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
         checkpoints = context.getLocalProperty(_CHECKPOINTS)
-        return Staged(place.partition, token, query_id, place.version, checkpoints)
+        return StagedTask(place.partition, token, query_id, place.version, checkpoints)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Make a batch visible, once: a replay is told what was done the first time."""
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = [message for message in messages if isinstance(message, StagedTask)]
         assert staged
         query_id = staged[0].query_id
         app = self.options.app_id or query_id
         tokens = tokens_of(staged)
         try:
             digests = self._digests(staged[0], batchId)
-            result = commit(sink_of(self.options, app), query_id, batchId, tokens, digests)
-        except TOLD as error:
+            result = commit_version(sink_of(self.options, app), query_id, batchId, tokens, digests)
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
         if result.duplicate:
-            drop(self.options, app, tokens)  # of a replay; the server leaves what it committed
+            abort_version(
+                self.options, app, tokens
+            )  # of a replay; the server leaves what it committed
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
-        staged = [message for message in messages if isinstance(message, Staged)]
+        staged = [message for message in messages if isinstance(message, StagedTask)]
         if not staged:
             return
         with suppress(Exception):  # Spark would show it in place of what went wrong
             app = self.options.app_id or staged[0].query_id
-            drop(self.options, app, tokens_of(staged))
+            abort_version(self.options, app, tokens_of(staged))
 
-    def _digests(self, staged: Staged, batch_id: int) -> Digests:
+    def _digests(self, staged: StagedTask, batch_id: int) -> Digests:
         checkpoint = self.options.checkpoint
         if checkpoint is None and staged.checkpoints is not None:
             checkpoint = find_checkpoint(
@@ -113,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return UNKNOWN if checkpoint is None else read_digests(checkpoint, batch_id)
 
 
-def tokens_of(staged: Iterable[Staged]) -> list[str]:
+def tokens_of(staged: Iterable[StagedTask]) -> list[str]:
     """Give the tokens in the order of the partitions."""
     ordered = sorted(staged, key=lambda message: message.partition)
     return [message.token for message in ordered if message.token is not None]
@@ -131,7 +133,7 @@ _IN_FOREACH: Final = (
 
 
 @dataclass(frozen=True)
-class StagedPart(WriterCommitMessage):
+class StagedBatchTask(WriterCommitMessage):
     """What a task tells the driver. `token` is None if it had no rows."""
 
     partition: int
@@ -153,22 +155,22 @@ class BatchWriter(DataSourceArrowWriter):
             raise SparkOptionError("txnAppId and txnVersion belong together: add the other one")
         self.options = options
         self.columns = find_columns(schema, options.stream)
-        self.app = options.app_id or f"batch-{fresh_id()}"
+        self.app = options.app_id or f"batch-{random_id()}"
         self.version = options.version or 0
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedBatchTask:
         """Stage the rows of one task attempt; nothing is seen yet."""
         context = TaskContext.get()
         assert context is not None
         if self.options.app_id is None and context.getLocalProperty(BATCH_ID) is not None:
             raise SparkOptionError(_IN_FOREACH)
         query_id = context.getLocalProperty(QUERY_ID) or self.app
-        place = Place(self.app, self.version, context.partitionId())
+        place = TaskId(self.app, self.version, context.partitionId())
         try:
             token = stage(self.options, self.columns, place, iterator)
-        except TOLD as error:
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
-        return StagedPart(place.partition, token, self.app, query_id)
+        return StagedBatchTask(place.partition, token, self.app, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the rows visible, in the order of the partitions."""
@@ -179,12 +181,12 @@ class BatchWriter(DataSourceArrowWriter):
         app, query_id = parts[0].app, parts[0].query_id
         sink = sink_of(self.options, app)
         try:
-            result = commit(sink, query_id, self.version, tokens)
-        except TOLD as error:
+            result = commit_version(sink, query_id, self.version, tokens)
+        except USER_ERRORS as error:
             raise error.with_traceback(None) from None
         if self.options.app_id is not None:
             if result.duplicate:
-                drop(self.options, app, tokens)
+                abort_version(self.options, app, tokens)
             return
         with suppress(Exception):  # the rows are written; a name nobody uses again may stay
             sink.forget()
@@ -195,13 +197,13 @@ class BatchWriter(DataSourceArrowWriter):
         if not parts:
             return
         with suppress(Exception):  # Spark would show it in place of what went wrong
-            drop(self.options, parts[0].app, _tokens(parts))
+            abort_version(self.options, parts[0].app, _tokens(parts))
 
 
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
-    found = [message for message in messages if isinstance(message, StagedPart)]
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatchTask]:
+    found = [message for message in messages if isinstance(message, StagedBatchTask)]
     return sorted(found, key=lambda part: part.partition)
 
 
-def _tokens(parts: Sequence[StagedPart]) -> list[str]:
+def _tokens(parts: Sequence[StagedBatchTask]) -> list[str]:
     return [part.token for part in parts if part.token is not None]

@@ -20,10 +20,10 @@ from semel.client.reading import FramesPage, frames_page
 from semel.client.server_calls import list_streams
 from semel.model.offsets import parse_offset, print_offset
 from semel.spark.client_cache import client_for
-from semel.spark.errors import FIRST_SECONDS, StreamMissing, away, stranger
+from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.source.frames import Rows, rows_of
-from semel.spark.source.offsets import EARLIEST_NUMBER, LATEST_NUMBER, Position
+from semel.spark.source.frames import FrameRows, rows_of
+from semel.spark.source.offsets import EARLIEST_NUMBER, LATEST_NUMBER, StreamPosition
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
@@ -33,7 +33,7 @@ _NAMES_LOOKED_AT: Final = 5_000
 _STAGED_MS_MAX: Final = 3_600_000
 
 
-class End(Struct, frozen=True):
+class StreamEnd(Struct, frozen=True):
     """Where a stream ends: `stable` is as far as a committed reader may go, `tail` the end."""
 
     id: str
@@ -41,14 +41,14 @@ class End(Struct, frozen=True):
     tail: int
 
 
-class Look:
+class StreamCatalog:
     """Asks a server about the streams of one read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._has_answered = False
 
-    def ends(self) -> dict[str, End]:
+    def ends(self) -> dict[str, StreamEnd]:
         """Look where the streams of the read end; those that are not there are left out."""
         found = {stream: self._end(stream) for stream in self._paths()}
         return {stream: end for stream, end in found.items() if end is not None}
@@ -74,11 +74,13 @@ class Look:
                 return _ordinal(entry.first_offset)
         raise self._missing(stream)
 
-    def starts(self, ends: Mapping[str, End]) -> dict[str, Position]:
+    def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
         """Find where the read begins in each of these streams, as the options say."""
-        return {stream: Position(end.id, self._start(stream, end)) for stream, end in ends.items()}
+        return {
+            stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()
+        }
 
-    def _start(self, stream: str, end: End) -> int:
+    def _start(self, stream: str, end: StreamEnd) -> int:
         since_ms = self._options.starting_timestamp_ms
         if since_ms is not None:
             low = self._halved(stream, since_ms - _STAGED_MS_MAX, self.first(stream), end.stable)
@@ -119,7 +121,7 @@ class Look:
                 low = int(rows.offsets[-1]) + 1
         return low
 
-    def _rows(self, stream: str, offset: int, end: int) -> Rows:
+    def _rows(self, stream: str, offset: int, end: int) -> FrameRows:
         """Read some messages from an offset on; none only if there is none before `end`."""
         while True:
             page = self._page(stream, offset)
@@ -137,28 +139,28 @@ class Look:
         if options.pattern is None:
             return list(options.streams)
         prefix = _literal_prefix(options.pattern)
-        patience = self._patience()
+        patience = self._first_timeout()
         entries = self._ask(lambda client: list(client.streams(prefix, timeout=patience)))
         return [entry.path for entry in entries if self.reads(entry.path)]
 
-    def _end(self, stream: str) -> End | None:
+    def _end(self, stream: str) -> StreamEnd | None:
         """Look where a stream ends; None if it is not there."""
-        patience = self._patience()
+        patience = self._first_timeout()
         try:
             info = self._ask(lambda client: client.stream(stream).head(timeout=patience))
         except (StreamNotFound, StreamGone):
             return None
         if info.incarnation is None or info.stable_offset is None:
-            raise stranger(self._options.url)
-        return End(info.incarnation, _ordinal(info.stable_offset), _ordinal(info.next_offset))
+            raise not_a_semel_server(self._options.url)
+        return StreamEnd(info.incarnation, _ordinal(info.stable_offset), _ordinal(info.next_offset))
 
     def _ask(self, call: Callable[[Client], T]) -> T:
         try:
             answer = call(self._client())
         except Unavailable as error:
-            raise away(error) from None
+            raise server_unreachable(error) from None
         except (NotSupported, ProtocolError) as error:
-            raise stranger(self._options.url, error) from None
+            raise not_a_semel_server(self._options.url, error) from None
         self._has_answered = True
         return answer
 
@@ -166,7 +168,7 @@ class Look:
         options = self._options
         return client_for(options.url, options.token, options.retry_seconds)
 
-    def _patience(self) -> float:
+    def _first_timeout(self) -> float:
         seconds = self._options.retry_seconds
         return seconds if self._has_answered else min(seconds, FIRST_SECONDS)
 

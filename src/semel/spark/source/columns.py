@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.source.decode import Decoder
-from semel.spark.source.frames import Rows
+from semel.spark.source.frames import FrameRows
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -92,7 +92,7 @@ class Columns:
     def __init__(self, schema: StructType) -> None:
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+    def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         """Make a batch of the messages of a stream."""
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class PlainColumns(Columns):
         super().__init__(schema)
         self.has_headers = has_headers
 
-    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+    def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         """Make a batch of the messages of a stream."""
         count = len(rows.offsets)
         columns: list[Any] = [
@@ -136,7 +136,7 @@ class DecodedColumns(Columns):
         """Go to the workers as what it is made of: a decoder cannot be sent."""
         return _rebuilt, (self.arrow,)
 
-    def batch(self, rows: Rows, stream: str) -> pa.RecordBatch:
+    def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         """Make a batch of the messages of a stream."""
         table, bad = self._decoder.decode(rows.values)
         filled = {
@@ -166,11 +166,11 @@ def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _times(rows: Rows) -> pa.Array:
+def _times(rows: FrameRows) -> pa.Array:
     return pa.array(rows.times_us).view(_TIME)
 
 
-def _headers(rows: Rows, kind: pa.DataType) -> pa.Array:
+def _headers(rows: FrameRows, kind: pa.DataType) -> pa.Array:
     assert rows.headers is not None
     found = [
         None if pairs is None else [{"key": name, "value": value} for name, value in pairs]

@@ -33,7 +33,7 @@ _NO_KEY: Final = 0xFFFF_FFFF
 _NO_TIMESTAMP: Final = -(2**63)
 
 
-class Rows(NamedTuple):
+class FrameRows(NamedTuple):
     """The messages of a page. `keys` and `headers` are None if no message has any.
 
     `times_us` are the messages' own times, or else when they were stored, as `stored_ms`.
@@ -46,12 +46,12 @@ class Rows(NamedTuple):
     keys: pa.BinaryArray | None
     headers: list[list[Header] | None] | None
 
-    def before(self, end: int) -> "Rows":
+    def before(self, end: int) -> "FrameRows":
         """Keep the messages before an offset."""
         count = int(np.searchsorted(self.offsets, end))
         if count == len(self.offsets):
             return self
-        return Rows(
+        return FrameRows(
             self.values[:count],
             self.offsets[:count],
             self.stored_ms[:count],
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
         )
 
 
-class _Pieces:
+class _Slices:
     """Where the pieces of a body are: one element of each list per piece."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Pieces:
         self.extras: dict[int, tuple[int, int]] = {}  # by piece: where they are, and up to where
 
 
-def rows_of(body: bytes, *, has_headers: bool = False) -> Rows:
+def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
     """Take a page apart; raises BadFormat if it is none. Headers only if they are wanted."""
     try:
         pieces = _walk(body)
@@ -84,13 +84,13 @@ def rows_of(body: bytes, *, has_headers: bool = False) -> Rows:
         raise BadFormat(f"the frames are cut short or malformed: {error}") from None
 
 
-def _walk(body: bytes) -> _Pieces:
+def _walk(body: bytes) -> _Slices:
     """Find the pieces. This is the only loop, and it runs once per append."""
     magic, _, type_bytes, count, _, _ = _FRAMES_HEAD.unpack_from(body)
     if magic != _MAGIC:
         raise BadFormat("not frames of this version")
     at = _FRAMES_HEAD.size + type_bytes
-    found = _Pieces()
+    found = _Slices()
     unpack, head_bytes = _PIECE_HEAD.unpack_from, _PIECE_HEAD.size
     for number in range(count):
         offset, time_ms, messages, size, flags = unpack(body, at)
@@ -115,7 +115,7 @@ def _walk(body: bytes) -> _Pieces:
     return found
 
 
-def _pass_beside(body: bytes, at: int, flags: int, number: int, found: _Pieces) -> int:
+def _pass_beside(body: bytes, at: int, flags: int, number: int, found: _Slices) -> int:
     if flags & _EXTRAS:
         (size,) = _U32.unpack_from(body, at)
         found.extras[number] = (at + 4, at + 4 + size)
@@ -126,10 +126,10 @@ def _pass_beside(body: bytes, at: int, flags: int, number: int, found: _Pieces) 
     return at
 
 
-def _columns(body: bytes, pieces: _Pieces, *, has_headers: bool) -> Rows:
+def _columns(body: bytes, pieces: _Slices, *, has_headers: bool) -> FrameRows:
     if not pieces.counts:
         empty = np.zeros(0, np.int64)
-        return Rows(pa.array([], pa.binary()), empty, empty, empty, None, None)
+        return FrameRows(pa.array([], pa.binary()), empty, empty, empty, None, None)
     lengths = _numbers(pieces.lengths)
     counts = np.array(pieces.counts)
     firsts = np.cumsum(counts) - counts
@@ -149,7 +149,7 @@ def _columns(body: bytes, pieces: _Pieces, *, has_headers: bool) -> Rows:
         _set_times(body, pieces, firsts, times_ms)
         keys = _keys(body, pieces, counts, firsts)
         headers = _headers(body, pieces) if has_headers else None
-    return Rows(
+    return FrameRows(
         _gather(body, starts, lengths),
         np.repeat(np.array(pieces.offsets), counts) + rank,
         stored_ms,
@@ -183,7 +183,7 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 # ---- extras --------------------------------------------------------------------------------------
 
 
-def _set_times(body: bytes, pieces: _Pieces, firsts: Ints, times_ms: Ints) -> None:
+def _set_times(body: bytes, pieces: _Slices, firsts: Ints, times_ms: Ints) -> None:
     """Put the messages' own times in the place of when they were stored."""
     for number, (at, end) in pieces.extras.items():
         if _U32.unpack_from(body, at)[0] & _TIMESTAMPS:
@@ -193,7 +193,7 @@ def _set_times(body: bytes, pieces: _Pieces, firsts: Ints, times_ms: Ints) -> No
             np.copyto(times_ms[first : first + count], own, where=own != _NO_TIMESTAMP)
 
 
-def _keys(body: bytes, pieces: _Pieces, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
+def _keys(body: bytes, pieces: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
     """Take out the keys, which lie in the extras end to end."""
     parts: list[bytes] = []
     starts = list(pieces.starts)
@@ -222,7 +222,7 @@ def _keys(body: bytes, pieces: _Pieces, counts: Ints, firsts: Ints) -> pa.Binary
     return pc.if_else(pa.array(is_there), spans, pa.scalar(None, pa.binary()))
 
 
-def _headers(body: bytes, pieces: _Pieces) -> list[list[Header] | None]:
+def _headers(body: bytes, pieces: _Slices) -> list[list[Header] | None]:
     """Take out the headers, message by message: they are rare, and asked for."""
     found: list[list[Header] | None] = []
     for number, count in enumerate(pieces.counts):

@@ -20,14 +20,14 @@ LATEST_NUMBER: Final = -1
 PIN: Final = {"pin": "latest"}
 
 
-class Position(Struct, frozen=True, order=True):
+class StreamPosition(Struct, frozen=True, order=True):
     """The next offset to read, in the stream of this incarnation."""
 
     id: str
     next: int
 
 
-class Starts(Struct, frozen=True):
+class StartOffsets(Struct, frozen=True):
     """What startingOffsets or endingOffsets say: offsets by stream, and `default` for the others.
 
     An offset of -2 is the first message that is kept, -1 the end.
@@ -47,13 +47,13 @@ class Starts(Struct, frozen=True):
         )
 
 
-EARLIEST: Final = Starts(EARLIEST_NUMBER)
-LATEST: Final = Starts(LATEST_NUMBER)
+EARLIEST: Final = StartOffsets(EARLIEST_NUMBER)
+LATEST: Final = StartOffsets(LATEST_NUMBER)
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 
 
-def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> Starts:
+def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
     """Read startingOffsets or endingOffsets; ValueError with a cure if they make no sense.
 
     `default` is for the streams that a JSON document does not name.
@@ -68,7 +68,7 @@ def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> Starts:
     if not isinstance(document, dict) or not document:
         raise ValueError(f"{text!r} is no place to begin or end; {_EXAMPLE}")
     by_stream = {name: _ordinal(name, value) for name, value in document.items()}
-    return Starts(default, by_stream)
+    return StartOffsets(default, by_stream)
 
 
 def _ordinal(stream: str, value: object) -> int:
@@ -86,7 +86,7 @@ def _ordinal(stream: str, value: object) -> int:
 # ---- what Spark keeps ----------------------------------------------------------------------------
 
 
-def to_document(positions: Mapping[str, Position]) -> dict[str, Any]:
+def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
     """Make the offset that Spark writes down: keys in order, so that equal ones are equal texts."""
     return {
         stream: {"id": position.id, "next": position.next}
@@ -99,11 +99,11 @@ def is_pin(document: Mapping[str, Any]) -> bool:
     return document.get("pin") == PIN["pin"]
 
 
-def from_document(document: Mapping[str, Any]) -> dict[str, Position]:
+def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
     """Read an offset that Spark has kept; ValueError if it is none of ours."""
     try:
         return {
-            stream: Position(str(entry["id"]), int(entry["next"]))
+            stream: StreamPosition(str(entry["id"]), int(entry["next"]))
             for stream, entry in document.items()
         }
     except (TypeError, KeyError, ValueError):

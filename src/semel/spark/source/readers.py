@@ -15,21 +15,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.spark import errors
-from semel.spark.errors import StreamMissing, deleted
+from semel.spark.errors import StreamMissing, stream_deleted
 from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.source.catalog import End, Look
+from semel.spark.source.catalog import StreamCatalog, StreamEnd
 from semel.spark.source.columns import columns_for
 from semel.spark.source.offsets import (
     LATEST,
     LATEST_NUMBER,
     PIN,
-    Position,
+    StreamPosition,
     from_document,
     is_pin,
     to_document,
 )
-from semel.spark.source.slices import Portion, Span, cut, read_portion
-from semel.spark.user_errors import told, told_rows
+from semel.spark.source.slices import Span, TaskInput, read_task, split_range
+from semel.spark.user_errors import hide_traceback, hide_traceback_of_rows
 
 # With nothing to do Spark asks about 80 times a second. Waiting here makes it about once.
 WAIT_SECONDS: Final = 1.0
@@ -51,15 +51,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._options = options
         self._columns = columns_for(options, schema)
-        self._look = Look(options)
-        self._target: dict[str, End] | None = None
-        self._seen: dict[str, End] = {}
+        self._look = StreamCatalog(options)
+        self._target: dict[str, StreamEnd] | None = None
+        self._seen: dict[str, StreamEnd] = {}
         # Where streams begin that the query has not stood in before.
         self._firsts: dict[tuple[str, str], int] = {}
 
     # ---- planning --------------------------------------------------------------------------------
 
-    @told
+    @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Say where the query begins; a pin if that is the end, which moves."""
         ends = self._look.ends()
@@ -74,12 +74,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
-    @told
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the streams end now: the run ends there."""
         self._target = self._seen = self._look.ends()
 
-    @told
+    @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Say where the next batch ends: `start` itself if there is nothing, after a while."""
         if is_pin(start):
@@ -96,10 +96,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Say where the streams ended when last looked at, to tell how far behind it is."""
-        ends = {stream: Position(end.id, end.stable) for stream, end in self._seen.items()}
+        ends = {stream: StreamPosition(end.id, end.stable) for stream, end in self._seen.items()}
         return to_document(ends) if ends else None
 
-    @told
+    @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the batch into what each task reads."""
         if is_pin(start):
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stream: self._begin(stream, position, positions)
             for stream, position in from_document(end).items()
         }
-        return list(cut(spans, self._options.min_partitions))
+        return list(split_range(spans, self._options.min_partitions))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is to be done: the offsets are in Spark's checkpoint, and only there."""
@@ -121,13 +121,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads."""
-        if not isinstance(partition, Portion):
+        if not isinstance(partition, TaskInput):
             return iter(())  # Spark runs one empty task for an empty batch
-        return told_rows(read_portion(self._options, self._columns, partition))
+        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
 
     # ---- looking ---------------------------------------------------------------------------------
 
-    def _found(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+    def _found(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
         """Look where the streams end, for a while if there is nothing new.
 
         A stream that the query no longer names keeps its place, should it ever come back.
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
-    def _ends(self, positions: Mapping[str, Position]) -> dict[str, End]:
+    def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
         """Look where the streams end, or ended when the run was begun."""
         if self._target is None:
             self._seen = self._look.ends()
@@ -153,7 +153,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look.require(ends, positions)
         return ends
 
-    def _begin(self, stream: str, end: Position, positions: Mapping[str, Position]) -> Span:
+    def _begin(
+        self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
+    ) -> Span:
         """Find where a batch begins in a stream that it goes up to `end`."""
         known = positions.get(stream)
         if known is not None and known.id == end.id:
@@ -164,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._firsts[place] = self._look.first(stream)
             except StreamMissing:  # it was there when the batch was planned
                 if self._options.is_loss_fatal:
-                    raise deleted(stream) from None
+                    raise stream_deleted(stream) from None
                 return Span(end.id, end.next, end.next)
         return Span(end.id, min(self._firsts[place], end.next), end.next, is_open=True)
 
@@ -174,35 +176,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def next_positions(
-    positions: Mapping[str, Position], ends: Mapping[str, End], *, is_loss_fatal: bool
-) -> dict[str, Position]:
+    positions: Mapping[str, StreamPosition], ends: Mapping[str, StreamEnd], *, is_loss_fatal: bool
+) -> dict[str, StreamPosition]:
     """Find where the streams end now, never before where the query stands; raises DataLossError.
 
     A stream that is not among the ends is gone. A new incarnation is only gone to if nothing is to
     be said about what is lost.
     """
-    found: dict[str, Position] = {}
+    found: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
         if stream not in ends:
             if is_loss_fatal:
-                raise errors.deleted(stream)
+                raise errors.stream_deleted(stream)
             found[stream] = position
     for stream, end in ends.items():
         known = positions.get(stream)
         if known is not None and known.id == end.id:
             if known.next > end.tail and is_loss_fatal:
-                raise errors.shrunk(stream, known.next, end.tail)
-            found[stream] = Position(end.id, max(known.next, end.stable))
+                raise errors.stream_truncated(stream, known.next, end.tail)
+            found[stream] = StreamPosition(end.id, max(known.next, end.stable))
             continue
         if known is not None and is_loss_fatal:
-            raise errors.recreated(stream)
-        found[stream] = Position(end.id, end.stable)
+            raise errors.stream_recreated(stream)
+        found[stream] = StreamPosition(end.id, end.stable)
     return found
 
 
 def limited(
-    begins: Mapping[str, int], found: Mapping[str, Position], count: int
-) -> dict[str, Position]:
+    begins: Mapping[str, int], found: Mapping[str, StreamPosition], count: int
+) -> dict[str, StreamPosition]:
     """Take about `count` offsets, of each stream in proportion to what it has; 1 at the least."""
     lags = {stream: found[stream].next - begin for stream, begin in begins.items()}
     total = sum(lags.values())
@@ -212,7 +214,7 @@ def limited(
     for stream, lag in lags.items():
         if lag:
             share = max(1, lag * count // total)
-            nearer[stream] = Position(found[stream].id, begins[stream] + share)
+            nearer[stream] = StreamPosition(found[stream].id, begins[stream] + share)
     return nearer
 
 
@@ -231,25 +233,25 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._columns = columns_for(options, schema)
 
-    @told
+    @hide_traceback
     def partitions(self) -> list[InputPartition]:
         """Find the ranges, and cut them into what each task reads."""
-        look = Look(self._options)
+        look = StreamCatalog(self._options)
         ends = look.ends()
         look.require(ends)
         spans = {}
         for stream, begin in look.starts(ends).items():
             end = self._end(stream, ends[stream])
             spans[stream] = Span(begin.id, min(begin.next, end), end)
-        return list(cut(spans, self._options.min_partitions))
+        return list(split_range(spans, self._options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task reads."""
-        if not isinstance(partition, Portion):
+        if not isinstance(partition, TaskInput):
             return iter(())  # Spark runs one empty task for an empty read
-        return told_rows(read_portion(self._options, self._columns, partition))
+        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
 
-    def _end(self, stream: str, end: End) -> int:
+    def _end(self, stream: str, end: StreamEnd) -> int:
         wanted = (self._options.ends or LATEST).of(stream)
         if wanted == LATEST_NUMBER:
             return end.stable

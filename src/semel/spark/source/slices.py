@@ -42,7 +42,7 @@ class Span(Struct, frozen=True):
     is_open: bool = False
 
 
-class Slice(Struct, frozen=True):
+class OffsetRange(Struct, frozen=True):
     """A piece of one stream."""
 
     stream: str
@@ -52,10 +52,10 @@ class Slice(Struct, frozen=True):
         return self.span.end - self.span.begin
 
 
-class Portion(InputPartition):
+class TaskInput(InputPartition):
     """What one task reads, slice after slice."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[OffsetRange]) -> None:
         super().__init__(tuple((one.stream, *astuple(one.span)) for one in slices))
         self.slices = tuple(slices)
 
@@ -63,16 +63,18 @@ class Portion(InputPartition):
         return f"Portion({', '.join(map(_shown, self.slices))})"
 
 
-def _shown(part: Slice) -> str:
+def _shown(part: OffsetRange) -> str:
     return f"{part.stream} {part.span.begin}-{part.span.end}"
 
 
-def cut(spans: Mapping[str, Span], min_partitions: int, cores: int | None = None) -> list[Portion]:
+def split_range(
+    spans: Mapping[str, Span], min_partitions: int, cores: int | None = None
+) -> list[TaskInput]:
     """Cut spans into portions in order, at least `min_partitions` if there are as many offsets."""
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
     wanted = max(min_partitions, min(total // OFFSETS_MIN, cores), total // OFFSETS_MAX)
-    slices: list[Slice] = []
+    slices: list[OffsetRange] = []
     for stream, span in sorted(spans.items()):
         length = span.end - span.begin
         if not length:
@@ -82,13 +84,13 @@ def cut(spans: Mapping[str, Span], min_partitions: int, cores: int | None = None
         edges = [span.begin + length * number // count for number in range(count + 1)]
         for begin, end in pairwise(edges):
             is_open = span.is_open and begin == span.begin
-            slices.append(Slice(stream, Span(span.id, begin, end, is_open)))
+            slices.append(OffsetRange(stream, Span(span.id, begin, end, is_open)))
     return _packed(slices, total // max(wanted, cores))
 
 
-def _packed(slices: list[Slice], offsets_max: int) -> list[Portion]:
+def _packed(slices: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
     """Put small slices together: a thousand streams with a message each are no thousand tasks."""
-    portions: list[list[Slice]] = []
+    portions: list[list[OffsetRange]] = []
     room = 0
     for one in slices:
         room -= len(one)
@@ -96,7 +98,7 @@ def _packed(slices: list[Slice], offsets_max: int) -> list[Portion]:
             portions.append([])
             room = offsets_max - len(one)
         portions[-1].append(one)
-    return [Portion(portion) for portion in portions]
+    return [TaskInput(portion) for portion in portions]
 
 
 # ---- pages ---------------------------------------------------------------------------------------
@@ -105,15 +107,17 @@ def _packed(slices: list[Slice], offsets_max: int) -> list[Portion]:
 _AHEAD: Final = 1  # pages; more only fill the memory
 
 
-def read_portion(
-    options: SourceOptions, columns: Columns, portion: Portion
+def read_task(
+    options: SourceOptions, columns: Columns, portion: TaskInput
 ) -> Iterator[pa.RecordBatch]:
     """Read the slices of a task, one after another."""
     for part in portion.slices:
-        yield from read_slice(options, columns, part)
+        yield from read_range(options, columns, part)
 
 
-def read_slice(options: SourceOptions, columns: Columns, part: Slice) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: SourceOptions, columns: Columns, part: OffsetRange
+) -> Iterator[pa.RecordBatch]:
     """Read the committed messages of a slice, each once, in order; raises DataLossError."""
     with ThreadPoolExecutor(_AHEAD, "semel-pages") as ahead:
         fetch = _Fetch(options, part)
@@ -135,7 +139,7 @@ def read_slice(options: SourceOptions, columns: Columns, part: Slice) -> Iterato
 class _Fetch:
     """Gets the pages of one slice, and tells what is lost."""
 
-    def __init__(self, options: SourceOptions, part: Slice) -> None:
+    def __init__(self, options: SourceOptions, part: OffsetRange) -> None:
         self._part = part
         self._is_loss_fatal = options.is_loss_fatal
         self._client = client_for(options.url, options.token, options.retry_seconds)
@@ -150,7 +154,7 @@ class _Fetch:
                 raise
             return None
         except Unavailable as error:
-            raise errors.away(error) from None
+            raise errors.server_unreachable(error) from None
         return page
 
     def _page(self, offset: int) -> FramesPage | None:
@@ -162,12 +166,12 @@ class _Fetch:
             assert head is not None
             is_fine = not self._is_loss_fatal or (span.is_open and offset == span.begin)
             if not is_fine:
-                raise errors.trimmed(part.stream, offset, head) from None
+                raise errors.stream_trimmed(part.stream, offset, head) from None
             return self._page(head) if head < span.end else None
         except (StreamNotFound, StreamGone):
-            raise errors.deleted(part.stream) from None
+            raise errors.stream_deleted(part.stream) from None
         if page.incarnation != span.id:
-            raise errors.recreated(part.stream)
+            raise errors.stream_recreated(part.stream)
         if page.next_offset <= offset:
-            raise errors.shrunk(part.stream, span.end, page.next_offset)
+            raise errors.stream_truncated(part.stream, span.end, page.next_offset)
         return page

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from semel.testing.txn.cycles import cycles, graph_of
 from semel.testing.txn.ends import check_ends, check_order
-from semel.testing.txn.facts import Anomaly, Facts, Log, Sent, appends_of, told
+from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, describe
 from semel.testing.txn.graph import Moments
 from semel.testing.txn.history import RecordedChange, TransactionHistory, TransactionRead
 from semel.testing.txn.positions import check_shared
@@ -76,7 +76,7 @@ def check_transactions(
     trimmed or deleted. ValueError if a value was appended twice, or if too many moves of one group
     have no answer.
     """
-    facts = Facts(history, committed, uncommitted, positions or {})
+    facts = HistoryFacts(history, committed, uncommitted, positions or {})
     moments = Moments(facts)
     graph, edges = graph_of(moments)
     checks: tuple[Iterable[Anomaly], ...] = (
@@ -106,7 +106,7 @@ def check_transactions(
     )
 
 
-def _count_ranges(facts: Facts) -> int:
+def _count_ranges(facts: HistoryFacts) -> int:
     every = zip(facts.history.transactions, facts.is_committed, strict=True)
     return sum(len(transaction.ranges) for transaction, is_committed in every if is_committed)
 
@@ -133,7 +133,7 @@ def _all(checks: Iterable[Iterable[Anomaly]]) -> Iterator[Anomaly]:
 # What readers saw: pieces of the streams as they are in the end, decided and whole.
 
 
-def check_reads(facts: Facts) -> Iterator[Anomaly]:
+def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Judge every read by itself; the first thing that is wrong with each."""
     for read in facts.reads():
         anomaly = _differs(facts, read) or _early(facts, read) or _behind(facts, read)
@@ -141,7 +141,7 @@ def check_reads(facts: Facts) -> Iterator[Anomaly]:
             yield anomaly
 
 
-def _differs(facts: Facts, read: TransactionRead) -> Anomaly | None:
+def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Compare a read with the stream."""
     logs = facts.committed if read.is_committed else facts.uncommitted
     log = logs.get(read.stream, ())
@@ -152,13 +152,15 @@ def _differs(facts: Facts, read: TransactionRead) -> Anomaly | None:
     return _difference(facts, read, read.start + at, read.values[at])
 
 
-def _difference(facts: Facts, read: TransactionRead, number: int, value: Hashable) -> Anomaly:
+def _difference(
+    facts: HistoryFacts, read: TransactionRead, number: int, value: Hashable
+) -> Anomaly:
     """Name what is wrong with a value that is not number `number` of its stream in the end."""
     who = f"{read.reader} was given {value!r} as number {number} of {read.stream}"
     sent = facts.sender(read.stream, value)
     if sent is None:
         return Anomaly("never_sent", f"{who}, and nobody has sent it there")
-    by = told(sent.transaction)
+    by = describe(sent.transaction)
     ids: tuple[str, ...] = (sent.transaction.id,)
     places = (facts.place if read.is_committed else facts.raw_place)[read.stream]
     place = places.get(value)
@@ -171,12 +173,12 @@ def _difference(facts: Facts, read: TransactionRead, number: int, value: Hashabl
     log = facts.committed if read.is_committed else facts.uncommitted
     skipped = log[read.stream][number]
     passed = facts.sender(read.stream, skipped)
-    whose = "" if passed is None else f" of {told(passed.transaction)}"
+    whose = "" if passed is None else f" of {describe(passed.transaction)}"
     ids = ids if passed is None else (passed.transaction.id, *ids)
     return Anomaly("lost", f"{who}, and was never given {skipped!r}{whose} before it", ids)
 
 
-def _early(facts: Facts, read: TransactionRead) -> Anomaly | None:
+def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Find a message that was seen before its transaction could have been decided."""
     for value in read.values:
         sent = facts.sender(read.stream, value)
@@ -187,13 +189,13 @@ def _early(facts: Facts, read: TransactionRead) -> Anomaly | None:
             asked = "its commit" if read.is_committed else "it"
             text = (
                 f"{read.reader} was given {value!r} in {read.stream} before {asked} was sent,"
-                f" by {told(sent.transaction)}"
+                f" by {describe(sent.transaction)}"
             )
             return Anomaly("G1b", text, (sent.transaction.id,))
     return None
 
 
-def _behind(facts: Facts, read: TransactionRead) -> Anomaly | None:
+def _behind(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Find a message that a read lacks though it was decided, and that nothing held up.
 
     Only an inline transaction that was still open can hold it up, with a message before it.
@@ -218,14 +220,14 @@ def _behind(facts: Facts, read: TransactionRead) -> Anomaly | None:
     return None
 
 
-def _first_unseen(facts: Facts, read: TransactionRead) -> int:
+def _first_unseen(facts: HistoryFacts, read: TransactionRead) -> int:
     """Find where the uncommitted log goes on behind what a reader has seen."""
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
     return facts.raw_place.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
 
 
-def _is_seen(facts: Facts, read: TransactionRead, sent: Sent) -> bool:
+def _is_seen(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
     """Whether the reader has seen another message of the same transaction in this stream."""
     places = facts.place.get(read.stream, {})
     return any(
@@ -236,7 +238,7 @@ def _is_seen(facts: Facts, read: TransactionRead, sent: Sent) -> bool:
 
 
 def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_seen: bool) -> Anomaly:
-    by, ids = told(sent.transaction), (sent.transaction.id,)
+    by, ids = describe(sent.transaction), (sent.transaction.id,)
     lacks = f"{read.reader} read {read.stream} up to number {read.end} and lacks {value!r} of {by}"
     if is_partly_seen:
         return Anomaly("G1b", f"{lacks}, of which it has seen another message there", ids)

@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from semel.testing.txn.facts import Anomaly, Facts, Log, Sent, appends_of, told
+from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, describe
 from semel.testing.txn.history import RecordedTransaction, TransactionAppend
 
 
-def check_ends(facts: Facts) -> Iterator[Anomaly]:
+def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Judge what the streams and the groups hold in the end."""
     yield from _check_values(facts, facts.committed, "read_committed")
     yield from _check_values(facts, facts.uncommitted, "read_uncommitted")
@@ -18,7 +18,7 @@ def check_ends(facts: Facts) -> Iterator[Anomaly]:
     yield from _check_positions(facts)
 
 
-def _check_values(facts: Facts, logs: Log, isolation: str) -> Iterator[Anomaly]:
+def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
     """Every message was sent by somebody, and is there once."""
     for stream, log in logs.items():
         seen: set[Hashable] = set()
@@ -28,12 +28,14 @@ def _check_values(facts: Facts, logs: Log, isolation: str) -> Iterator[Anomaly]:
             if sent is None:
                 yield Anomaly("never_sent", f"{where}, and nobody has sent it there")
             elif value in seen:
-                text = f"{where}, and was there before; {told(sent.transaction)} appended it once"
+                text = (
+                    f"{where}, and was there before; {describe(sent.transaction)} appended it once"
+                )
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
 
-def _check_transaction(facts: Facts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+def _check_transaction(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """All of it is there if it is committed, and nothing if it is not."""
     visible: dict[str, list[Hashable]] = {}
     missing: dict[str, list[Hashable]] = {}
@@ -42,7 +44,7 @@ def _check_transaction(facts: Facts, transaction: RecordedTransaction) -> Iterat
         for value in append.values:
             part = visible if value in places else missing
             part.setdefault(append.stream, []).append(value)
-    who, ids = told(transaction), (transaction.id,)
+    who, ids = describe(transaction), (transaction.id,)
     if transaction.outcome == "aborted":
         if visible:
             yield Anomaly("G1a", f"{who} is aborted, and {_shown(visible)} is visible", ids)
@@ -57,7 +59,7 @@ def _check_transaction(facts: Facts, transaction: RecordedTransaction) -> Iterat
         yield Anomaly("torn", text, ids)
 
 
-def _check_refused(facts: Facts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """What was refused is nowhere."""
     for step in transaction.steps:
         if not (isinstance(step, TransactionAppend) and step.is_refused):
@@ -65,18 +67,18 @@ def _check_refused(facts: Facts, transaction: RecordedTransaction) -> Iterator[A
         present = [value for value in step.values if value in facts.raw_place.get(step.stream, {})]
         if present:
             what = _shown({step.stream: present})
-            text = f"an append of {told(transaction)} was refused, and {what} is there"
+            text = f"an append of {describe(transaction)} was refused, and {what} is there"
             yield Anomaly("G1a", text, (transaction.id,))
 
 
 def _check_asked(transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """Nothing is committed that nobody has asked to commit."""
     if transaction.decide_at is None:
-        text = f"{told(transaction)} is visible, and nobody has asked to commit it"
+        text = f"{describe(transaction)} is visible, and nobody has asked to commit it"
         yield Anomaly("G1a", text, (transaction.id,))
 
 
-def _check_positions(facts: Facts) -> Iterator[Anomaly]:
+def _check_positions(facts: HistoryFacts) -> Iterator[Anomaly]:
     """A group stands where a committed transaction moved it, and none moved it for certain after.
 
     A transaction whose outcome nobody knows counts as committed if its values are visible.
@@ -89,7 +91,9 @@ def _check_positions(facts: Facts) -> Iterator[Anomaly]:
         yield from _check_position(facts, where, numbers)
 
 
-def _check_position(facts: Facts, where: tuple[str, str], numbers: list[int]) -> Iterator[Anomaly]:
+def _check_position(
+    facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
+) -> Iterator[Anomaly]:
     transactions = facts.history.transactions
     stands = facts.positions.get(where)
     here = f"group {where[0]} stands at {stands} in {where[1]}"
@@ -100,7 +104,7 @@ def _check_position(facts: Facts, where: tuple[str, str], numbers: list[int]) ->
             ids = tuple(transactions[number].id for number in committed[-1:])
             yield Anomaly("torn", f"{here}, where no transaction has moved it", ids)
         return
-    left = told(transactions[last])
+    left = describe(transactions[last])
     if not facts.is_committed[last]:
         yield Anomaly("G1a", f"{here}, as {left} would have it", (transactions[last].id,))
         return
@@ -108,7 +112,7 @@ def _check_position(facts: Facts, where: tuple[str, str], numbers: list[int]) ->
     for later in (transactions[number] for number in committed):
         if decided_by is None or later.decide_at is None or later.decide_at <= decided_by:
             continue
-        text = f"{here}, as {left} left it, and {told(later)} moved it after that"
+        text = f"{here}, as {left} left it, and {describe(later)} moved it after that"
         yield Anomaly("torn", text, (transactions[last].id, later.id))
         return
 
@@ -121,7 +125,7 @@ def _shown(values: dict[str, list[Hashable]]) -> str:
 # The order of messages in each stream, against the order in which they were sent.
 
 
-def check_order(facts: Facts) -> Iterator[Anomaly]:
+def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Judge the order of every stream."""
     for stream, log in facts.uncommitted.items():
         yield from _check_times(facts, stream, log)
@@ -131,7 +135,7 @@ def check_order(facts: Facts) -> Iterator[Anomaly]:
         yield from _check_own(facts, transaction)
 
 
-def _check_times(facts: Facts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
+def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
     """Nothing stands behind what began only after it had its place."""
     latest: tuple[int, Hashable, Sent] | None = None
     for value in log:
@@ -141,15 +145,17 @@ def _check_times(facts: Facts, stream: str, log: Sequence[Hashable]) -> Iterator
         begun_at, placed_by = facts.placed_between(sent)
         if latest is not None and placed_by is not None and placed_by < latest[0]:
             text = (
-                f"{value!r} of {told(sent.transaction)} was in {stream} before {latest[1]!r} of"
-                f" {told(latest[2].transaction)} was sent, and stands behind it"
+                f"{value!r} of {describe(sent.transaction)} was in {stream} before {latest[1]!r} of"
+                f" {describe(latest[2].transaction)} was sent, and stands behind it"
             )
             yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
         if begun_at is not None and (latest is None or begun_at > latest[0]):
             latest = (begun_at, value, sent)
 
 
-def _check_isolations(facts: Facts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
+def _check_isolations(
+    facts: HistoryFacts, stream: str, log: Sequence[Hashable]
+) -> Iterator[Anomaly]:
     """Both isolations have the same order, and read_uncommitted has everything."""
     places = facts.raw_place.get(stream, {})
     before = -1
@@ -164,7 +170,7 @@ def _check_isolations(facts: Facts, stream: str, log: Sequence[Hashable]) -> Ite
             before = place
 
 
-def _check_own(facts: Facts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """The messages of a transaction stand in order; side by side, if it had them at once."""
     last: dict[str, tuple[int, Hashable]] = {}
     for append in appends_of(transaction):
@@ -180,7 +186,7 @@ def _check_own(facts: Facts, transaction: RecordedTransaction) -> Iterator[Anoma
             if transaction.is_inline and place > before[0]:
                 continue
             text = (
-                f"{told(transaction)} appended {before[1]!r} and then {value!r} to {append.stream},"
-                f" which are its numbers {before[0]} and {place}"
+                f"{describe(transaction)} appended {before[1]!r} and then {value!r} to "
+                f"{append.stream}, which are its numbers {before[0]} and {place}"
             )
             yield Anomaly("order", text, (transaction.id,))

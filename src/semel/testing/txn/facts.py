@@ -35,7 +35,7 @@ class Sent(Struct, frozen=True):
     append: TransactionAppend
 
 
-class Facts:
+class HistoryFacts:
     """Where every value is, and what became of every transaction.
 
     A transaction of unknown outcome is committed if any of its values or moves is visible in the
@@ -113,7 +113,7 @@ def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
             yield step
 
 
-def told(transaction: RecordedTransaction) -> str:
+def describe(transaction: RecordedTransaction) -> str:
     """Name a transaction in a sentence."""
     return f"transaction {transaction.id} ({transaction.kind}, {transaction.outcome})"
 

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from semel.testing.txn.facts import Facts, Sent, told
+from semel.testing.txn.facts import HistoryFacts, Sent, describe
 from semel.testing.txn.history import TransactionAppend, TransactionRead
 
 WW: Final = "ww"
@@ -44,7 +44,7 @@ class Edge(NamedTuple):
 class Moments:
     """The nodes: decisions first, by number of transaction; then steps, reads and cuts."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: HistoryFacts) -> None:
         self._facts = facts
         transactions = facts.history.transactions
         self._steps: list[int] = []  # the first step's node, by transaction
@@ -79,13 +79,13 @@ class Moments:
         """Name a node in a sentence."""
         transactions = self._facts.history.transactions
         if node < len(transactions):
-            return f"the decision of {told(transactions[node])}"
+            return f"the decision of {describe(transactions[node])}"
         if node >= self._reads:
             return _told_read(self._facts.history.reads[node - self._reads])
         number = bisect_right(self._steps, node) - 1
         step = transactions[number].steps[node - self._steps[number]]
         if isinstance(step, TransactionAppend):
-            return f"an append of {told(transactions[number])} to {step.stream}"
+            return f"an append of {describe(transactions[number])} to {step.stream}"
         return _told_read(step)
 
     def transaction(self, node: int) -> str | None:
@@ -184,7 +184,7 @@ class Moments:
         return sent.number
 
 
-def _cut_ends(facts: Facts) -> dict[str, list[int]]:
+def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
     found: dict[str, set[int]] = {}
     for read in facts.reads():
         end = min(read.end, len(facts.committed.get(read.stream, ())))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from semel.testing.txn.facts import Anomaly, Facts, appends_of, told
+from semel.testing.txn.facts import Anomaly, HistoryFacts, appends_of, describe
 from semel.testing.txn.history import RecordedChange, RecordedTransaction
 
 # ---- txn chain -----------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ NEVER: Final = 2**63  # later than any time
 _STATES_MAX: Final = 1_000_000
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """One move, made not before `low` and not after `high`; a set if it has no `start`.
 
     A prepared transaction is not before its commit was sent, and not after it was prepared: since
@@ -60,10 +60,10 @@ class Stuck(NamedTuple):
     made while only `step` could be made.
     """
 
-    step: Step
+    step: ChainStep
     position: int
-    before: list[Step]
-    inside: tuple[Step, ...] = ()
+    before: list[ChainStep]
+    inside: tuple[ChainStep, ...] = ()
 
 
 class _State(NamedTuple):
@@ -86,11 +86,11 @@ class _State(NamedTuple):
 class Chain:
     """All steps of a group in a stream that was never moved before them."""
 
-    def __init__(self, steps: Iterable[Step], end: int | None) -> None:
+    def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
         """Take steps; `end`: where the group is after all of them, if that is known."""
         every = sorted(steps, key=lambda step: step.low)
         if end is not None:
-            every.append(Step(NEVER, NEVER, end, end, is_end=True))
+            every.append(ChainStep(NEVER, NEVER, end, end, is_end=True))
         moves = [step for step in every if step.start is not None]
         sets = [step for step in every if step.start is None]
         self._anytime = [step for step in sets if step.high == NEVER]
@@ -101,7 +101,7 @@ class Chain:
         self._high_from = [*reversed([*accumulate(highs, min)]), NEVER]
         self._sets = [index for index, step in enumerate(self._timed) if step.start is None]
         self._set_highs = [*accumulate((self._timed[index].high for index in self._sets), max)]
-        self._came_from: dict[_State, tuple[_State, Step]] = {}
+        self._came_from: dict[_State, tuple[_State, ChainStep]] = {}
 
     def stuck(self) -> Iterator[Stuck]:
         """Return each place where no order goes on; after it, as if the step had been made."""
@@ -132,7 +132,7 @@ class Chain:
                 raise ValueError("too many moves of one group have no answer to be judged")
         return deepest
 
-    def _options(self, state: _State) -> Iterator[tuple[Step, _State]]:
+    def _options(self, state: _State) -> Iterator[tuple[ChainStep, _State]]:
         """Return the steps that may come next, the likely ones first."""
         window, high = self._window(state)
         window.sort(key=lambda index: (self._timed[index].start is None, self._timed[index].high))
@@ -181,7 +181,7 @@ class Chain:
             first += 1
         return _State(first, frozenset(done), state.loose, self._timed[index].to)
 
-    def _repeated(self, state: _State, high: int) -> Iterator[Step]:
+    def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
         """Return sets that may be made now although they have no turn: again, or without answer."""
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -202,7 +202,7 @@ class Chain:
 
     # ---- where it ends ---------------------------------------------------------------------------
 
-    def _blocked(self, state: _State) -> tuple[Stuck, _State, Step]:
+    def _blocked(self, state: _State) -> tuple[Stuck, _State, ChainStep]:
         """Return what cannot come next, and the state after a step that is made all the same."""
         window, _ = self._window(state)
         index = min(window, key=lambda each: self._timed[each].high, default=-1)
@@ -221,20 +221,20 @@ class Chain:
         inside = tuple(self._timed[n] for n in left if _is_inside(self._timed[n], holder))
         return Stuck(holder, state.position, before, inside), self._after(state, index), holder
 
-    def _before(self, state: _State) -> list[Step]:
+    def _before(self, state: _State) -> list[ChainStep]:
         """Return the steps that have led to a state since the group last went back, in order."""
-        found: list[Step] = []
+        found: list[ChainStep] = []
         while state in self._came_from and not (found and found[-1].goes_back):
             state, step = self._came_from[state]
             found.append(step)
         return found[::-1]
 
 
-def _is_timed(step: Step) -> bool:
+def _is_timed(step: ChainStep) -> bool:
     return step.is_end or (step.is_sure and step.high < NEVER)
 
 
-def _is_inside(step: Step, holder: Step) -> bool:
+def _is_inside(step: ChainStep, holder: ChainStep) -> bool:
     return step is not holder and step.low > holder.high and step.high < holder.low
 
 
@@ -245,7 +245,7 @@ _Name = tuple[str, str, str]  # group, stream, incarnation
 
 
 def check_shared(
-    facts: Facts,
+    facts: HistoryFacts,
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
@@ -267,11 +267,11 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """What is prepared is not refused any more."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
-        text = f"{told(transaction)} was prepared, and then refused because of a position"
+        text = f"{describe(transaction)} was prepared, and then refused because of a position"
         yield Anomaly("position", text, (transaction.id,))
 
 
-def _check_deletes(facts: Facts) -> Iterator[Anomaly]:
+def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Nothing that was taken from a stream is committed after its end, unless it was prepared."""
     ended: dict[tuple[str, str], int] = {}
     for change in facts.history.deletes:
@@ -286,7 +286,7 @@ def _check_deletes(facts: Facts) -> Iterator[Anomaly]:
             if ended.get((stream, taken.incarnation), NEVER) < asked_at:
                 path = _path(stream, taken.incarnation)
                 text = (
-                    f"{told(transaction)} took {taken.start} to {taken.to} of {path} for group"
+                    f"{describe(transaction)} took {taken.start} to {taken.to} of {path} for group"
                     f" {group}; the stream was deleted before its commit was sent"
                 )
                 yield Anomaly("position", text, (transaction.id,))
@@ -299,8 +299,8 @@ def _path(stream: str, incarnation: str) -> str:
 # ---- what is known of every move -----------------------------------------------------------------
 
 
-def _steps(facts: Facts) -> dict[_Name, list[Step]]:
-    found: dict[_Name, list[Step]] = {}
+def _steps(facts: HistoryFacts) -> dict[_Name, list[ChainStep]]:
+    found: dict[_Name, list[ChainStep]] = {}
     others = {where for each in facts.history.transactions for where in each.moves}
     for change in facts.history.sets:
         name = change.group, change.stream, change.incarnation
@@ -313,17 +313,17 @@ def _steps(facts: Facts) -> dict[_Name, list[Step]]:
             continue
         for (group, stream), taken in transaction.ranges.items():
             low, high = _times(facts, number)
-            step = Step(low, high, taken.start, taken.to, transaction, is_sure)
+            step = ChainStep(low, high, taken.start, taken.to, transaction, is_sure)
             found.setdefault((group, stream, taken.incarnation), []).append(step)
     return found
 
 
-def _step_of_set(change: RecordedChange) -> Step:
+def _step_of_set(change: RecordedChange) -> ChainStep:
     high = NEVER if change.returned_at is None else change.returned_at
-    return Step(change.invoked_at, high, None, change.to)
+    return ChainStep(change.invoked_at, high, None, change.to)
 
 
-def _times(facts: Facts, number: int) -> tuple[int, int]:
+def _times(facts: HistoryFacts, number: int) -> tuple[int, int]:
     """Return when a transaction moved its groups: not before, and not after."""
     transaction = facts.history.transactions[number]
     low = transaction.invoked_at if transaction.decide_at is None else transaction.decide_at
@@ -378,26 +378,26 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     return Anomaly("position", f"{where}, and {took}", ids)
 
 
-def _is_shared(one: Step, other: Step) -> bool:
+def _is_shared(one: ChainStep, other: ChainStep) -> bool:
     if one.start is None or other.start is None:
         return False
     return one.start < other.to and other.start < one.to
 
 
-def _who(step: Step) -> str:
-    return "a set" if step.transaction is None else told(step.transaction)
+def _who(step: ChainStep) -> str:
+    return "a set" if step.transaction is None else describe(step.transaction)
 
 
-def _made(step: Step) -> str:
+def _made(step: ChainStep) -> str:
     if step.start is None:
         return f"it was set to {step.to}"
     return f"{_who(step)} took {step.start} to {step.to}"
 
 
-def _left(step: Step | None) -> str:
+def _left(step: ChainStep | None) -> str:
     return "where it begins" if step is None else f"where {_who(step)} left it"
 
 
-def _ids(*steps: Step | None) -> tuple[str, ...]:
+def _ids(*steps: ChainStep | None) -> tuple[str, ...]:
     transactions = [step.transaction for step in steps if step is not None]
     return tuple(dict.fromkeys(each.id for each in transactions if each is not None))

@@ -97,7 +97,7 @@ class Outlet:
             await self._writer.drain()
 
 
-class Wires:
+class ConnectionRegistry:
     """What all sessions of a proxy share: where the server is, the plan, and the counts."""
 
     def __init__(self, target: str, plan: FaultPlan, round_trip_seconds: float) -> None:
@@ -193,7 +193,7 @@ class Broken(Exception):
     """The bytes end within a message, or are none."""
 
 
-class Head(Struct, frozen=True):
+class MessageHead(Struct, frozen=True):
     """The first lines of a message, and how its body is delimited.
 
     `length` is None for a body of chunks, or (`is_chunked` false) for one that ends with the
@@ -220,16 +220,16 @@ class Head(Struct, frozen=True):
         return _EXPECT.search(self.data) is not None
 
 
-async def read_request_head(reader: asyncio.StreamReader) -> Head | None:
+async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
     """Read the head of a request; None at the end of the connection."""
     data = await _read_head(reader)
     if data is None:
         return None
     is_chunked = _CHUNKED.search(data) is not None
-    return Head(data, is_chunked, None if is_chunked else _length(data) or 0)
+    return MessageHead(data, is_chunked, None if is_chunked else _length(data) or 0)
 
 
-async def read_answer_head(reader: asyncio.StreamReader, method: str) -> Head | None:
+async def read_answer_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
     """Read the head of a final answer to a `method`; None at the end of the connection."""
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
@@ -238,13 +238,13 @@ async def read_answer_head(reader: asyncio.StreamReader, method: str) -> Head | 
         if status < 200:
             continue  # a client that expects one got it from us
         if method == "HEAD" or status in _BODILESS:
-            return Head(data, is_chunked=False, length=0)
+            return MessageHead(data, is_chunked=False, length=0)
         is_chunked = _CHUNKED.search(data) is not None
-        return Head(data, is_chunked, None if is_chunked else _length(data))
+        return MessageHead(data, is_chunked, None if is_chunked else _length(data))
     return None
 
 
-async def read_body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIterator[bytes]:
     """Read the body as it comes; of a body of chunks each piece is one whole chunk."""
     if head.is_chunked:
         async for chunk in _read_chunks(reader):
@@ -262,7 +262,7 @@ async def read_body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[b
             yield piece
 
 
-async def read_whole(reader: asyncio.StreamReader, head: Head) -> bytes:
+async def read_whole(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
     """Read the rest of a message, and give it with its head."""
     found = bytearray(head.data)
     async for piece in read_body(reader, head):

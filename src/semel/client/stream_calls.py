@@ -8,21 +8,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.answers import Answer
 from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
-from semel.client.flows import Asked, Flow, Kind, ask
-from semel.client.requests import CLOSING, Address, Conditions, Configuration, Request, query
+from semel.client.flows import Exchanged, Flow, RetrySafety, ask
+from semel.client.requests import CLOSING, Address, AppendHeaders, CreateHeaders, Request, query
+from semel.client.response_parser import Response
 from semel.client.values import Extras, Receipt, StreamInfo, encode
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, read_instant, to_number
-from semel.wire.problems import BadRequest
+from semel.wire.problems import MalformedRequest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NO_EXTRAS: Final = Extras()
 
 
-class Site(Struct, frozen=True):
+class ServerConfig(Struct, frozen=True):
     """A server, and how calls to it are made."""
 
     address: Address
@@ -30,7 +30,7 @@ class Site(Struct, frozen=True):
     is_gzip: bool = False
 
 
-class Made(Struct, frozen=True):
+class CreateResult(Struct, frozen=True):
     """A stream that is there now. `is_new`: it was not before."""
 
     info: StreamInfo
@@ -40,7 +40,7 @@ class Made(Struct, frozen=True):
 class StreamCalls:
     """The calls of one stream; it remembers the stream's media type once it has seen it."""
 
-    def __init__(self, site: Site, path: str) -> None:
+    def __init__(self, site: ServerConfig, path: str) -> None:
         self.site = site
         self.path = path
         self.target = site.address.stream_target(path)
@@ -48,7 +48,7 @@ class StreamCalls:
         self.is_semel = False  # as far as is known
         self.is_foreign = False  # the same
 
-    def patient(self) -> "StreamCalls":
+    def retrying_forever(self) -> "StreamCalls":
         """Give the same calls, made again for as long as the time allows."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
@@ -57,14 +57,14 @@ class StreamCalls:
     # ---- the stream as a whole -------------------------------------------------------------------
 
     def create(
-        self, configuration: Configuration, value: Any = None, *, exist_ok: bool = False
-    ) -> Flow[Made]:
+        self, configuration: CreateHeaders, value: Any = None, *, exist_ok: bool = False
+    ) -> Flow[CreateResult]:
         """Make the stream; raises StreamExists or ConfigConflict."""
         body = None
         if value is not None:
-            body = _one(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
+            body = _single_batch(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
         request = Request("PUT", self.target, configuration.headers, body)
-        asked = yield from self._ask(request, Kind.REPEATABLE)
+        asked = yield from self._ask(request, RetrySafety.REPEATABLE)
         answer = asked.answer
         if answer.status == 409:
             raise _conflict(asked)
@@ -75,11 +75,11 @@ class StreamCalls:
             raise errors.StreamExists(f"{self.path} is there already", status=200)
         info = _info(answer)
         self.content_type = info.content_type
-        return Made(info, is_new)
+        return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
         """Look at the stream."""
-        asked = yield from self._ask(Request("HEAD", self.target), Kind.READ)
+        asked = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
         if asked.answer.status >= 400:
             raise _bodiless(asked, self.path)
         info = _info(asked.expect(200))
@@ -98,7 +98,7 @@ class StreamCalls:
 
     def delete(self) -> Flow[None]:
         """Delete the stream."""
-        asked = yield from self._ask(Request("DELETE", self.target), Kind.REPEATABLE)
+        asked = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
         if asked.was_lost and asked.answer.status in (404, 410):
             return  # the try whose answer was lost did it
@@ -109,13 +109,13 @@ class StreamCalls:
         # Another server would not look at `before`, and delete the stream.
         yield from self._require_semel("trim")
         target = self.target + query(before=before)
-        asked = yield from self._ask(Request("DELETE", target), Kind.REPEATABLE)
+        asked = yield from self._ask(Request("DELETE", target), RetrySafety.REPEATABLE)
         asked.expect(204)
 
     # ---- appending -------------------------------------------------------------------------------
 
     def append(
-        self, values: Sequence[Any], conditions: Conditions, extras: Extras = NO_EXTRAS
+        self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
     ) -> Flow[Receipt]:
         """Append messages, all or none."""
         if not values:
@@ -139,10 +139,10 @@ class StreamCalls:
                 raise _without_type(error, conditions) from None
         return (yield from self._append(values, fresh, conditions, extras))
 
-    def close(self, conditions: Conditions = CLOSING) -> Flow[Receipt]:
+    def close(self, conditions: AppendHeaders = CLOSING) -> Flow[Receipt]:
         """Close the stream; again if it is closed already."""
         request = Request("POST", self.target, conditions.headers, b"")
-        asked = yield from self._ask(request, Kind.REPEATABLE)
+        asked = yield from self._ask(request, RetrySafety.REPEATABLE)
         return _receipt(asked.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
@@ -166,20 +166,20 @@ class StreamCalls:
         return None if is_same else info.content_type
 
     def _append(
-        self, values: Sequence[Any], content_type: str, conditions: Conditions, extras: Extras
+        self, values: Sequence[Any], content_type: str, conditions: AppendHeaders, extras: Extras
     ) -> Flow[Receipt]:
         return (yield from self.post(*_pack(values, content_type, extras), conditions))
 
-    def post(self, body_type: str, body: bytes, conditions: Conditions) -> Flow[Receipt]:
+    def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append a body that is ready."""
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
-        kind = Kind.REPEATABLE if is_safe else Kind.ONCE
+        kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
         asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
         if asked.answer.status < 400:
             return _receipt(asked.expect(200, 204), conditions)
         error = asked.error()
-        if asked.was_lost and conditions.is_guarded and isinstance(error, _OWN_DOING):
+        if asked.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
             raise Indeterminate(
                 "an earlier try got no answer, and this refusal may be its own doing:"
                 f" {error.message}",
@@ -187,17 +187,17 @@ class StreamCalls:
             )
         raise error
 
-    def _ask(self, request: Request, kind: Kind) -> Flow[Asked]:
+    def _ask(self, request: Request, kind: RetrySafety) -> Flow[Exchanged]:
         return ask(request, kind, retries=self.site.retries)
 
 
-_OWN_DOING: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
+_SELF_INFLICTED: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
 
 
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def _one(value: Any, content_type: str) -> bytes:
+def _single_batch(value: Any, content_type: str) -> bytes:
     """Make the body of one message; a JSON list stays one message."""
     raw = encode(value, content_type)
     return b"[" + raw + b"]" if is_json(content_type) else raw
@@ -224,7 +224,7 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def _receipt(answer: Answer, conditions: Conditions) -> Receipt:
+def _receipt(answer: Response, conditions: AppendHeaders) -> Receipt:
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
     # A new batch of a producer or a transaction is 200, its repeat 204.
@@ -242,7 +242,7 @@ def _receipt(answer: Answer, conditions: Conditions) -> Receipt:
     )
 
 
-def _info(answer: Answer) -> StreamInfo:
+def _info(answer: Response) -> StreamInfo:
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
@@ -263,7 +263,7 @@ def _info(answer: Answer) -> StreamInfo:
 def _read_at(headers: Mapping[str, str]) -> datetime | None:
     try:
         instant_ms = read_instant(headers, "stream-expires-at")
-    except BadRequest:
+    except MalformedRequest:
         return None
     return None if instant_ms is None else _EPOCH + timedelta(milliseconds=instant_ms)
 
@@ -273,7 +273,7 @@ def _is_bare(error: ClientError) -> bool:
     return type(error) is Refused and error.status == 409 and error.code == Refused.code
 
 
-def _conflict(asked: Asked) -> ClientError:
+def _conflict(asked: Exchanged) -> ClientError:
     """Read the 409 of a creation."""
     error = asked.error()
     return errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
@@ -283,14 +283,14 @@ def _is_about_type(error: Refused) -> bool:
     return isinstance(error, errors.ContentTypeConflict) or _is_bare(error)
 
 
-def _without_type(error: Refused, conditions: Conditions) -> Refused:
+def _without_type(error: Refused, conditions: AppendHeaders) -> Refused:
     """Name the refusal of an append whose media type is right."""
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)
     return error
 
 
-def _bodiless(asked: Asked, path: str) -> ClientError:
+def _bodiless(asked: Exchanged, path: str) -> ClientError:
     """Read the refusal of a HEAD, which has no words."""
     error = asked.error()
     if isinstance(error, errors.StreamNotFound):

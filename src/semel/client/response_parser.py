@@ -27,7 +27,7 @@ _BODILESS: Final = frozenset({204, 304})
 _STREAMED_TYPE: Final = "text/event-stream"
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """An answer. Names of headers are in lower case; a repeated one is joined with a comma.
 
     `is_streamed`: this is the head only, and the body follows in parts.
@@ -49,10 +49,10 @@ class BodyEnd(Struct, frozen=True):
     """A streamed body is complete."""
 
 
-Event = Answer | BodyPart | BodyEnd
+ParserEvent = Response | BodyPart | BodyEnd
 
 
-class AnswerCut(ProtocolError):
+class ResponseCut(ProtocolError):
     """The connection was closed in the middle of an answer."""
 
 
@@ -61,7 +61,7 @@ class _Expected(Struct, frozen=True):
     is_streamed: bool
 
 
-class AnswerParser:
+class ResponseParser:
     """The answers of one connection."""
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
@@ -72,12 +72,12 @@ class AnswerParser:
         self._body_bytes_max = body_bytes_max
         self._expected: deque[_Expected] = deque()
         self._buffer = bytearray()
-        self._head: Answer | None = None
+        self._head: Response | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._rest: int | None = 0  # of the body or chunk; None: until the connection closes
         self._step = self._take_head
-        self._events: list[Event] = []
+        self._events: list[ParserEvent] = []
 
     def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
         """Note that a request was sent."""
@@ -93,7 +93,7 @@ class AnswerParser:
         """Whether another request may be sent: all is answered, and the connection goes on."""
         return not (self._expected or self._buffer or self.is_closing)
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[ParserEvent]:
         """Take what arrived; ProtocolError if it is no answer to what was asked."""
         if data and not self._expected:
             self._refuse("an answer came that nobody asked for")
@@ -104,7 +104,7 @@ class AnswerParser:
             pass
         return self._events
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[ParserEvent]:
         """Take note that the connection is closed; AnswerCut if that cuts an answer off.
 
         If no byte of an answer has come this is no error: `waiting_count` tells what is lost.
@@ -114,7 +114,7 @@ class AnswerParser:
         if self._head is not None and self._rest is None:
             self._finish()
         elif self.has_begun:
-            raise AnswerCut("the connection was closed in the middle of an answer")
+            raise ResponseCut("the connection was closed in the middle of an answer")
         return self._events
 
     # ---- the head --------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class AnswerParser:
         self.is_closing = "close" in options or (is_old and "keep-alive" not in options)
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         is_streamed = expected.is_streamed and status == 200 and media_type == _STREAMED_TYPE
-        self._head = Answer(status, headers, is_streamed=is_streamed)
+        self._head = Response(status, headers, is_streamed=is_streamed)
         if is_streamed:
             self._events.append(self._head)
         self._frame(status, headers, is_head=expected.is_head)
@@ -278,9 +278,9 @@ class AnswerParser:
         if head.is_streamed:
             self._events.append(BodyEnd())
             return
-        self._events.append(Answer(head.status, head.headers, self._decoded(head, body)))
+        self._events.append(Response(head.status, head.headers, self._decoded(head, body)))
 
-    def _decoded(self, head: Answer, body: bytes) -> bytes:
+    def _decoded(self, head: Response, body: bytes) -> bytes:
         coding = head.headers.get("content-encoding", "identity").lower()
         if coding == "identity" or not body:
             return body

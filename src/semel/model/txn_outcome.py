@@ -33,7 +33,7 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
     offset: int
 
 
-class Result(Struct, frozen=True, array_like=True):
+class TxnResult(Struct, frozen=True, array_like=True):
     """What a commit did; kept to answer it again."""
 
     streams: tuple[StreamResult, ...] = ()
@@ -41,7 +41,7 @@ class Result(Struct, frozen=True, array_like=True):
     deleted: tuple[str, ...] = ()
 
 
-class Remembered(Struct, frozen=True, array_like=True):
+class TxnOutcome(Struct, frozen=True, array_like=True):
     """The outcome of a decided transaction, as the store keeps it."""
 
     id: str
@@ -49,4 +49,4 @@ class Remembered(Struct, frozen=True, array_like=True):
     decision: str
     reason: str
     time_ms: int
-    result: Result
+    result: TxnResult

@@ -3,8 +3,8 @@
 from typing import Final
 
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.remembered import Result
 from semel.model.transactions import SnapshotRange
+from semel.model.txn_outcome import TxnResult
 
 # ---- done ----------------------------------------------------------------------------------------
 
@@ -18,7 +18,7 @@ class Begun(Outcome, frozen=True, gc=False):
     is_new: bool
 
 
-class TxnExtended(Outcome, frozen=True, gc=False):
+class ExtendDone(Outcome, frozen=True, gc=False):
     """The transaction knows these streams or positions now: how many it holds of them."""
 
     id: str
@@ -39,7 +39,7 @@ class Prepared(Outcome, frozen=True, gc=False):
     token: str
 
 
-class Committed(Outcome, frozen=True):
+class CommitDone(Outcome, frozen=True):
     """Everything is applied. `result` is None for a duplicate whose result is no longer held.
 
     `is_unchecked`: a sink's version was answered again without digests to compare. `is_mismatch`: a
@@ -48,13 +48,13 @@ class Committed(Outcome, frozen=True):
 
     id: str | None
     epoch: int | None
-    result: Result | None
+    result: TxnResult | None
     is_duplicate: bool = False
     is_unchecked: bool = False
     is_mismatch: bool = False
 
 
-class Aborted(Outcome, frozen=True, gc=False):
+class AbortDone(Outcome, frozen=True, gc=False):
     """Nothing of the transaction is or will be visible."""
 
     id: str
@@ -126,14 +126,14 @@ class TxnTimedOut(Refusal, frozen=True, gc=False):
     code = "TRANSACTION_TIMED_OUT"
 
 
-class TxnAborted(Refusal, frozen=True, gc=False):
+class AlreadyAborted(Refusal, frozen=True, gc=False):
     """The transaction was aborted and cannot be committed."""
 
     code = "txn_aborted"
     reason: str
 
 
-class TxnCommitted(Refusal, frozen=True, gc=False):
+class AlreadyCommitted(Refusal, frozen=True, gc=False):
     """The transaction was committed; that is final."""
 
     code = "txn_committed"
