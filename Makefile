@@ -5,7 +5,8 @@ KILLS  ?= 6
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE  := $(wildcard src tests bench examples)
+CODE  := $(wildcard src tests examples)
+BENCH := src/semel_bench
 
 # What the tests and the demo need. Java comes along, for machines that have none.
 EXTRAS := dev,spark,pipelines,delta,postgres,spark-jre
@@ -28,10 +29,10 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install the project into it
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(BENCH)/pyproject.toml
 	@echo "installing into $(VENV) (minutes on a fresh machine: Spark alone is a download of 456 MB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' -e $(BENCH)
 	@touch $@
 
 # One example writes to PostgreSQL; without it that test is skipped. Only a Debian we are root of is
@@ -94,8 +95,8 @@ rows: $(STAMP) ## the promises of the seeds and the tests that show each
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-bench: $(STAMP) ## measure
-	$(BIN)/python -m bench
+bench: $(STAMP) ## measure everything, or some: make bench NAMES='append engine'
+	$(BIN)/python -m semel_bench $(NAMES)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* htmlcov build dist .hypothesis .import_linter_cache

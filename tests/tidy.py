@@ -119,9 +119,7 @@ def docstrings(modules: list[Module]) -> list[str]:
 
 def statement_count(modules: list[Module]) -> int:
     """Count statements, without docstrings: logical lines that no formatter changes."""
-    whole = sum(
-        isinstance(node, ast.stmt) for module in modules for node in ast.walk(module.tree)
-    )
+    whole = sum(isinstance(node, ast.stmt) for module in modules for node in ast.walk(module.tree))
     return whole - len(docstrings(modules))
 
 

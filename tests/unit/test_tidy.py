@@ -98,7 +98,7 @@ def test_the_source_is_tidy(check: Checker) -> None:
 
 def test_the_walk_finds_the_source() -> None:
     found = {path.relative_to(SOURCE_ROOT).as_posix() for path in python_files(SOURCE_ROOT)}
-    assert {"semel/__init__.py", "pyspark_semel/__init__.py"} <= found
+    assert {"semel/__init__.py", "pyspark_semel/__init__.py", "semel_bench/__init__.py"} <= found
 
 
 def test_the_walk_leaves_hidden_folders_out(tmp_path: Path) -> None:
