@@ -66,7 +66,5 @@ class Alone:
         if decision.event is not None:
             time_ms = self.state.frame_time(command.now_ms)
             apply(self.state, decision.event, decision.sections, time_ms, self.end)
-            self.state.touched.clear()
-            self.state.news.clear()
             self.end += FRAME_BYTES
         demand_equal(state_view(self.state), self.model.view(), f"engine and model after {command}")

@@ -4,7 +4,7 @@ A rig that cannot fail proves nothing. Every mutant patches the engine for the l
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -66,8 +66,8 @@ def read_past_the_watermark() -> Any:
     """Readers see what was decided, not what is durable."""
     real = Broker._note_changes
 
-    def note(self: Broker) -> None:
-        real(self)
+    def note(self: Broker, streams: Iterable[Stream]) -> None:
+        real(self, streams)
         self.durable_view.promote(self._open.changes.values())
 
     return patch.object(Broker, "_note_changes", note)

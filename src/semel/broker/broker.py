@@ -9,7 +9,7 @@ The numbers EO-1 to EO-7 are the steps of an append's life (`docs/explanation/ex
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -29,7 +29,6 @@ from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
-from semel.journal.txn_history import index_frames
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
 from semel.machine.events import (
@@ -40,7 +39,7 @@ from semel.machine.events import (
     TxnPublished,
 )
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import Txn, retained_range
+from semel.machine.state import Effects, Stream, Txn, retained_range
 from semel.model.commands import (
     Append,
     Create,
@@ -189,29 +188,25 @@ class Broker:
         segment = self._appender.segment
         if segment != self._segments.firsts[-1]:
             self._segments.add(segment)
-        apply(self.state, event, sections, time_ms, lsn)
+        effects = apply(self.state, event, sections, time_ms, lsn)
         if type(event) is StreamAppended:
             for section in sections:
                 self._index.add(section.stream, section.base, section.count, lsn, segment)
         else:
-            self._note_event(event, sections, lsn)
-        self._note_changes()
+            self._note_event(event, sections, lsn, effects)
+        self._note_changes(effects.streams)
         if self._idle is not None:
             self._watch_producer(self._idle, event)
         self._open.answers.append((reply, decision.outcome))
         return True
 
-    def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
+    def _note_event(
+        self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
+    ) -> None:
         """Index a frame that may hold more than the messages of one stream."""
-        self.txn_tally.note(self.state.news)
-        index_frames(
-            self.state.news,
-            sections,
-            lsn=lsn,
-            index=self._index,
-            memory=self._txn_history,
-            segments=self._segments,
-        )
+        self._index.add_frame(lsn, sections, effects.placed, self._segments)
+        self._txn_history.add(effects)
+        self.txn_tally.add_ended(effects.outcomes)
         if isinstance(event, TxnBegun):
             self.txn_tally.started += 1
             self._deadlines.watch(self.state.by_txn[event.number])
@@ -225,10 +220,10 @@ class Broker:
         elif isinstance(event, ProducerClaimed):
             idle.watch(event.stream, event.id)
 
-    def _note_changes(self) -> None:
-        """Remember what readers will see once the open group is durable."""
+    def _note_changes(self, streams: Iterable[Stream]) -> None:
+        """Keep what readers will see of the changed streams once the open group is durable."""
         changes = self._open.changes
-        for stream in self.state.touched:
+        for stream in streams:
             row, tail = stream.row, stream.tail
             is_removed = tail.is_deleted and row.number not in self.state.by_number
             changes[row.number] = (row, None if is_removed else tail)
@@ -237,7 +232,6 @@ class Broker:
                     self._expiry.forget(row.number)
                 else:
                     self._expiry.watch(stream)
-        self.state.touched.clear()
 
     def _release(self, reply: Callable[[T], None], answer: T) -> None:
         """EO-4. An answer that changes nothing still reveals the state it was decided on."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from semel.journal.txn_history import TxnHistory
-from semel.machine.rows import Effect, OutcomeRow
+from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import Append, Create, Register
@@ -142,11 +142,8 @@ class TxnTally:
         """How many took too long; they count as aborted too."""
         return self.aborted[BY_TIMEOUT]
 
-    def note(self, news: Iterable[Effect]) -> None:
-        """Count what ended."""
-        for row in news:
-            if not isinstance(row, OutcomeRow):
-                continue
+    def add_ended(self, outcomes: Iterable[OutcomeRow]) -> None:
+        for row in outcomes:
             if row.outcome.decision == COMMITTED:
                 self.committed += 1
             else:

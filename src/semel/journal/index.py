@@ -7,13 +7,16 @@ checkpoint store. An entry is only a hint: the frame's own header has the last w
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
 
 from semel.journal.identity import BadSeal, seal, unseal
+from semel.journal.segments import Segments
 from semel.journal.store import Store
+from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
+from semel.machine.rows import PlacedChunkRow
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
@@ -110,6 +113,26 @@ class Index:
             self._fresh[stream] = chunk
         chunk.entries += _ENTRY.pack(base - chunk.first, lsn - segment)
         chunk.next = base + count
+
+    def add_frame(
+        self,
+        lsn: int,
+        sections: Iterable[Section],
+        placed: Iterable[PlacedChunkRow],
+        segments: Segments,
+    ) -> None:
+        """Add a frame, in the order of offsets: messages, placed chunks, then control records."""
+        segment = segments.first_of(lsn)
+        controls = []
+        for section in sections:
+            if section.kind == SECTION_CONTROL:
+                controls.append(section)
+            elif section.kind != SECTION_STAGED:
+                self.add(section.stream, section.base, section.count, lsn, segment)
+        for chunk in placed:
+            self.add(chunk.stream, chunk.base, chunk.count, chunk.lsn, segments.first_of(chunk.lsn))
+        for section in controls:
+            self.add(section.stream, section.base, 1, lsn, segment)
 
     def forget(self, stream: int) -> None:
         """Drop what is in memory of a removed stream."""

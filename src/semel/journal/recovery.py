@@ -34,7 +34,7 @@ from semel.journal.segments import (
     unlink_segments,
 )
 from semel.journal.store import Store
-from semel.journal.txn_history import TxnHistory, index_frames
+from semel.journal.txn_history import TxnHistory
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
 from semel.machine.events import Decided
@@ -79,16 +79,9 @@ class _Replay:
         if isinstance(record, Decided) and record.extents:
             check_chunks(self.state, record, self._segments, self._start)
         if not isinstance(record, SegmentStarted | WatermarkMoved):
-            apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
-            self.state.touched.clear()
-            index_frames(
-                self.state.news,
-                frame.sections,
-                lsn=frame.lsn,
-                index=self.index,
-                memory=self.txn_history,
-                segments=self._segments,
-            )
+            effects = apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
+            self.index.add_frame(frame.lsn, frame.sections, effects.placed, self._segments)
+            self.txn_history.add(effects)
         self.watermark = max(self.watermark, frame.watermark)
         self.lsn, self.previous_crc = frame.end, frame.crc
         self.frames += 1

@@ -6,20 +6,17 @@ The state knows neither, so it does not grow with them.
 
 import struct
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from semel.journal.identity import BadSeal, unseal
-from semel.journal.index import Index
-from semel.journal.segments import Segments
 from semel.journal.store import Store, StoreReader
 from semel.journal.tables import TableWriter, table_keys
-from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.machine.rows import AbortedRow, Effect, OutcomeRow, PlacedChunkRow
-from semel.machine.state import OFFSET_MAX, Dirty
+from semel.machine.rows import OutcomeRow
+from semel.machine.state import OFFSET_MAX, Dirty, Effects
 from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.transactions import Owner, ProducerOwner, SinkOwner
@@ -101,11 +98,11 @@ class TxnHistory:
         self._fresh = TxnHistoryCut({}, {})
         self._sealing = TxnHistoryCut({}, {})
 
-    def add(self, row: OutcomeRow | AbortedRow) -> None:
-        """Take what `apply` told."""
-        if isinstance(row, AbortedRow):
-            _add_range(self._fresh.aborted.setdefault(row.stream, []), row.first, row.next)
-        else:
+    def add(self, effects: Effects) -> None:
+        """Add the outcomes and aborted ranges of one frame."""
+        for span in effects.aborted:
+            _add_range(self._fresh.aborted.setdefault(span.stream, []), span.first, span.next)
+        for row in effects.outcomes:
             _add_outcome(self._fresh.outcomes, row)
 
     def forget(self, stream: int) -> None:
@@ -237,33 +234,6 @@ def _range_of(row: tuple[bytes, bytes], stream: int) -> Range | None:
         return first, unpack_end(unseal("aborted", key, sealed))
     except (BadSeal, struct.error) as error:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
-
-
-def index_frames(
-    news: list[Effect],
-    sections: Iterable[Section],
-    *,
-    lsn: int,
-    index: Index,
-    memory: TxnHistory,
-    segments: Segments,
-) -> None:
-    """Index a frame, in the order of offsets: messages, placed chunks, then control records."""
-    segment = segments.first_of(lsn)
-    controls = []
-    for section in sections:
-        if section.kind == SECTION_CONTROL:
-            controls.append(section)
-        elif section.kind != SECTION_STAGED:
-            index.add(section.stream, section.base, section.count, lsn, segment)
-    for row in news:
-        if isinstance(row, PlacedChunkRow):
-            index.add(row.stream, row.base, row.count, row.lsn, segments.first_of(row.lsn))
-        else:
-            memory.add(row)
-    for section in controls:
-        index.add(section.stream, section.base, 1, lsn, segment)
-    news.clear()
 
 
 # ---- memory rows ---------------------------------------------------------------------------------

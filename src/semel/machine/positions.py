@@ -16,7 +16,15 @@ from semel.machine.events import (
     SnapshotPinned,
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
-from semel.machine.state import State, Stream, Txn, add_position, owner_key
+from semel.machine.state import (
+    NO_EFFECTS,
+    Effects,
+    State,
+    Stream,
+    Txn,
+    add_position,
+    owner_key,
+)
 from semel.machine.streams import find_by_path
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
@@ -323,7 +331,7 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
     state.dirty.sinks[app] = row
 
 
-def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> Effects:
     """Give a sink to another query, which shares no history with the one before."""
     old = state.sinks[event.app]
     kept = tuple(row for row in old.versions if row.version <= event.last_version)
@@ -331,15 +339,17 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
         kept = ()
     row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
     set_sink(state, event.app, row)
+    return NO_EFFECTS
 
 
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
-) -> None:
+) -> Effects:
     """Drop a sink; the outcomes its commits have let go stay gone."""
     floor = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = floor
     state.dirty.sinks[event.app] = None
+    return NO_EFFECTS
 
 
 def move_positions(
@@ -361,12 +371,16 @@ def move_positions(
         state.dirty.positions[number, group] = row
 
 
-def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> Effects:
     """Move groups, without a transaction."""
     move_positions(state, event.positions, time_ms)
+    return NO_EFFECTS
 
 
-def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
+def apply_pinned(
+    state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int
+) -> Effects:
     """Pin a group's step."""
     state.snapshots[event.group] = event.row
     state.dirty.snapshots[event.group] = event.row
+    return NO_EFFECTS

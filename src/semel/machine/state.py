@@ -1,17 +1,20 @@
 """The state: every table the journal folds into, and what changed since the last checkpoint."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import (
+    AbortedRow,
     ChunkBlockRow,
-    Effect,
     KeyRow,
     MetaRow,
     NamedPosition,
+    OutcomeRow,
     OwnerKey,
+    PlacedChunkRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -69,6 +72,22 @@ class Txn(Struct, gc=False, eq=False):
     row: TxnRow
     streams: dict[int, TxnStreamRow]
     chunk_blocks: list[bytes]
+
+
+class Effects(Struct, frozen=True, gc=False, eq=False):
+    """What one frame changed outside the state's own tables, as `apply` returns it.
+
+    `streams` are those whose tail changed or that were removed; one may occur twice. The other rows
+    belong to tables of the journal that the state does not keep.
+    """
+
+    streams: Sequence[Stream] = ()
+    outcomes: Sequence[OutcomeRow] = ()
+    aborted: Sequence[AbortedRow] = ()
+    placed: Sequence[PlacedChunkRow] = ()
+
+
+NO_EFFECTS: Final = Effects()
 
 
 class Dirty:
@@ -136,11 +155,10 @@ class Dirty:
 class State:
     """The fold of the journal.
 
-    `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
-    state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
-    of all streams that are not tombstones. `forgotten_sink_cutoffs`: per forgotten sink, the lowest
-    outcome number still valid; only needed until the next start, when older rows are gone. `named`
-    are the pending transactions that name a position: by group, then by stream.
+    `live_producers` counts the producers of all streams that are not tombstones.
+    `forgotten_sink_cutoffs`: per forgotten sink, the lowest outcome number still valid; only needed
+    until the next start, when older rows are gone. `named` are the pending transactions that name a
+    position: by group, then by stream.
     """
 
     __slots__ = (
@@ -153,7 +171,6 @@ class State:
         "limits",
         "live_producers",
         "named",
-        "news",
         "next_outcome",
         "next_producer",
         "next_stream",
@@ -164,7 +181,6 @@ class State:
         "sinks",
         "snapshots",
         "time_ms",
-        "touched",
         "transactions",
     )
 
@@ -189,8 +205,6 @@ class State:
         self.time_ms = 0
         self.live_producers = 0
         self.dirty = Dirty()
-        self.touched: list[Stream] = []
-        self.news: list[Effect] = []
 
     def frame_time(self, now_ms: int) -> int:
         """Tell the time of a frame written now: it never goes back."""
@@ -378,6 +392,37 @@ def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> 
         stream.positions = {}
     stream.positions[group] = row
     state.groups.setdefault(group, set()).add(stream.row.number)
+
+
+def set_tail(state: State, stream: Stream, tail: TailRow) -> None:
+    """Store the tail row of a stream."""
+    stream.tail = state.dirty.tails[stream.row.number] = tail
+
+
+def advance_tail(
+    state: State,
+    stream: Stream,
+    tail: int,
+    time_ms: int,
+    stream_seq: str | None = None,
+    close: bool = False,
+) -> None:
+    """Move the tail of a stream to `tail`, and the stable offset with it.
+
+    The arguments are positional because this runs once per append.
+    """
+    old = stream.tail
+    stream.tail = state.dirty.tails[stream.row.number] = TailRow(
+        old.head,
+        tail,
+        close or old.is_closed,
+        False,
+        old.stream_seq if stream_seq is None else stream_seq,
+        time_ms,
+        old.dedup_from,
+        stable_of(stream, tail) if stream.open else tail,
+        old.aborted_end,
+    )
 
 
 def stable_of(stream: Stream, tail: int) -> int:

@@ -152,7 +152,6 @@ class Machine:
     def replay(self, written: Written) -> None:
         self.journal.append(written)
         apply(self.state, *written)
-        self.state.touched.clear()
 
     def stream(self, path: str = "s") -> Stream:
         return self.state.by_path[path]

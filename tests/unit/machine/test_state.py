@@ -94,6 +94,7 @@ def test_an_abandoned_checkpoint_gives_back_what_nothing_newer_replaced() -> Non
 
 def test_whoever_applies_learns_which_streams_were_touched() -> None:
     machine = machine_of(create(), fork(), append())
-    for written in machine_of(create(), fork(), append(), append()).journal[3:]:
-        apply(machine.state, *written)
-    assert machine.state.touched == [machine.stream()]
+    (written,) = machine_of(create(), fork(), append(), append()).journal[3:]
+    effects = apply(machine.state, *written)
+    assert list(effects.streams) == [machine.stream()]
+    assert not (effects.outcomes or effects.aborted or effects.placed)

@@ -22,17 +22,20 @@ from semel.machine.positions import stored_position
 from semel.machine.receipts import retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, ProducerRow, TxnRow, TxnStreamRow
 from semel.machine.state import (
+    NO_EFFECTS,
+    Effects,
     State,
     Stream,
     Txn,
     add_named_position,
     add_transaction,
+    advance_tail,
     hold_positions,
     index_stream,
     mark_open_in,
     remove_named_position,
 )
-from semel.machine.txn.apply_end import end_transactions, set_tail_offset, store_registration
+from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.chunk_list import push_chunk, push_extent
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
@@ -54,9 +57,9 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
 # ---- the life of a transaction -------------------------------------------------------------------
 
 
-def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> None:
-    """Begin a transaction; its producer's older instances lose theirs."""
-    end_transactions(state, event.ended, sections, iter(()), time_ms)
+def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
+    """Begin a transaction; those of older instances of its producer are aborted."""
+    effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
     invariant(event.number == state.next_txn, "transaction numbers do not join")
     invariant(event.id not in state.transactions, "a transaction of that id is open")
     state.next_txn += 1
@@ -80,6 +83,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
     add_transaction(state, txn)
     _set_row(state, txn, row)
     _add_streams(state, txn, event.streams)
+    return effects
 
 
 def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
@@ -88,7 +92,7 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
         index_stream(state.by_number[number], txn.row.number)
 
 
-def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
+def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> Effects:
     """Add streams to a transaction; and positions, if the frame was written before versions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
@@ -98,25 +102,26 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
         stored = stored_position(state.by_number[number], group)
         guard = guards.setdefault((group, number), stored.version)
         named.append(NamedPosition(group, number, to, guard))
-    _name(state, txn, named, time_ms)
+    return _name(state, txn, named, time_ms)
 
 
-def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
+def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> Effects:
     """Name positions that the commit of a transaction moves."""
-    _name(state, state.by_txn[event.txn], event.positions, time_ms)
+    return _name(state, state.by_txn[event.txn], event.positions, time_ms)
 
 
-def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
+def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> Effects:
     found = {(named.group, named.stream): named for named in txn.row.positions}
     for named in positions:
         found[named.group, named.stream] = named
         add_named_position(state, txn.row.number, named)
     _set_row(state, txn, replace(txn.row, positions=tuple(found.values()), touched_ms=time_ms))
+    return NO_EFFECTS
 
 
 def apply_staged(
     state: State, event: ChunkStaged, sections: Sections, time_ms: int, lsn: int
-) -> None:
+) -> Effects:
     """Add a chunk to a staged transaction."""
     txn = state.by_txn[event.txn]
     (section,) = sections
@@ -131,24 +136,26 @@ def apply_staged(
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)
+    return NO_EFFECTS
 
 
 def _note_block(state: State, txn: Txn, page: int) -> None:
     state.dirty.parts[txn.row.number, page] = ChunkBlockRow(txn.chunk_blocks[page])
 
 
-def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
+def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> Effects:
     """Seal a transaction; from now on it holds the positions it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
     hold_positions(state, txn)
+    return NO_EFFECTS
 
 
 # ---- inline messages -----------------------------------------------------------------------------
 
 
-def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> None:
+def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> Effects:
     """Append messages of an inline transaction."""
     append = event.append
     stream, txn = state.by_number[append.stream], state.by_txn[event.txn]
@@ -165,12 +172,10 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     _set_stream(state, txn, number, TxnStreamRow(known.first, messages))
     _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
     _note_block(state, txn, push_extent(txn.chunk_blocks, first, number, section.count))
-    set_tail_offset(state, stream, first + section.count, time_ms)
-    if append.stream_seq is not None:
-        stream.tail = replace(stream.tail, stream_seq=append.stream_seq)
-        state.dirty.tails[number] = stream.tail
+    advance_tail(state, stream, first + section.count, time_ms, append.stream_seq)
     if append.stamp is not None:
         _record_publish(state, stream, append.stamp, event.txn, first)
+    return Effects((stream,))
 
 
 def _record_publish(
