@@ -21,7 +21,8 @@ from semel.journal.writer import JournalWriter
 from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.rows import ProducerRow
-from semel.machine.state import OFFSET_MAX, State, Stream
+from semel.machine.retention import OFFSET_MAX
+from semel.machine.state import State, Stream
 from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS

@@ -38,8 +38,9 @@ from semel.machine.events import (
     TxnBegun,
     TxnPublished,
 )
+from semel.machine.retention import retained_range
 from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import Effects, Stream, Txn, retained_range
+from semel.machine.state import Effects, Stream, Txn
 from semel.model.commands import (
     Append,
     Create,

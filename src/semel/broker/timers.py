@@ -7,8 +7,9 @@ not in the state. After a restart every window starts anew: late, never early.
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from semel.machine.retention import is_expired, window_end_ms
 from semel.machine.rows import ProducerRow, StreamRow
-from semel.machine.state import State, Stream, Txn, is_expired, key_window_end_ms
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn.decide_end import deadline_of
 
 # ---- deadlines -----------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class Expiry:
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
-            ends.append(key_window_end_ms(stream, self.touched_ms(row.number)))
+            ends.append(window_end_ms(stream, self.touched_ms(row.number)))
         return min(ends)
 
     def is_over(self, stream: Stream, now_ms: int) -> bool:

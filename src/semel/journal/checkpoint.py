@@ -16,25 +16,13 @@ from msgspec import Struct
 
 from semel.journal.identity import BadSeal, seal, seal_of, unseal
 from semel.journal.index import IndexBlock, block_key, decode_block, encode_block, split_key
-from semel.journal.store import Store, StoreFull, StoreReader, StoreWriter
-from semel.journal.tables import DIGEST_MODULUS, DIGESTED, TableWriter, read_digest
+from semel.journal.store import DIGESTED, Store, StoreFull, StoreReader, StoreWriter
+from semel.journal.tables import DIGEST_MODULUS, TableWriter, read_digest
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
-from semel.machine.rows import (
-    ChunkBlockRow,
-    KeyRow,
-    MetaRow,
-    PositionRow,
-    ProducerRow,
-    RegistryRow,
-    Row,
-    SinkRow,
-    SnapshotRow,
-    StreamRow,
-    TailRow,
-    TxnRow,
-    TxnStreamRow,
-)
-from semel.machine.state import OFFSET_MAX, Dirty, MachineLimits, State
+from semel.machine.retention import OFFSET_MAX
+from semel.machine.rows import MetaRow, Row
+from semel.machine.state import STATE_TABLES, Dirty, MachineLimits, State
+from semel.machine.tables import NUMBER_KEY, OF_STREAM, OF_TXN
 from semel.machine.txn.chunk_list import lsns_of
 from semel.model.errors import CorruptData
 
@@ -42,12 +30,10 @@ FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
 CHUNK_COUNT: Final = struct.Struct("<Q")
-_NUMBER: Final = struct.Struct(">Q")
-_PAIR: Final = struct.Struct(">QQ")
 # How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
 _SORT_MAX: Final = 4096
 
-K = TypeVar("K", int, str, tuple[int, str], tuple[int, int])
+T = TypeVar("T")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -84,35 +70,6 @@ class Loaded(Struct, frozen=True):
     position: CheckpointPosition
 
 
-# ---- keys ----------------------------------------------------------------------------------------
-
-
-def number_key(number: int) -> bytes:
-    """Make the key of a stream or segment."""
-    return _NUMBER.pack(number)
-
-
-def owned_key(number: int, name: str) -> bytes:
-    """Make the key of something that belongs to a stream."""
-    return _NUMBER.pack(number) + name.encode()
-
-
-def split_owned(key: bytes) -> tuple[int, str]:
-    """Read stream and name back."""
-    return _NUMBER.unpack_from(key)[0], key[_NUMBER.size :].decode()
-
-
-def pair_key(pair: tuple[int, int]) -> bytes:
-    """Make the key of something that belongs to a transaction."""
-    return _PAIR.pack(*pair)
-
-
-def split_pair(key: bytes) -> tuple[int, int]:
-    """Read the transaction and what it numbers back."""
-    owner, number = _PAIR.unpack(key)
-    return owner, number
-
-
 # ---- writing -------------------------------------------------------------------------------------
 
 
@@ -138,13 +95,12 @@ def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     tables = TableWriter(writer)
     _put_rows(tables, cut.dirty)
     put_txn_history(tables, cut.txn_history, cut.dirty, cut.meta.time_ms)
-    _drop_streams(tables, cut.dirty.dropped)
-    _drop_transactions(tables, cut.dirty.decided)
+    _drop_owned(tables, OF_STREAM, cut.dirty.dropped)
+    _drop_owned(tables, OF_TXN, cut.dirty.decided)
     counts: dict[int, int] = {}
     _put_chunks(writer, cut, counts)
-    for number in sorted(cut.dirty.dropped):
-        _prune(writer, number, (0, 0), counts)
-    for number, kept in sorted(cut.kept.items()):
+    dropped = dict.fromkeys(cut.dirty.dropped, (0, 0))
+    for number, kept in sorted((cut.kept | dropped).items()):
         _prune(writer, number, kept, counts)
         prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)
@@ -160,25 +116,12 @@ def _put_meta(writer: StoreWriter, key: bytes, row: Struct) -> None:
 
 
 def _put_rows(tables: TableWriter, dirty: Dirty) -> None:
-    _put_table(tables, "streams", dirty.streams, number_key)
-    _put_table(tables, "tails", dirty.tails, number_key)
-    _put_table(tables, "producers", dirty.producers, _owned_key)
-    _put_table(tables, "keys", dirty.keys, _owned_key)
-    _put_table(tables, "registry", dirty.registry, str.encode)
-    _put_table(tables, "transactions", dirty.transactions, number_key)
-    _put_table(tables, "txn_streams", dirty.txn_streams, pair_key)
-    _put_table(tables, "parts", dirty.parts, pair_key)
-    _put_table(tables, "positions", dirty.positions, _owned_key)
-    _put_table(tables, "snapshots", dirty.snapshots, str.encode)
-    _put_table(tables, "sinks", dirty.sinks, str.encode)
-
-
-def _owned_key(owned: tuple[int, str]) -> bytes:
-    return owned_key(*owned)
+    for name, table in STATE_TABLES.items():
+        _put_table(tables, name, getattr(dirty, name), table.key.encode)
 
 
 def _put_table(
-    tables: TableWriter, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
+    tables: TableWriter, table: str, rows: Mapping[Any, Row | None], key_of: Callable[[Any], bytes]
 ) -> None:
     for some in _slices(rows):
         for name in sorted(some):
@@ -189,36 +132,26 @@ def _put_table(
                 tables.put(table, key_of(name), _encode(row))
 
 
-def _slices(names: Iterable[K]) -> Iterator[list[K]]:
-    """Cut a long list into pieces: sorting it whole would keep the loop waiting."""
+def _slices(names: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the names in short lists: sorting all at once would stall the event loop."""
     names = iter(names)
     while some := list(islice(names, _SORT_MAX)):
         yield some
 
 
 def drop_removed(cut: Cut) -> None:
-    """Free a committed cut row by row: all at once would keep the loop waiting."""
-    dirty = cut.dirty
-    for table in (dirty.streams, dirty.tails, dirty.producers, dirty.keys, cut.chunks):
-        while table:
-            table.popitem()
+    """Free a committed cut row by row: all at once would stall the event loop."""
+    for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.chunks):
+        while rows:
+            rows.popitem()
 
 
-def _drop_streams(tables: TableWriter, numbers: set[int]) -> None:
+def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
+    """Remove the streams or transactions of these numbers, with all their rows."""
+    names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
-        prefix = number_key(number)
-        tables.delete("streams", prefix)
-        tables.delete("tails", prefix)
-        for table in ("producers", "keys", "positions", "aborted"):
-            tables.delete_all(table, prefix)
-
-
-def _drop_transactions(tables: TableWriter, numbers: set[int]) -> None:
-    for number in sorted(numbers):
-        prefix = number_key(number)
-        tables.delete("transactions", prefix)
-        tables.delete_all("txn_streams", prefix)
-        tables.delete_all("parts", prefix)
+        for name in names:
+            tables.delete_all(name, NUMBER_KEY.encode(number))
 
 
 # ---- the index and the segments it keeps alive ---------------------------------------------------
@@ -256,7 +189,7 @@ def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> s
     dead = set()
     held = _held_segments(cut)
     for first, end in cut.segments:
-        key = number_key(first)
+        key = NUMBER_KEY.encode(first)
         sealed = tables.writer.get("segments", key)
         old = 0 if sealed is None else CHUNK_COUNT.unpack(unseal("segments", key, sealed))[0]
         new = old + counts.get(first, 0)
@@ -288,9 +221,9 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
                 _check_empty(view)
                 return None
             _load_rows(view, state)
+            state.load_links()
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
-    state.load_links()
     return Loaded(state, position)
 
 
@@ -316,32 +249,10 @@ def _decode(sealed: bytes | None, table: str, key: bytes, row: Any) -> Any:
 
 def _load_rows(view: StoreReader, state: State) -> None:
     state.load_meta(_decode(view.get("meta", COUNTERS_KEY), "meta", COUNTERS_KEY, MetaRow))
-    tails = dict(_rows(view, "tails", TailRow))
-    for key, stream in _rows(view, "streams", StreamRow):
-        state.load_stream(stream, tails.pop(key))
-    for key, producer in _rows(view, "producers", ProducerRow):
-        state.load_producer(*split_owned(key), producer)
-    for key, used in _rows(view, "keys", KeyRow):
-        state.load_key(*split_owned(key), used)
-    for key, registered in _rows(view, "registry", RegistryRow):
-        state.registry[key.decode()] = registered
-    _load_txn_rows(view, state)
+    for name, table in STATE_TABLES.items():
+        for key, row in _rows(view, name, table.row):
+            table.load(state, table.key.decode(key), row)
     _check_digest(view, "segments", list(view.scan("segments")))
-
-
-def _load_txn_rows(view: StoreReader, state: State) -> None:
-    for _, row in _rows(view, "transactions", TxnRow):
-        state.load_transaction(row)
-    for key, row in _rows(view, "txn_streams", TxnStreamRow):
-        state.load_txn_stream(*split_pair(key), row)
-    for key, row in _rows(view, "parts", ChunkBlockRow):
-        state.load_parts(*split_pair(key), row)
-    for key, row in _rows(view, "positions", PositionRow):
-        state.load_position(*split_owned(key), row)
-    for key, row in _rows(view, "snapshots", SnapshotRow):
-        state.snapshots[key.decode()] = row
-    for key, row in _rows(view, "sinks", SinkRow):
-        state.sinks[key.decode()] = row
 
 
 def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:

@@ -4,10 +4,10 @@ The file appears last when a directory is made, so a directory that has it has e
 """
 
 import contextlib
+from functools import cache
 from typing import Final, Protocol
 
 from semel.journal.disk import Disk, File
-from semel.journal.store import TABLES
 from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DiskFailed
 
@@ -64,7 +64,6 @@ def read_identity(disk: _Opener) -> bytes:
 
 
 SEAL_BYTES: Final = 4
-_SEEDS: Final = {table: crc32c(table.encode()) for table in TABLES}
 
 
 class BadSeal(Exception):
@@ -74,8 +73,13 @@ class BadSeal(Exception):
         super().__init__(f"row {key.hex()} of table {table!r} fails its checksum")
 
 
+@cache
+def _table_seed(table: str) -> int:
+    return crc32c(table.encode())
+
+
 def _checksum(table: str, key: bytes, value: bytes) -> int:
-    return crc32c(value, crc32c(key, _SEEDS[table]))
+    return crc32c(value, crc32c(key, _table_seed(table)))
 
 
 def seal(table: str, key: bytes, value: bytes) -> bytes:

@@ -7,26 +7,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-TABLES: Final = (
-    "meta",
-    "streams",
-    "tails",
-    "producers",
-    "keys",
-    "registry",
-    "index",
-    "segments",
-    "transactions",
-    "txn_streams",
-    "parts",
-    "positions",
-    "snapshots",
-    "sinks",
-    "outcomes",
-    "outcome_order",
-    "outcome_owners",
-    "aborted",
-)
+from semel.machine.state import STATE_TABLES
+
+# What a start loads and checks as a whole.
+LOADED: Final = (*STATE_TABLES, "segments")
+# What grows with history: looked up row by row, checked as a whole only by `doctor --verify`.
+LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
+# What has a count and a digest. `meta` holds them; the rows of `index` are checked when read.
+DIGESTED: Final = (*LOADED, *LOOKED_UP)
+TABLES: Final = ("meta", "index", *DIGESTED)
 
 
 class StoreFull(Exception):

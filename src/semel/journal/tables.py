@@ -1,33 +1,14 @@
-"""Which tables a checkpoint has, and the count and digest that guard each."""
+"""Writing rows of the checkpoint, with the row count and digest that guard each table."""
 
 import struct
 from typing import Final
 
 from semel.journal.identity import seal, seal_of, unseal
-from semel.journal.store import StoreReader, StoreWriter
+from semel.journal.store import DIGESTED, StoreReader, StoreWriter
 
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")
 DIGEST_MODULUS: Final = 1 << 64
-
-# What a start loads and checks as a whole.
-LOADED: Final = (
-    "streams",
-    "tails",
-    "producers",
-    "keys",
-    "registry",
-    "segments",
-    "transactions",
-    "txn_streams",
-    "parts",
-    "positions",
-    "snapshots",
-    "sinks",
-)
-# What grows with history: looked up row by row, checked as a whole by `doctor --verify` only.
-LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
-DIGESTED: Final = (*LOADED, *LOOKED_UP)
 
 
 class TableWriter:

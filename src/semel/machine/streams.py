@@ -16,8 +16,9 @@ from semel.machine.events import (
     StreamTrimmed,
     UnguardedCreated,
 )
+from semel.machine.retention import is_expired
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.state import State, Stream, is_expired
+from semel.machine.state import State, Stream
 from semel.model.commands import (
     Batch,
     Create,

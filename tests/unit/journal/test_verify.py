@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from semel.broker.broker import Broker
-from semel.journal.checkpoint import FILE_NAME, CheckpointPosition, commit_cut, number_key
+from semel.journal.checkpoint import FILE_NAME, CheckpointPosition, commit_cut
 from semel.journal.frame import (
     KINDS,
     SegmentStarted,
@@ -28,6 +28,7 @@ from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import JournalWriter
 from semel.machine import checks
+from semel.machine.tables import NUMBER_KEY
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore
@@ -553,7 +554,7 @@ def test_an_index_that_ends_before_the_tail_is_found(directory: Directory) -> No
 
 def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
     for key, _ in directory.rows("index"):
-        if key.startswith(number_key(1)):
+        if key.startswith(NUMBER_KEY.encode(1)):
             directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
     assert "stream 1 (a): the index has nothing for offsets 0 to 22" in messages

@@ -4,7 +4,7 @@ import pytest
 
 from semel.machine import MachineLimits, State, apply
 from semel.machine.rows import MetaRow, RegistryRow
-from semel.machine.state import Dirty
+from semel.machine.state import STATE_TABLES, Dirty
 from semel.model import commands as ask
 from tests.unit.machine.builders import (
     append,
@@ -46,15 +46,9 @@ def test_a_state_loaded_from_its_rows_is_the_state_that_was() -> None:
     dirty = state.take_dirty()
     twin = State(state.limits)
     twin.load_meta(state.meta_row())
-    for number, row in sorted(dirty.streams.items()):
-        twin.load_stream(row, dirty.tails[number])
-    for (number, name), producer in dirty.producers.items():
-        assert producer is not None
-        twin.load_producer(number, name, producer)
-    for (number, key), use in sorted(dirty.keys.items()):
-        assert use is not None
-        twin.load_key(number, key, use)
-    twin.registry.update(dirty.registry)
+    for name, table in STATE_TABLES.items():
+        for key, row in sorted(getattr(dirty, name).items()):
+            table.load(twin, key, row)
     twin.load_links()
     assert snapshot(twin) == snapshot(state)
 

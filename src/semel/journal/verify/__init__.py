@@ -8,11 +8,11 @@ segment, the stream rows, and 16 bytes per row of the index; it does not grow wi
 import struct
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.findings import Finding, Progress, Report, StreamLabels
 from semel.journal.frame import checksum_seed
 from semel.journal.identity import IDENTITY_NAME, read_identity
-from semel.journal.verify_rows import RowCheck
-from semel.journal.verify_segments import Files, SegmentCheck, TableReader
+from semel.journal.verify.report import Finding, Progress, Report, StoredCheckpoint
+from semel.journal.verify.rows import RowCheck
+from semel.journal.verify.segments import Files, SegmentCheck, TableReader
 from semel.model.errors import CorruptData
 
 __all__ = ["Files", "Finding", "Progress", "Report", "TableReader", "verify"]
@@ -23,18 +23,18 @@ def verify(disk: Files, store: TableReader, progress: Progress | None = None) ->
     report = Report()
     tick = progress or _no_progress
     seed = _check_identity(disk, report)
-    known = StreamLabels()
+    stored = StoredCheckpoint()
     try:
         with store.read() as view:
-            RowCheck(view, known, report, tick).check()
+            RowCheck(view, stored, report, tick).check()
     except CorruptData as error:
-        known.is_readable = False
+        stored.is_readable = False
         report.corrupt(error.file, error.position, _reason(error))
     except (struct.error, UnicodeDecodeError) as error:
-        known.is_readable = False
+        stored.is_readable = False
         report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
     if seed is not None:
-        SegmentCheck(disk, store, seed, known, report).check(tick)
+        SegmentCheck(disk, store, seed, stored, report).check(tick)
     return report
 
 

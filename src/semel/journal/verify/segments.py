@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import File
-from semel.journal.findings import Progress, Report, StreamLabels
 from semel.journal.frame import (
     ALIGN,
     HEADER_BYTES,
@@ -24,6 +23,7 @@ from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
 from semel.journal.scan import TornTail, check_torn, frames_of, holds_chunk
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import StoreReader
+from semel.journal.verify.report import Progress, Report, StoredCheckpoint
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_DATA,
@@ -85,12 +85,12 @@ class SegmentCheck:
     """Walks the segments, one in memory at a time."""
 
     def __init__(
-        self, disk: Files, store: TableReader, seed: int, known: StreamLabels, report: Report
+        self, disk: Files, store: TableReader, seed: int, stored: StoredCheckpoint, report: Report
     ) -> None:
         self._disk = disk
         self._store = store
         self._seed = seed
-        self._known = known
+        self._stored = stored
         self._report = report
         self._firsts: list[int] = []
         self._last = -1
@@ -128,11 +128,11 @@ class SegmentCheck:
         if not firsts:
             self._report.corrupt("journal", None, "has no segments")
             return []
-        position = self._known.position
-        listed = dict(position.segments) if self._known.is_readable else {}
+        position = self._stored.position
+        listed = dict(position.segments) if self._stored.is_readable else {}
         for first in sorted(listed.keys() - set(firsts)):
             self._missing(first)
-        if self._known.is_readable:
+        if self._stored.is_readable:
             firsts = self._without_dead(firsts, listed, position.lsn)
         self._firsts, self._last = firsts, firsts[-1]
         sizes = {first: self._size(first) for first in firsts}
@@ -150,7 +150,7 @@ class SegmentCheck:
             message = "the checkpoint lists it as open, though it is not the last: "
             message += "its data is safe, its space is never given back"
             self._report.note(segment_name(first), None, message)
-        elif self._known.is_readable:
+        elif self._stored.is_readable:
             return following
         # Whether a segment between the two was given up is not known.
         return following if following <= first + size else OPEN_END
@@ -169,10 +169,10 @@ class SegmentCheck:
     def _missing(self, first: int) -> None:
         """Report a missing segment, unless a running process has given it up just now."""
         with self._store.read() as view:
-            now = read_position(view) or self._known.position
-        if now.lsn > self._known.position.lsn and first not in dict(now.segments):
+            now = read_position(view) or self._stored.position
+        if now.lsn > self._stored.position.lsn and first not in dict(now.segments):
             return
-        count = len(self._known.keys.get(first, b"")) // KEY_BYTES
+        count = len(self._stored.keys.get(first, b"")) // KEY_BYTES
         message = f"the segment is missing; {count} rows of the index point into it"
         self._report.corrupt(segment_name(first), None, message)
 
@@ -271,7 +271,7 @@ class SegmentCheck:
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Tell whether the journal may end here: nothing proves that more was durable."""
-        is_proven = tear.lsn < self._known.position.lsn and self._known.is_readable
+        is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
             return False
         try:
@@ -305,7 +305,7 @@ class SegmentCheck:
             follows = f"no sound frame follows up to byte {end - first}, where the segment ends"
         else:
             follows = "no sound frame follows"
-        if self._known.is_readable and tear.lsn < self._known.position.lsn:
+        if self._stored.is_readable and tear.lsn < self._stored.position.lsn:
             follows += "; the checkpoint proves that it was durable"
         self._report.corrupt(segment_name(first), tear.lsn - first, f"{tear.reason}; {follows}")
 
@@ -326,13 +326,13 @@ class SegmentCheck:
             fault = find_extras_fault(section.extras, section.count) if section.extras else None
             if fault is not None:
                 report.corrupt(name, at, fault)
-        if self._known.is_readable:
+        if self._stored.is_readable:
             self._check_joint(frame, first)
 
     def _check_joint(self, frame: Frame, first: int) -> None:
         """Check where the checkpoint meets the journal, and what comes behind that."""
         name, at = segment_name(first), frame.lsn - first
-        lsn, crc = self._known.position.lsn, self._known.position.previous_crc
+        lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
         if frame.lsn < lsn < frame.end:
             self._report.corrupt(name, at, f"the checkpoint's position {lsn} is inside this frame")
         elif (frame.end == lsn and frame.crc != crc) or (
@@ -349,10 +349,10 @@ class SegmentCheck:
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
         for number, base, count in _pieces(frame):
-            stream = self._known.state.by_number.get(number)
+            stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
-                label = self._known.label(number)
+                label = self._stored.label(number)
                 message = f"{label} goes on at offset {base}, not at {expected}"
                 self._report.corrupt(name, at, message)
             self._tails[number] = base + count
@@ -389,7 +389,7 @@ class SegmentCheck:
     # ---- the index against the frames -----------------------------------------------------------
 
     def _check_index(self, first: int) -> None:
-        keys = self._known.keys.get(first)
+        keys = self._stored.keys.get(first)
         if keys is None:
             return
         try:
@@ -414,7 +414,7 @@ class SegmentCheck:
         if not lost:
             return
         at, start, last = lost[0]
-        message = f"the index has {self._known.label(number)}, offsets {start} to {last}, here; "
+        message = f"the index has {self._stored.label(number)}, offsets {start} to {last}, here; "
         message += "no such frame was read"
         if len(lost) > 1:
             message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"

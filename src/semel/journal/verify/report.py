@@ -54,7 +54,7 @@ class Report(Struct):
             self.omitted_count += 1
 
 
-class StreamLabels:
+class StoredCheckpoint:
     """What the checkpoint says, as far as it can be believed."""
 
     def __init__(self) -> None:
