@@ -6,7 +6,7 @@ After every command the answers must be equal and so must the whole states.
 from collections import Counter
 from random import Random
 
-from semel.machine import MachineLimits, State, apply, decide
+from semel.machine import MachineLimits, State, apply, validate_and_decide
 from semel.model.outcomes import InvalidRequest
 from semel.model.transactions import EngineCommand, ExpireTxn
 from tests.sim.demands import demand, demand_equal, is_same
@@ -53,7 +53,7 @@ class Alone:
     def ask(self, command: EngineCommand) -> None:
         """Ask both, and compare all there is."""
         command = with_facts(self.model, command)
-        decision = decide(self.state, command)
+        decision = validate_and_decide(self.state, command)
         if is_broken(command):
             demand(isinstance(decision.outcome, InvalidRequest), f"{command}: {decision.outcome}")
             return

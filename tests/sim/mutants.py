@@ -11,8 +11,9 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.broker import reader
+from semel.broker import checkpoints, reader
 from semel.broker.broker import Broker
+from semel.broker.checkpoints import Checkpoints
 from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
@@ -20,8 +21,8 @@ from semel.journal.index import Index
 from semel.journal.writer import JournalWriter
 from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
-from semel.machine.rows import ProducerRow
 from semel.machine.retention import OFFSET_MAX
+from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
 from semel.model import messages
 from tests.sim import world
@@ -152,11 +153,11 @@ def begin_a_segment_too_early() -> Any:
 def lose_an_abandoned_checkpoint() -> Any:
     """When the store is full, the rows it was to take are forgotten."""
 
-    def failed(self: Broker, cut: Any) -> None:
+    def failed(self: Checkpoints, cut: Any) -> None:
         self._index.undo_cut()
         self._cut_lsn = -1
 
-    return patch.object(Broker, "cut_failed", failed)
+    return patch.object(Checkpoints, "failed", failed)
 
 
 def go_on_after_a_short_write() -> Any:
@@ -181,7 +182,7 @@ def forget_the_pruned_floor() -> Any:
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
         return stream.tail.tail, OFFSET_MAX
 
-    return patch.object(broker_module, "retained_range", kept)
+    return patch.object(checkpoints, "retained_range", kept)
 
 
 def keys_never_age() -> Any:

@@ -61,6 +61,10 @@ class TappedBroker(Broker):
         self._observer = observer
         self.last_lsn = 0
 
+    def submit(self, command: EngineCommand, reply: Reply) -> None:
+        _last[:] = [command]  # an invalid one is refused before `decide`
+        super().submit(command, reply)
+
     def _note_event(
         self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
     ) -> None:

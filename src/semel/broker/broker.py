@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import replace
-
+from semel.broker.checkpoints import Checkpoints
 from semel.broker.durable_view import (
     DurableView,
     StreamView,
@@ -38,25 +37,26 @@ from semel.machine.events import (
     TxnBegun,
     TxnPublished,
 )
-from semel.machine.retention import retained_range
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
 from semel.model.commands import (
     Append,
-    Create,
     Expire,
     ExpireProducer,
-    ForkRequest,
-    StoredAppend,
 )
 from semel.model.errors import CorruptRead, ReadFailed
-from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
-from semel.model.media import is_json
+from semel.model.limits import (
+    GROUP_BYTES_MAX,
+    PARKED_COMMANDS_MAX,
+    READ_BYTES_DEFAULT,
+    TXN_ID_BYTES_MAX,
+)
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
     DiskReadFailed,
     Gone,
+    InvalidRequest,
     NotFound,
     OffsetBeyondTail,
     OffsetTrimmed,
@@ -64,8 +64,9 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_STAGED, EngineCommand
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
 from semel.model.txn_outcome import TxnOutcome
+from semel.model.validation import find_invalid_field, is_name, is_number
 
 # An offset to read from: the end, wherever it is.
 TAIL: Final = -1
@@ -112,13 +113,13 @@ class Broker:
         self.txn_tally = TxnTally()
         self._index = recovered.index
         self._txn_history = recovered.txn_history
-        self._lookups = Lookups(self.state, self._txn_history)
         self._deadlines = Deadlines(self.state)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
         self.reader = BrokerReader(
             self.durable_view, self._index, self._txn_history, self._segments
         )
+        self._lookups = Lookups(self.state, self._txn_history, self.durable_view, self.reader)
         self._expiry = Expiry(self.state, now_ms)
         self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
         self._appender = Appender(
@@ -134,14 +135,18 @@ class Broker:
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
         self._needs_watermark = True
-        self._needs_sync = False
-        self._cut_lsn = -1
+        self._checkpoints = Checkpoints(
+            self.state, self._index, self._txn_history, self._segments, self._appender
+        )
 
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Take a command; `reply` gets its outcome once the facts it reveals are durable."""
-        if self._parked or not self._execute(command, reply):
+        """Execute a command; `reply` gets its outcome once all that it reveals is durable."""
+        field = find_invalid_field(command)
+        if field is not None:
+            self._commit(Decision(InvalidRequest(field)), command.now_ms, reply)
+        elif self._parked or not self._execute(command, reply):
             self._park(command, reply)
 
     def _park(self, command: EngineCommand, reply: Reply) -> None:
@@ -159,13 +164,13 @@ class Broker:
             return False
         if type(command) is not Append or command.transaction is not None:
             try:
-                known = self._with_lookups(command)
+                complete = self._with_lookups(command)
             except ReadFailed as error:
                 self._release(reply, _unread(error))
                 return True
-            if known is None:
+            if complete is None:
                 return False
-            command = known
+            command = complete
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
@@ -260,12 +265,7 @@ class Broker:
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Add to a command what its decision needs from the journal; None if it has to wait."""
-        if isinstance(command, Create):
-            fork = command.fork
-            if fork is None or not fork.sub_offset:
-                return command
-            return None if self._awaits_source(fork) else self._with_stored(command, fork)
+        """Return a command with its lookups; None if it has to wait. May raise ReadFailed."""
         for txn in affected_txns(self.state, command):
             if not self._end_if_due(txn, command.now_ms):
                 return None
@@ -287,37 +287,6 @@ class Broker:
         expire_command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
         return self._commit(decide(self.state, expire_command), now_ms, _nobody)
 
-    def _awaits_source(self, fork: ForkRequest) -> bool:
-        """Tell whether the append a fork divides is still on its way to the disk."""
-        source = self.state.by_path.get(fork.source)
-        if source is None or source.tail.is_deleted:
-            return False
-        if fork.offset is None or fork.offset >= source.tail.stable:
-            return False
-        view = self.durable_view.by_number.get(source.row.number)
-        return view is None or view.tail is None or view.tail.stable <= fork.offset
-
-    def _with_stored(self, command: Create, fork: ForkRequest) -> Create:
-        """Add what the journal holds at the fork's offset."""
-        source = self.state.by_path.get(fork.source)
-        offset = fork.offset
-        if source is None or source.tail.is_deleted or offset is None:
-            return command
-        if not source.tail.head <= offset < source.tail.stable:
-            return command
-        number = source.row.number
-        view = self.durable_view.by_number[number]
-        assert view.tail is not None
-        end = view.tail.stable
-        slices, _ = self.reader.read_on(view, offset, end, 1, is_committed=True)
-        if not slices or slices[0].offset != offset:
-            return command  # a control record or an aborted message is nothing to divide
-        piece = slices[0]
-        message = next(piece.messages())
-        units = piece.count if is_json(source.row.content_type) else len(message)
-        stored = StoredAppend(number, offset, units, message)
-        return replace(command, fork=replace(fork, stored=stored))
-
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
@@ -325,7 +294,7 @@ class Broker:
         if self._flying is not None:
             return None
         group = self._appender.take()
-        if group is None and self._needs_sync:
+        if group is None and self._checkpoints.needs_sync:
             group = self._appender.take_sync()
         elif group is None and self._needs_watermark:
             group = self._appender.take_watermark()
@@ -342,7 +311,6 @@ class Broker:
         assert flying is not None
         if group.is_synced:
             self._needs_watermark = group.size > 0
-            self._needs_sync = self._needs_sync and group.end < self._cut_lsn
             self._appender.durable = self._segments.durable = group.end
         woken = self.durable_view.promote(flying.changes.values())
         for number, (_, tail) in flying.changes.items():
@@ -394,41 +362,19 @@ class Broker:
         """Where the journal ends, written or not."""
         return self._appender.position
 
-    # ---- checkpoints ---------------------------------------------------------------------------
+    # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self) -> Cut | None:
-        """EO-7. Take the state as it is now, for a checkpoint once it is durable."""
-        if self._appender.position == self._cut_lsn:
-            return None
-        self._cut_lsn = self._appender.position
-        self._needs_sync = self._appender.durable < self._cut_lsn
-        dirty = self.state.take_dirty()
-        alive = self.state.by_number
-        known: dict[int, int] = {}
-        return Cut(
-            self._cut_lsn,
-            self._appender.previous_crc,
-            self.state.meta_row(),
-            dirty,
-            self._index.cut(),
-            {n: retained_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
-            self._segments.spans(),
-            self._txn_history.cut(),
-            [page for txn in self.state.by_txn.values() for page in _chunks_of(txn)],
-        )
+        """Return the work order for a checkpoint, to commit once it is durable; None: no news."""
+        return self._checkpoints.cut()
 
     def cut_done(self, dead: list[int]) -> None:
-        """The checkpoint is durable; the segments in `dead` may be unlinked after this."""
-        self._index.finish_cut()
-        self._txn_history.finish_cut()
-        self._segments.remove(dead)
+        """Note that a cut is committed; the segments in `dead` may be unlinked after this."""
+        self._checkpoints.done(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """The store had no room: take everything back, for the next checkpoint."""
-        self._index.undo_cut()
-        self._txn_history.undo_cut()
-        self.state.dirty.absorb(cut.dirty)
-        self._cut_lsn = -1
+        """Note that the store had no room for a cut: the next one will contain it."""
+        self._checkpoints.failed(cut)
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -542,24 +488,24 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Tell how a transaction ended: that of `epoch`, or (None) the newest of its id."""
-        try:
-            if epoch is None:
-                epoch = self._lookups.last_epoch(txn_id, now_ms)
-            found = self._lookups.of(txn_id, epoch, now_ms)[0]
-        except ReadFailed as error:
-            self._release(reply, _unread(error))
-        else:
-            self._release(reply, found)
+        """Reply with the outcome of a transaction: that of `epoch`, or (None) the newest of its id.
+
+        None if none is stored, also because nothing can have that id or epoch.
+        """
+        result: TxnOutcome | Outcome | None = None
+        if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):
+            try:
+                if epoch is None:
+                    epoch = self._lookups.last_epoch(txn_id, now_ms)
+                result = self._lookups.find_outcome(txn_id, epoch, now_ms)[0]
+            except ReadFailed as error:
+                result = _unread(error)
+        self._release(reply, result)
 
 
 def _unread(error: ReadFailed) -> Outcome:
     is_corrupt = isinstance(error, CorruptRead)
     return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
-
-
-def _chunks_of(txn: Txn) -> list[bytes]:
-    return txn.chunk_blocks if txn.row.kind == TXN_STAGED else []
 
 
 def _nobody(_outcome: Outcome) -> None:

@@ -2,15 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from msgspec.structs import replace
 
+from semel.broker.durable_view import DurableView
+from semel.broker.reader import BrokerReader
 from semel.journal.txn_history import TxnHistory
 from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
-from semel.model.commands import Append, Create, Register
-from semel.model.limits import TXN_ID_BYTES_MAX
+from semel.model.commands import Append, Create, Register, StoredAppend, TxnTag
+from semel.model.media import is_json
 from semel.model.transactions import (
     AddPositions,
     AddStreams,
@@ -18,6 +21,7 @@ from semel.model.transactions import (
     Commit,
     EngineCommand,
     ExpireTxn,
+    ListedTxn,
     PinSnapshot,
     ProducerOwner,
     SetPositions,
@@ -25,7 +29,8 @@ from semel.model.transactions import (
     TxnCommand,
 )
 from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
-from semel.model.validation import is_name, is_number
+
+N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
 
 def affected_paths(command: EngineCommand) -> list[str]:
@@ -68,56 +73,74 @@ def _ids_of(command: EngineCommand) -> Iterator[str]:
 
 
 class Lookups:
-    """Finds in the journal's memory what the state does not hold."""
+    """Reads from the journal what the decision on a command needs and the state does not hold."""
 
-    def __init__(self, state: State, memory: TxnHistory) -> None:
+    def __init__(
+        self, state: State, txn_history: TxnHistory, view: DurableView, reader: BrokerReader
+    ) -> None:
         self._state = state
-        self._txn_history = memory
+        self._txn_history = txn_history
+        self._view = view
+        self._reader = reader
 
-    def of(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Find the outcome of a transaction, and the epoch of its id's newest outcome.
-
-        Commands come here before they are judged: what no transaction can be called has neither.
-        """
-        if not (is_name(txn_id, TXN_ID_BYTES_MAX) and is_number(epoch)):
-            return None, 0
+    def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
+        """Return the outcome of a transaction, and the epoch of the newest outcome of its id."""
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
         row = self._txn_history.outcome(txn_id, epoch)
-        is_there = row is not None and is_outcome_retained(self._state, row, now_ms)
-        remembered = row.outcome if row is not None and is_there else None
-        return remembered, self.last_epoch(txn_id, now_ms)
+        if row is not None and not is_outcome_retained(self._state, row, now_ms):
+            row = None
+        return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Find the epoch of an id's newest outcome still remembered; 0 if none is."""
-        if not is_name(txn_id, TXN_ID_BYTES_MAX):
-            return 0
+        """Return the epoch of the newest retained outcome of an id; 0 if there is none."""
         row = self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
         )
         return 0 if row is None else row.outcome.epoch
 
-    def add(self, command: EngineCommand) -> EngineCommand:
-        """Hand a command the facts its decision needs. May raise ReadFailed."""
+    def add(self, command: EngineCommand) -> EngineCommand | None:
+        """Return a command with its lookups; None if one is not durable yet. Raises ReadFailed."""
         now_ms = command.now_ms
+        if isinstance(command, Create):
+            return self._add_stored(command)
         if isinstance(command, Begin):
             return replace(command, last_epoch=self.last_epoch(command.id, now_ms))
         if isinstance(command, TxnCall):
-            remembered, last_epoch = self.of(command.id, command.epoch, now_ms)
-            return replace(command, remembered=remembered, last_epoch=last_epoch)
+            return self._add_outcome(command, now_ms)
         if isinstance(command, Append) and command.transaction is not None:
-            tag = command.transaction
-            remembered, last_epoch = self.of(tag.id, tag.epoch, now_ms)
-            tag = replace(tag, remembered=remembered, last_epoch=last_epoch)
-            return replace(command, transaction=tag)
+            return replace(command, transaction=self._add_outcome(command.transaction, now_ms))
         if isinstance(command, Commit):
-            listed = []
-            for named in command.transactions:
-                remembered, last_epoch = self.of(named.id, named.epoch, now_ms)
-                listed.append(replace(named, remembered=remembered, last_epoch=last_epoch))
-            return replace(command, transactions=tuple(listed))
+            listed = tuple(self._add_outcome(txn, now_ms) for txn in command.transactions)
+            return replace(command, transactions=listed)
         return command
+
+    def _add_outcome(self, named: N, now_ms: int) -> N:
+        outcome, last_epoch = self.find_outcome(named.id, named.epoch, now_ms)
+        return replace(named, remembered=outcome, last_epoch=last_epoch)
+
+    def _add_stored(self, command: Create) -> Create | None:
+        """Add the append that a fork with a sub-offset divides, if there is one at its offset."""
+        fork = command.fork
+        if fork is None or not fork.sub_offset or fork.offset is None:
+            return command
+        source = self._state.by_path.get(fork.source)
+        if source is None or source.tail.is_deleted or fork.offset >= source.tail.stable:
+            return command
+        number, offset = source.row.number, fork.offset
+        view = self._view.by_number.get(number)
+        if view is None or view.tail is None or view.tail.stable <= offset:
+            return None
+        if offset < source.tail.head:
+            return command
+        slices, _ = self._reader.read_on(view, offset, view.tail.stable, 1, is_committed=True)
+        if not slices or slices[0].offset != offset:
+            return command  # a control record or an aborted message cannot be divided
+        message = next(slices[0].messages())
+        units = slices[0].count if is_json(source.row.content_type) else len(message)
+        stored = StoredAppend(number, offset, units, message)
+        return replace(command, fork=replace(fork, stored=stored))
 
 
 def expire_command(txn: Txn, now_ms: int) -> ExpireTxn:

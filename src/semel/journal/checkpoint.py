@@ -49,18 +49,19 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 class Cut(Struct, frozen=True):
     """The work order for one checkpoint.
 
-    `open_pages` name the chunks no decision has placed yet: their segments have to stay.
+    `kept` are the offsets that pruned streams still need. `chunk_blocks` name the chunks of pending
+    transactions: their segments have to stay.
     """
 
     lsn: int
     previous_crc: int
     meta: MetaRow
     dirty: Dirty
-    chunks: dict[int, IndexBlock]
+    index_blocks: dict[int, IndexBlock]
     kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
     txn_history: TxnHistoryCut
-    open_blocks: list[bytes]
+    chunk_blocks: list[bytes]
 
 
 class Loaded(Struct, frozen=True):
@@ -141,7 +142,7 @@ def _slices(names: Iterable[T]) -> Iterator[list[T]]:
 
 def drop_removed(cut: Cut) -> None:
     """Free a committed cut row by row: all at once would stall the event loop."""
-    for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.chunks):
+    for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.index_blocks):
         while rows:
             rows.popitem()
 
@@ -158,9 +159,9 @@ def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
 
 
 def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
-    for some in _slices(cut.chunks):
+    for some in _slices(cut.index_blocks):
         for stream in sorted(some):
-            chunk = None if stream in cut.dirty.dropped else cut.chunks[stream]
+            chunk = None if stream in cut.dirty.dropped else cut.index_blocks[stream]
             while chunk is not None:
                 writer.put("index", block_key(stream, chunk.first), encode_block(stream, chunk))
                 counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
@@ -204,7 +205,7 @@ def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> s
 def _held_segments(cut: Cut) -> set[int]:
     """Find the segments that hold chunks of transactions which are not decided."""
     firsts = [first for first, _ in cut.segments]
-    places = {place for page in cut.open_blocks for place in lsns_of(page)}
+    places = {place for page in cut.chunk_blocks for place in lsns_of(page)}
     return {firsts[bisect_right(firsts, place) - 1] for place in places}
 
 

@@ -1,7 +1,7 @@
 """The state machine: `decide` answers a command, `apply` alone changes the state."""
 
 from semel.machine.apply import apply
-from semel.machine.decide import decide
+from semel.machine.decide import decide, validate_and_decide
 from semel.machine.events import Decision, Event, Section
 from semel.machine.state import MachineLimits, State, Stream
 
@@ -14,4 +14,5 @@ __all__ = [
     "Stream",
     "apply",
     "decide",
+    "validate_and_decide",
 ]

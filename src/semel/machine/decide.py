@@ -97,11 +97,14 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
 
 
 def decide(state: State, command: EngineCommand) -> Decision:
-    """Answer a command on this state."""
-    fault = find_invalid_field(command)
-    if fault is not None:
-        return Decision(InvalidRequest(fault))
+    """Decide a valid command on this state."""
     return _DECIDERS[type(command)](state, command)
+
+
+def validate_and_decide(state: State, command: EngineCommand) -> Decision:
+    """Decide a command whose fields have not been checked; InvalidRequest if one is invalid."""
+    field = find_invalid_field(command)
+    return decide(state, command) if field is None else Decision(InvalidRequest(field))
 
 
 # ---- dry run -------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
     command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
-    outcome = decide(state, command).outcome
+    outcome = validate_and_decide(state, command).outcome
     if stream is None or stream.tail.dedup_from is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
     row = stream.producers.get(tag.id) if stream.producers else None

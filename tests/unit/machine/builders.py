@@ -5,7 +5,16 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from semel.machine import Decision, Event, MachineLimits, Section, State, Stream, apply, decide
+from semel.machine import (
+    Decision,
+    Event,
+    MachineLimits,
+    Section,
+    State,
+    Stream,
+    apply,
+    validate_and_decide,
+)
 from semel.machine.rows import ChunkBlockRow
 from semel.machine.state import STATE_TABLES, Dirty
 from semel.model.commands import (
@@ -141,7 +150,7 @@ class Machine:
         self.journal: list[Written] = []
 
     def execute(self, command: EngineCommand) -> Outcome:
-        decision = decide(self.state, command)
+        decision = validate_and_decide(self.state, command)
         if decision.event is None:
             assert decision == Decision(decision.outcome), "nothing to write, but sections to write"
         else:
@@ -173,7 +182,7 @@ def machine_of(*commands: EngineCommand, limits: MachineLimits | None = None) ->
 
 def unchanged(machine: Machine, command: EngineCommand) -> Outcome:
     """Decide a command that must write nothing, and return the answer."""
-    decision = decide(machine.state, command)
+    decision = validate_and_decide(machine.state, command)
     assert decision == Decision(decision.outcome)
     return decision.outcome
 
