@@ -23,7 +23,7 @@ from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.retention import OFFSET_MAX
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream
+from semel.machine.state import Effects, State, Stream
 from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS
@@ -226,13 +226,14 @@ def keep_producers_over_a_switch() -> Any:
     module = importlib.import_module("semel.machine.apply")
     real = module._APPLIERS[DedupSwitched]
 
-    def switched(state: State, event: DedupSwitched, *rest: Any) -> None:
+    def switched(state: State, event: DedupSwitched, *rest: Any) -> Effects:
         stream = state.by_number[event.stream]
         kept = stream.producers
-        real(state, event, *rest)
+        effects: Effects = real(state, event, *rest)
         stream.producers = kept
         for producer_id, row in (kept or {}).items():
             state.dirty.producers[event.stream, producer_id] = row
+        return effects
 
     return patch.dict(module._APPLIERS, {DedupSwitched: switched})
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.limits import WAITERS_PER_STREAM_MAX
+from semel.model.outcomes import Gone, NotFound
 
 
 class Waiter:
@@ -35,6 +36,12 @@ class StreamView(Struct, gc=False, eq=False):
     tail: TailRow | None
     waiters: dict[Waiter, None] | None = None
 
+    @property
+    def durable_tail(self) -> TailRow:
+        """The tail of a stream that has not been removed."""
+        assert self.tail is not None
+        return self.tail
+
 
 class DurableView:
     """All durable streams, by name and by number; the names of those that live, in order."""
@@ -49,6 +56,13 @@ class DurableView:
         self.paths = SortedPaths(
             path for path, view in self.by_path.items() if view.tail and not view.tail.is_deleted
         )
+
+    def find(self, path: str) -> StreamView | NotFound | Gone:
+        """Return a stream that can be read, or the refusal."""
+        view = self.by_path.get(path)
+        if view is None or view.tail is None:
+            return NotFound()
+        return Gone() if view.tail.is_deleted else view
 
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
         """Let readers see what became durable; answer the waiters to wake."""

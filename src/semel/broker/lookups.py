@@ -1,7 +1,6 @@
-"""What a command about transactions meets, and the facts its decision needs from the store."""
+"""What a command concerns, and the stored facts that its decision needs."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -9,7 +8,6 @@ from msgspec.structs import replace
 from semel.broker.durable_view import DurableView
 from semel.broker.reader import BrokerReader
 from semel.journal.txn_history import TxnHistory
-from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import Append, Create, Register, StoredAppend, TxnTag
@@ -20,7 +18,6 @@ from semel.model.transactions import (
     Begin,
     Commit,
     EngineCommand,
-    ExpireTxn,
     ListedTxn,
     PinSnapshot,
     ProducerOwner,
@@ -28,13 +25,13 @@ from semel.model.transactions import (
     TxnCall,
     TxnCommand,
 )
-from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
+from semel.model.txn_outcome import TxnOutcome
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
 
 def affected_paths(command: EngineCommand) -> list[str]:
-    """List the streams a command meets."""
+    """Return the paths of the streams that a command concerns."""
     if isinstance(command, Create) and command.fork is not None:
         return [command.path, command.fork.source]
     if isinstance(command, Begin | AddStreams):
@@ -42,7 +39,7 @@ def affected_paths(command: EngineCommand) -> list[str]:
     if isinstance(command, AddPositions | SetPositions):
         return [position.path for position in command.positions]
     if isinstance(command, PinSnapshot):
-        return [part.path for part in command.ranges]
+        return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
         paths = [append.path for append in command.appends]
         paths += [position.path for position in command.positions]
@@ -51,12 +48,13 @@ def affected_paths(command: EngineCommand) -> list[str]:
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
-    """List the open transactions a command is about; a begin meets all of its producer's.
+    """Return the pending transactions that a command concerns; for a begin, all of its producer.
 
-    Those are few. A sink may have very many, and none of them is in the way of another.
+    Those are few. The transactions of a sink are left out: there may be very many, and none of them
+    conflicts with another.
     """
-    found = {txn_id: state.transactions.get(txn_id) for txn_id in _ids_of(command)}
-    txns = [txn for txn in found.values() if txn is not None]
+    ids = dict.fromkeys(_ids_of(command))
+    txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
     if isinstance(command, Begin) and isinstance(command.owner, ProducerOwner):
         numbers = state.owned.get(owner_key(command.owner), ())
         txns += [state.by_txn[number] for number in sorted(numbers)]
@@ -141,33 +139,3 @@ class Lookups:
         units = slices[0].count if is_json(source.row.content_type) else len(message)
         stored = StoredAppend(number, offset, units, message)
         return replace(command, fork=replace(fork, stored=stored))
-
-
-def expire_command(txn: Txn, now_ms: int) -> ExpireTxn:
-    """Word the end of a transaction whose time is over."""
-    return ExpireTxn(now_ms, txn.row.id, txn.row.epoch)
-
-
-# ---- txn tally -----------------------------------------------------------------------------------
-# How many transactions began and how they ended, since the start of the process.
-
-
-class TxnTally:
-    """Counts for those who watch the server."""
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.committed = 0
-        self.aborted: Counter[str] = Counter()  # by reason
-
-    @property
-    def timed_out(self) -> int:
-        """How many took too long; they count as aborted too."""
-        return self.aborted[BY_TIMEOUT]
-
-    def add_ended(self, outcomes: Iterable[OutcomeRow]) -> None:
-        for row in outcomes:
-            if row.outcome.decision == COMMITTED:
-                self.committed += 1
-            else:
-                self.aborted[row.outcome.reason] += 1

@@ -2,11 +2,12 @@
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.broker.durable_view import DurableView, StreamView
+from semel.broker.durable_view import DurableView, StreamView, tail_of_view
 from semel.journal.frame import Record
 from semel.journal.index import Index
 from semel.journal.segments import Segments
@@ -20,9 +21,20 @@ from semel.machine.events import (
     StreamAppended,
     TxnPublished,
 )
-from semel.model.errors import CorruptRead
+from semel.machine.rows import StreamRow, TailRow
+from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.messages import slice_extras, split_messages
+from semel.model.outcomes import (
+    DiskReadFailed,
+    OffsetBeyondTail,
+    OffsetTrimmed,
+    Outcome,
+    Unreadable,
+)
+
+# An offset to read from: the tail, wherever it is.
+TAIL: Final = -1
 
 
 class Slice(Struct, frozen=True, gc=False):
@@ -50,8 +62,17 @@ class Slice(Struct, frozen=True, gc=False):
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
 
+class ReadDone(Outcome, frozen=True):
+    """The messages a read returns, up to `next_offset`, and the stream as it is durable now."""
+
+    row: StreamRow
+    tail: TailRow
+    next_offset: int
+    slices: list[Slice]
+
+
 class BrokerReader:
-    """Finds and checks the frames behind a range of offsets."""
+    """Reads messages of the durable view from the journal."""
 
     def __init__(
         self, seen: DurableView, index: Index, memory: TxnHistory, segments: Segments
@@ -61,14 +82,37 @@ class BrokerReader:
         self._txn_history = memory
         self._segments = segments
 
-    def read(self, view: StreamView, offset: int, end: int, bytes_max: int) -> list[Slice]:
-        """Read from `offset` up to `end`, stopping after `bytes_max` but not before one slice."""
-        return self.read_on(view, offset, end, bytes_max)[0]
+    def read(
+        self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
+    ) -> Outcome:
+        """Read a stream from `offset` on (None: its head); return ReadDone or a refusal."""
+        tail = view.durable_tail
+        if offset is None:
+            offset = tail.head
+        elif offset == TAIL:
+            offset = tail_of_view(tail, is_committed)
+        if offset > tail.tail:
+            return OffsetBeyondTail(tail.tail)
+        if offset < tail.head:
+            return OffsetTrimmed(tail.head)
+        # A reader that is already after the stable offset stays where it is.
+        end = max(offset, tail_of_view(tail, is_committed))
+        try:
+            slices, next_offset = self.read_on(
+                view, offset, end, bytes_max, is_committed=is_committed
+            )
+        except ReadFailed as error:
+            return unreadable(error)
+        return ReadDone(view.row, tail, next_offset, slices)
 
     def read_on(
         self, view: StreamView, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
     ) -> tuple[list[Slice], int]:
-        """Read as `read` does, and tell where to go on: behind what a reader is not given."""
+        """Return the messages from `offset` up to `end`, and the offset at which to continue.
+
+        It stops after `bytes_max`, but not before one slice. The offset is after all that was
+        skipped: control records and, if `is_committed`, aborted ranges. Raises ReadFailed.
+        """
         slices: list[Slice] = []
         size = frames = 0
         for number, start, stop in self._pieces(view, offset, end):
@@ -134,6 +178,12 @@ class BrokerReader:
         raise CorruptRead(
             f"offset {offset} is not where the index says", file=f"stream {number}", position=offset
         )
+
+
+def unreadable(error: ReadFailed) -> Outcome:
+    """Return the outcome for stored data that could not be read."""
+    is_corrupt = isinstance(error, CorruptRead)
+    return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 
 
 def _producer(record: Record) -> ProducerStamp | None:
