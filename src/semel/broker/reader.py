@@ -1,4 +1,4 @@
-"""Reading messages: from the index to the frames, through forks to their sources."""
+"""Reading messages: from the index to the frames, and from a fork to its sources."""
 
 import struct
 from collections.abc import Iterator
@@ -38,9 +38,9 @@ TAIL: Final = -1
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """Messages of one append, or its end from some offset on; laid out like a section.
+    """Messages of one append, or the part of them in a range of offsets; laid out like a section.
 
-    `producer` is who brought the append, and under which numbers, if it had a producer.
+    `producer` is the stamp of the append, if it had a producer.
     """
 
     offset: int
@@ -75,11 +75,11 @@ class BrokerReader:
     """Reads messages of the durable view from the journal."""
 
     def __init__(
-        self, seen: DurableView, index: Index, memory: TxnHistory, segments: Segments
+        self, view: DurableView, index: Index, txn_history: TxnHistory, segments: Segments
     ) -> None:
-        self._seen = seen
+        self._view = view
         self._index = index
-        self._txn_history = memory
+        self._txn_history = txn_history
         self._segments = segments
 
     def read(
@@ -129,8 +129,8 @@ class BrokerReader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Cut the aborted ranges out of a range; behind the last one there is no need to look."""
-        tail = self._seen.by_number[number].tail
+        """Yield the parts of a range that are not aborted; after `aborted_end` nothing is."""
+        tail = self._view.by_number[number].tail
         clean = end if tail is None else tail.aborted_end
         while is_committed and offset < min(end, clean):
             aborted = self._txn_history.next_aborted(number, offset)
@@ -143,7 +143,7 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range by who stores it: the sources of a fork first."""
+        """Split a range by the stream that stores it: (number, from, up to), sources first."""
         pieces: list[tuple[int, int, int]] = []
         row = view.row
         while offset < end:
@@ -152,11 +152,11 @@ class BrokerReader:
                 pieces.append((row.number, max(offset, start), end))
                 end = start
             if row.fork is not None:
-                row = self._seen.by_number[row.fork.source].row
+                row = self._view.by_number[row.fork.source].row
         return pieces[::-1]
 
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
-        """Read what a stream stores itself; for a control record, give the offset behind it."""
+        """Yield the slices a stream stores itself; for a control record, the offset after it."""
         for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
             for section in frame.sections:
@@ -165,18 +165,20 @@ class BrokerReader:
                 if section.stream != number:
                     continue
                 if section.kind == SECTION_STAGED:
-                    section = replace(section, base=base)  # noqa: PLW2901 - now it has its place
+                    section = replace(section, base=base)  # noqa: PLW2901 - the commit gave it an offset
                 if section.base <= offset < section.base + section.count:
                     if section.kind == SECTION_CONTROL:
                         yield offset + 1
                     else:
-                        mark = _producer(frame.record)
-                        yield slice_section(section, offset, end, frame.time_ms, mark)
+                        stamp = _producer(frame.record)
+                        yield slice_section(section, offset, end, frame.time_ms, stamp)
                     offset = section.base + section.count
             if offset >= end:
                 return
         raise CorruptRead(
-            f"offset {offset} is not where the index says", file=f"stream {number}", position=offset
+            f"offset {offset} is not at the LSN that the index has",
+            file=f"stream {number}",
+            position=offset,
         )
 
 
@@ -195,7 +197,7 @@ def _producer(record: Record) -> ProducerStamp | None:
 def slice_section(
     section: Section, offset: int, end: int, time_ms: int, producer: ProducerStamp | None = None
 ) -> Slice:
-    """Take the messages of a section from `offset` up to `end`."""
+    """Return the messages of a section from `offset` up to `end`."""
     skip = offset - section.base
     count = min(section.base + section.count, end) - offset
     extras = section.extras
