@@ -1,8 +1,8 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The loop makes a `Cut` in no time (rows are frozen, references suffice); once the cut is durable
-another thread commits it: rows, index, live segments and LSN in one transaction. So the store never
-holds anything a crash could take back.
+The loop makes a `Cut`, which is fast because rows are immutable and references to them suffice.
+Once everything up to its LSN is durable, another thread commits it: rows, index, segments and LSN
+in one transaction. So the store never holds anything that a crash could undo.
 """
 
 import struct
@@ -29,8 +29,8 @@ from semel.model.errors import CorruptData
 FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
-CHUNK_COUNT: Final = struct.Struct("<Q")
-# How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
+BLOCK_COUNT: Final = struct.Struct("<Q")
+# How many keys are sorted at once: long lists would pause the loop.
 _SORT_MAX: Final = 4096
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CheckpointPosition(Struct, frozen=True, array_like=True):
-    """Where replay starts, and which segments (first LSN, end) hold live data before that."""
+    """Where replay starts, and the segments (first LSN, end) before that which are still needed."""
 
     lsn: int
     previous_crc: int
@@ -65,7 +65,7 @@ class Cut(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """A checkpoint read back."""
+    """A checkpoint that was loaded."""
 
     state: State
     position: CheckpointPosition
@@ -75,9 +75,9 @@ class Loaded(Struct, frozen=True):
 
 
 def commit_cut(store: Store, cut: Cut) -> list[int]:
-    """Commit a durable cut; answer the segments that hold nothing live any more.
+    """Commit a durable cut; return the segments that are no longer needed.
 
-    Raises StoreFull (nothing happened, try again later), OSError or CorruptData.
+    Raises StoreFull (nothing was changed, try again later), OSError or CorruptData.
     """
     writer = store.write()
     try:
@@ -99,7 +99,7 @@ def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     _drop_owned(tables, OF_STREAM, cut.dirty.dropped)
     _drop_owned(tables, OF_TXN, cut.dirty.decided)
     counts: dict[int, int] = {}
-    _put_chunks(writer, cut, counts)
+    _put_index(writer, cut, counts)
     dropped = dict.fromkeys(cut.dirty.dropped, (0, 0))
     for number, kept in sorted((cut.kept | dropped).items()):
         _prune(writer, number, kept, counts)
@@ -124,8 +124,8 @@ def _put_rows(tables: TableWriter, dirty: Dirty) -> None:
 def _put_table(
     tables: TableWriter, table: str, rows: Mapping[Any, Row | None], key_of: Callable[[Any], bytes]
 ) -> None:
-    for some in _slices(rows):
-        for name in sorted(some):
+    for names in _slices(rows):
+        for name in sorted(names):
             row = rows[name]
             if row is None:
                 tables.delete(table, key_of(name))
@@ -136,8 +136,8 @@ def _put_table(
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
     """Yield the names in short lists: sorting all at once would stall the event loop."""
     names = iter(names)
-    while some := list(islice(names, _SORT_MAX)):
-        yield some
+    while names_slice := list(islice(names, _SORT_MAX)):
+        yield names_slice
 
 
 def drop_removed(cut: Cut) -> None:
@@ -155,12 +155,12 @@ def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
             tables.delete_all(name, NUMBER_KEY.encode(number))
 
 
-# ---- the index and the segments it keeps alive ---------------------------------------------------
+# ---- the index, and the segments that it needs ---------------------------------------------------
 
 
-def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
-    for some in _slices(cut.index_blocks):
-        for stream in sorted(some):
+def _put_index(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
+    for streams in _slices(cut.index_blocks):
+        for stream in sorted(streams):
             chunk = None if stream in cut.dirty.dropped else cut.index_blocks[stream]
             while chunk is not None:
                 writer.put("index", block_key(stream, chunk.first), encode_block(stream, chunk))
@@ -169,51 +169,51 @@ def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
-    """Remove the chunks of a stream that hold nothing of the offsets still kept."""
+    """Remove the index blocks of a stream that hold none of the offsets still kept."""
     start, end = kept
-    gone = []
+    removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
         if split_key(key)[0] != stream:
             break
         chunk = decode_block(key, value)
         if chunk.next <= start or chunk.first >= end:
-            gone.append(key)
+            removed.append(key)
             counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
         elif end == OFFSET_MAX:
             break
-    for key in gone:
+    for key in removed:
         writer.delete("index", key)
 
 
 def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> set[int]:
-    """Update how many chunks live in each segment; find those wholly below the cut with none."""
+    """Update the number of index blocks per segment; return the segments no longer needed."""
     dead = set()
     held = _held_segments(cut)
     for first, end in cut.segments:
         key = NUMBER_KEY.encode(first)
         sealed = tables.writer.get("segments", key)
-        old = 0 if sealed is None else CHUNK_COUNT.unpack(unseal("segments", key, sealed))[0]
+        old = 0 if sealed is None else BLOCK_COUNT.unpack(unseal("segments", key, sealed))[0]
         new = old + counts.get(first, 0)
         if new == 0 and end <= cut.lsn and first not in held:
             dead.add(first)
             tables.delete("segments", key)
         elif new != old or sealed is None:
-            tables.put("segments", key, CHUNK_COUNT.pack(new))
+            tables.put("segments", key, BLOCK_COUNT.pack(new))
     return dead
 
 
 def _held_segments(cut: Cut) -> set[int]:
-    """Find the segments that hold chunks of transactions which are not decided."""
+    """Return the segments that hold chunks of pending transactions."""
     firsts = [first for first, _ in cut.segments]
-    places = {place for page in cut.chunk_blocks for place in lsns_of(page)}
-    return {firsts[bisect_right(firsts, place) - 1] for place in places}
+    lsns = {lsn for block in cut.chunk_blocks for lsn in lsns_of(block)}
+    return {firsts[bisect_right(firsts, lsn) - 1] for lsn in lsns}
 
 
 # ---- reading -------------------------------------------------------------------------------------
 
 
 def load(store: Store, limits: MachineLimits) -> Loaded | None:
-    """Read a checkpoint and check all of it; None if there has been none."""
+    """Load the checkpoint and check all of it; None if there is none. Raises CorruptData."""
     state = State(limits)
     try:
         with store.read() as view:
@@ -229,7 +229,7 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
 
 
 def read_position(view: StoreReader) -> CheckpointPosition | None:
-    """Read where a checkpoint stands; raises BadSeal or DecodeError."""
+    """Return where a checkpoint was made; None if there is none. Raises BadSeal, DecodeError."""
     sealed = view.get("meta", POSITION_KEY)
     if sealed is None:
         return None

@@ -233,7 +233,7 @@ def test_a_flip_in_a_sealed_segment_is_found_with_file_and_byte(directory: Direc
     assert not report.is_sound
     first, index = damage(report)
     assert (first.file, first.position) == (name, at)
-    assert first.message.startswith("the checksum does not match; the next sound frame is at byte")
+    assert first.message.startswith("the checksum does not match; the next intact frame is at byte")
     assert (index.file, index.position) == (name, at)
     assert "(a), offsets" in index.message or "(b), offsets" in index.message
 
@@ -314,7 +314,7 @@ def test_a_cut_segment_is_found_with_where_it_is_cut(
     directory.truncate(name, size)
     first, *_ = damage(directory.verify())
     assert (first.file, first.position) == (name, size)
-    assert "cut short" in first.message or "empty" in first.message
+    assert "truncated" in first.message or "empty" in first.message
 
 
 def test_a_segment_of_another_directory_is_found(directory: Directory) -> None:
@@ -361,7 +361,7 @@ def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
     at = _overwrite_last(directory, watermark=1 << 40)
     (finding,) = damage(directory.verify())
     assert finding.position == at
-    assert "which lies after it" in finding.message
+    assert "is after the frame itself" in finding.message
 
 
 def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from semel.journal.checkpoint import (
-    CHUNK_COUNT,
+    BLOCK_COUNT,
     COUNTERS_KEY,
     FILE_NAME,
     POSITION_KEY,
@@ -99,7 +99,10 @@ class RowCheck:
             return None
 
     def _sound(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Walk a table's rows; the digest tells of one that is lost, too old or too many."""
+        """Yield the rows of a table that have their checksum; report the others.
+
+        At the end the digest shows whether a row is missing, outdated or surplus.
+        """
         count = total = bad = 0
         for key, sealed in self._view.scan(table):
             count += 1
@@ -176,29 +179,29 @@ class RowCheck:
                 self._hole(stream, start, end)
 
     def _kept(self, stream: Stream) -> tuple[int, int]:
-        """Find the offsets a stream must still have of its own."""
+        """Return the offsets that a stream itself must still have."""
         own = 0 if stream.row.fork is None else stream.row.fork.start
         start, end = retained_range(self._stored.state, stream, self._retained_from)
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check that a stream's chunks join, from what it keeps up to its tail."""
-        floor, end = self._kept(stream)
+        """Check that the index blocks of a stream cover what it keeps, without a gap."""
+        retained, end = self._kept(stream)
         expected: int | None = None
         is_first = True
         for key, sealed in rows:
             self._report.index_row_count += 1
             if self._report.index_row_count % _PROGRESS_ROWS == 0:
                 self._tick("table index", self._report.index_row_count, 0)
-            chunk = self._chunk(key, sealed)
-            if chunk is None:
+            block = self._block(key, sealed)
+            if block is None:
                 expected, is_first = None, False
                 continue
-            wanted = min(chunk.first, floor) if is_first else expected
-            if wanted is not None and chunk.first != wanted:
-                self._hole(stream, wanted, chunk.first)
-            expected, is_first = chunk.next, False
-            self._stored.keys.setdefault(chunk.segment, bytearray()).extend(key)
+            start = min(block.first, retained) if is_first else expected
+            if start is not None and block.first != start:
+                self._hole(stream, start, block.first)
+            expected, is_first = block.next, False
+            self._stored.keys.setdefault(block.segment, bytearray()).extend(key)
         is_short = expected is not None and expected < end
         is_long = expected is not None and expected > stream.tail.tail
         if expected is not None and (is_short or is_long):
@@ -210,42 +213,42 @@ class RowCheck:
         label = self._stored.label(stream.row.number)
         self._report.corrupt(FILE_NAME, None, f"{label}: {what} offsets {first} to {last}")
 
-    def _chunk(self, key: bytes, sealed: bytes) -> IndexBlock | None:
+    def _block(self, key: bytes, sealed: bytes) -> IndexBlock | None:
         try:
-            chunk = decode_block(key, sealed)
+            block = decode_block(key, sealed)
         except (BadSeal, struct.error):
             self._corrupt("index", key, f"{self._index_label(key)} fails its checksum")
             return None
-        offsets, positions = chunk.offsets, chunk.positions
+        offsets, positions = block.offsets, block.positions
         is_orderly = (
             bool(offsets)
             and offsets[0] == 0
             and all(a < b for a, b in pairwise(offsets))
-            and chunk.first + offsets[-1] < chunk.next
+            and block.first + offsets[-1] < block.next
         )
         if self._stored.is_readable and is_orderly:
-            # Only what is durable is ever in a checkpoint.
-            is_orderly = chunk.segment + positions[-1] < self._stored.position.lsn
+            # Only what is durable is in a checkpoint.
+            is_orderly = block.segment + positions[-1] < self._stored.position.lsn
         if not is_orderly:
             self._corrupt("index", key, f"{self._index_label(key)} is out of order")
             return None
-        return chunk
+        return block
 
     def _index_label(self, key: bytes) -> str:
         number, first = split_key(key)
         return f"{self._stored.label(number)} from offset {first}"
 
     def _check_segments(self) -> None:
-        """Check how many index rows each segment is said to have, and that all are listed."""
+        """Check the stored number of index rows of each segment, and that all are listed."""
         counted = {}
         for key, value in self._sound("segments"):
-            counted[int.from_bytes(key, "big")] = CHUNK_COUNT.unpack(value)[0]
+            counted[int.from_bytes(key, "big")] = BLOCK_COUNT.unpack(value)[0]
         if not self._stored.is_readable:
             return
         listed = {first for first, _ in self._stored.position.segments}
-        found = {first: len(keys) // KEY_BYTES for first, keys in self._stored.keys.items()}
-        for first in sorted(listed | counted.keys() | found.keys()):
-            count = found.get(first, 0)
+        counts = {first: len(keys) // KEY_BYTES for first, keys in self._stored.keys.items()}
+        for first in sorted(listed | counted.keys() | counts.keys()):
+            count = counts.get(first, 0)
             if first not in listed:
                 message = f"{count} index rows point into it, but the checkpoint does not list it"
                 self._report.corrupt(segment_name(first), None, message)

@@ -64,7 +64,7 @@ class TxnRowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check that what transactions name was there to be named."""
+        """Check that no transaction names a version of a position that it never had."""
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
             self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
@@ -79,27 +79,27 @@ class TxnRowCheck:
                     self._corrupt("transactions", key, message)
 
     def _check_parts(self) -> None:
-        """Check that the pages of a transaction join, and that its chunks are still there."""
+        """Check that the chunk blocks of a transaction have no gap, and that its chunks exist."""
         spans = self._stored.position.segments
         firsts = [first for first, _ in spans]
-        pages: dict[int, int] = {}
+        blocks: dict[int, int] = {}
         for key, row in self._decoded("parts", ChunkBlockRow):
-            number, page = PAIR_KEY.decode(key)
+            number, block = PAIR_KEY.decode(key)
             txn = self._txns.get(number)
             if txn is None:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
-            if page != pages.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "does not follow the page before it")
-            pages[number] = page + 1
+            if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
+                self._corrupt("parts", key, "does not follow the block before it")
+            blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
-                for place in sorted(lsns_of(row.packed)):
-                    at = bisect_right(firsts, place) - 1
-                    if at < 0 or not place < min(spans[at][1], self._stored.position.lsn):
-                        self._corrupt("parts", key, f"no segment holds its chunk at {place}")
+                for lsn in sorted(lsns_of(row.packed)):
+                    at = bisect_right(firsts, lsn) - 1
+                    if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
+                        self._corrupt("parts", key, f"no segment holds its chunk at {lsn}")
 
     def _check_outcomes(self) -> None:
-        """Check that every outcome is found by its id, its time and its owner, and back."""
+        """Check that every outcome is found by its id, by time and by owner."""
         count = 0
         for key, row in self._decoded("outcomes", OutcomeRow):
             count += 1
@@ -112,13 +112,13 @@ class TxnRowCheck:
                 if self._view.get(table, name) is None:
                     self._corrupt(table, name, "is missing")
         for table in ("outcome_order", "outcome_owners"):
-            found = sum(1 for _ in self._sound(table))
-            if found != count:
-                message = f"{found} rows for {count} outcomes"
-                self._corrupt(table, PAIR_KEY.encode((found, count)), message)
+            row_count = sum(1 for _ in self._sound(table))
+            if row_count != count:
+                message = f"{row_count} rows for {count} outcomes"
+                self._corrupt(table, PAIR_KEY.encode((row_count, count)), message)
 
     def _check_aborted(self) -> None:
-        """Check that aborted ranges lie within their streams, one behind the other."""
+        """Check that the aborted ranges of a stream are within it, in order and without overlap."""
         last = (-1, 0)
         for key, value in self._sound("aborted"):
             try:
@@ -129,7 +129,7 @@ class TxnRowCheck:
                 continue
             self._check_stream("aborted", key, number)
             stream = self._stored.state.by_number.get(number)
-            floor = last[1] if last[0] == number else 0
-            if not floor <= first < end or (stream is not None and end > stream.tail.stable):
+            previous_end = last[1] if last[0] == number else 0
+            if not previous_end <= first < end or (stream is not None and end > stream.tail.stable):
                 self._corrupt("aborted", key, f"offsets {first} to {end - 1} are out of order")
             last = (number, end)
