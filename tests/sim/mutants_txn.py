@@ -95,9 +95,9 @@ def let_a_late_call_end_the_next_transaction() -> Any:
     """The epoch of a transaction is not looked at."""
     real = lookup.find_txn
 
-    def find(state: State, txn_id: str, epoch: int, **known: Any) -> Any:
-        txn = state.transactions.get(txn_id)
-        return real(state, txn_id, epoch, **known) if txn is None else txn
+    def find(state: State, named: Any, now_ms: int) -> Any:
+        txn = state.transactions.get(named.id)
+        return real(state, named, now_ms) if txn is None else txn
 
     return patch.object(lookup, "find_txn", find)
 

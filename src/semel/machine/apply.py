@@ -1,7 +1,7 @@
-"""`apply`: the only code that changes the state, live and in recovery alike.
+"""`apply`: the only code that changes the state, both live and in recovery.
 
-It reads the frame (event, sections, time) and nothing else, so that replaying the journal gives the
-state that was.
+It reads the frame (event, sections, time) and nothing else, so that a replay of the journal gives
+the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -104,7 +104,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
     invariant(row.number == state.next_stream, "stream numbers do not join")
-    invariant(row.path not in state.by_path, "a stream of that name is there")
+    invariant(row.path not in state.by_path, "a stream of that path exists")
     start = 0
     if row.fork is not None:
         start = row.fork.start
@@ -164,7 +164,7 @@ def _apply_ended(
 
 
 def _mark_prunable(state: State, stream: Stream) -> None:
-    """Note that a stream, and all it inherits from, may hold data nobody reads any more."""
+    """Mark a stream, and the sources it was forked from, as having messages no longer needed."""
     row = stream.row
     state.dirty.pruned.add(row.number)
     while row.fork is not None:
@@ -228,37 +228,37 @@ def _apply_switched(
 
 
 def _record_producer(
-    state: State, stream: Stream, mark: ProducerStamp, *, first_offset: int, time_ms: int
+    state: State, stream: Stream, stamp: ProducerStamp, *, first_offset: int, time_ms: int
 ) -> None:
     if stream.producers is None:
         stream.producers = {}
-    old = stream.producers.get(mark.id)
+    old = stream.producers.get(stamp.id)
     if old is None or old.is_expired:
         state.live_producers += 1
     receipt = receipts.pack(
-        mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest
+        stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
     )
     if old is None:
         row = ProducerRow(
-            mark.mode,
-            mark.epoch,
-            mark.session,
+            stamp.mode,
+            stamp.epoch,
+            stamp.session,
             (),
-            mark.last_seq,
+            stamp.last_seq,
             receipt,
-            _first_receipt(mark, b"", receipt),
-            mark.cursor,
+            _first_receipt(stamp, b"", receipt),
+            stamp.cursor,
             time_ms,
         )
     else:
-        row = _continue_producer(old, mark, receipt, time_ms, state.limits.receipts)
-        if old.txn and old.txn in state.by_txn and old.epoch == mark.epoch:
+        row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+        if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
             row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
-    _set_producer(state, stream, mark.id, row)
+    _set_producer(state, stream, stamp.id, row)
 
 
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store what is known of a producer now; the registry's epoch is never below it."""
+    """Store the row of a producer, and raise the epoch in the registry to it."""
     assert stream.producers is not None
     stream.producers[producer_id] = row
     state.dirty.producers[stream.row.number, producer_id] = row
@@ -268,49 +268,49 @@ def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerR
 
 
 def _continue_producer(
-    old: ProducerRow, mark: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
+    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
-    is_raised = mark.epoch > old.epoch
-    is_plain = mark.mode == DENSE and mark.session is None and mark.cursor is None
+    is_raised = stamp.epoch > old.epoch
+    is_plain = stamp.mode == DENSE and stamp.session is None and stamp.cursor is None
     if is_plain and not is_raised and old.last_seq >= 0:
-        return ProducerRow(  # nearly every append of a producer comes here
+        return ProducerRow(  # the case of nearly every append of a producer
             DENSE,
-            mark.epoch,
+            stamp.epoch,
             old.session,
             old.old_sessions,
-            mark.last_seq,
+            stamp.last_seq,
             receipts.push(old.receipts, receipt, receipts_max),
-            old.first_receipt if mark.first_seq else receipt,
+            old.first_receipt if stamp.first_seq else receipt,
             old.cursor,
             time_ms,
             old.forgotten_seq,
         )
-    ring = b"" if is_raised and mark.mode == DENSE else old.receipts
-    forgotten = old.forgotten_seq
+    ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
+    forgotten_seq = old.forgotten_seq
     surplus = receipts.receipts_of(ring) + 1 - receipts_max
-    if mark.mode != DENSE and surplus > 0:
-        forgotten = receipts.unpack(ring, surplus - 1).last_seq
-    session = mark.session
+    if stamp.mode != DENSE and surplus > 0:
+        forgotten_seq = receipts.unpack(ring, surplus - 1).last_seq
+    session = stamp.session
     if session is None and not is_raised:
         session = old.session
     return ProducerRow(
-        mark.mode,
-        mark.epoch,
+        stamp.mode,
+        stamp.epoch,
         session,
         old.old_sessions if session == old.session else retained_sessions(old, session),
-        mark.last_seq,
+        stamp.last_seq,
         receipts.push(ring, receipt, receipts_max),
-        _first_receipt(mark, old.first_receipt if old.last_seq >= 0 else b"", receipt),
-        old.cursor if mark.cursor is None else mark.cursor,
+        _first_receipt(stamp, old.first_receipt if old.last_seq >= 0 else b"", receipt),
+        old.cursor if stamp.cursor is None else stamp.cursor,
         time_ms,
-        forgotten,
+        forgotten_seq,
     )
 
 
-def _first_receipt(mark: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
-    if mark.mode != DENSE:
+def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
+    if stamp.mode != DENSE:
         return b""
-    return receipt if mark.first_seq == 0 else old
+    return receipt if stamp.first_seq == 0 else old
 
 
 def _apply_claimed(

@@ -1,4 +1,4 @@
-"""`apply` for decisions: the end of transactions, and all that goes with it."""
+"""`apply` for decision frames: the end of transactions, and all that changes with it."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -198,7 +198,7 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
-    """Know a producer at an epoch; a raised one begins its commits anew."""
+    """Register a producer at an epoch and return its row; at a higher one its commits restart."""
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:
         return old
@@ -209,18 +209,18 @@ def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRo
     return row
 
 
-def _stamp_producer(state: State, mark: CommitStamp, packed: bytes) -> None:
-    row = store_registration(state, mark.id, mark.epoch)
-    if mark.seq is not None:
+def _stamp_producer(state: State, stamp: CommitStamp, packed: bytes) -> None:
+    row = store_registration(state, stamp.id, stamp.epoch)
+    if stamp.seq is not None:
         results = push_result(row.results, packed)
-        digests = (*row.digests, mark.digest)[-len(results) :]
-        row = replace(row, commit_seq=mark.seq, results=results, digests=digests)
-        _set_registered(state, mark.id, row)
+        digests = (*row.digests, stamp.digest)[-len(results) :]
+        row = replace(row, commit_seq=stamp.seq, results=results, digests=digests)
+        _set_registered(state, stamp.id, row)
 
 
-def _stamp_sink(state: State, mark: SinkStamp, packed: bytes, outcomes_from: int) -> None:
-    old = state.sinks.get(mark.app)
+def _stamp_sink(state: State, stamp: SinkStamp, packed: bytes, outcomes_from: int) -> None:
+    old = state.sinks.get(stamp.app)
     versions = () if old is None else old.versions
-    versions = (*versions, VersionRow(mark.version, mark.input, packed))
+    versions = (*versions, VersionRow(stamp.version, stamp.input, packed))
     kept = versions[-SINK_VERSIONS_KEPT:]
-    set_sink(state, mark.app, SinkRow(mark.query_id, mark.version, kept, outcomes_from))
+    set_sink(state, stamp.app, SinkRow(stamp.query_id, stamp.version, kept, outcomes_from))
