@@ -6,7 +6,7 @@ After every command the answers must be equal and so must the whole states.
 from collections import Counter
 from random import Random
 
-from semel.machine import MachineLimits, State, apply, decide
+from semel.machine import MachineLimits, State, apply, validate_and_decide
 from semel.model.outcomes import InvalidRequest
 from semel.model.transactions import EngineCommand, ExpireTxn
 from tests.sim.demands import demand, demand_equal, is_same
@@ -53,7 +53,7 @@ class Alone:
     def ask(self, command: EngineCommand) -> None:
         """Ask both, and compare all there is."""
         command = with_facts(self.model, command)
-        decision = decide(self.state, command)
+        decision = validate_and_decide(self.state, command)
         if is_broken(command):
             demand(isinstance(decision.outcome, InvalidRequest), f"{command}: {decision.outcome}")
             return
@@ -66,7 +66,5 @@ class Alone:
         if decision.event is not None:
             time_ms = self.state.frame_time(command.now_ms)
             apply(self.state, decision.event, decision.sections, time_ms, self.end)
-            self.state.touched.clear()
-            self.state.news.clear()
             self.end += FRAME_BYTES
         demand_equal(state_view(self.state), self.model.view(), f"engine and model after {command}")

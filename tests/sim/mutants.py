@@ -4,15 +4,16 @@ A rig that cannot fail proves nothing. Every mutant patches the engine for the l
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.broker import reader
+from semel.broker import checkpoints, reader
 from semel.broker.broker import Broker
+from semel.broker.checkpoints import Checkpoints
 from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
@@ -20,8 +21,9 @@ from semel.journal.index import Index
 from semel.journal.writer import JournalWriter
 from semel.machine import checks, receipts
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
+from semel.machine.retention import OFFSET_MAX
 from semel.machine.rows import ProducerRow
-from semel.machine.state import OFFSET_MAX, State, Stream
+from semel.machine.state import Effects, State, Stream
 from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS
@@ -66,8 +68,8 @@ def read_past_the_watermark() -> Any:
     """Readers see what was decided, not what is durable."""
     real = Broker._note_changes
 
-    def note(self: Broker) -> None:
-        real(self)
+    def note(self: Broker, streams: Iterable[Stream]) -> None:
+        real(self, streams)
         self.durable_view.promote(self._open.changes.values())
 
     return patch.object(Broker, "_note_changes", note)
@@ -151,11 +153,11 @@ def begin_a_segment_too_early() -> Any:
 def lose_an_abandoned_checkpoint() -> Any:
     """When the store is full, the rows it was to take are forgotten."""
 
-    def failed(self: Broker, cut: Any) -> None:
+    def failed(self: Checkpoints, cut: Any) -> None:
         self._index.undo_cut()
         self._cut_lsn = -1
 
-    return patch.object(Broker, "cut_failed", failed)
+    return patch.object(Checkpoints, "failed", failed)
 
 
 def go_on_after_a_short_write() -> Any:
@@ -180,7 +182,7 @@ def forget_the_pruned_floor() -> Any:
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
         return stream.tail.tail, OFFSET_MAX
 
-    return patch.object(broker_module, "retained_range", kept)
+    return patch.object(checkpoints, "retained_range", kept)
 
 
 def keys_never_age() -> Any:
@@ -224,13 +226,14 @@ def keep_producers_over_a_switch() -> Any:
     module = importlib.import_module("semel.machine.apply")
     real = module._APPLIERS[DedupSwitched]
 
-    def switched(state: State, event: DedupSwitched, *rest: Any) -> None:
+    def switched(state: State, event: DedupSwitched, *rest: Any) -> Effects:
         stream = state.by_number[event.stream]
         kept = stream.producers
-        real(state, event, *rest)
+        effects: Effects = real(state, event, *rest)
         stream.producers = kept
         for producer_id, row in (kept or {}).items():
             state.dirty.producers[event.stream, producer_id] = row
+        return effects
 
     return patch.dict(module._APPLIERS, {DedupSwitched: switched})
 

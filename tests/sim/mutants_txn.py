@@ -11,8 +11,10 @@ from semel.broker import lookups, reader
 from semel.journal import checkpoint, frame
 from semel.journal.txn_history import TxnHistoryCut, put_txn_history
 from semel.machine import commits, positions
+from semel.machine import state as state_module
 from semel.machine.events import Decided, Ended
 from semel.machine.positions import move_positions
+from semel.machine.rows import AbortedRow, OutcomeRow
 from semel.machine.state import State, Stream, Txn, mark_open_in
 from semel.machine.txn import apply_end, apply_open, lookup, publish
 from semel.machine.txn.chunk_list import EXTENT_BYTES
@@ -53,20 +55,20 @@ def write_half_a_decision() -> Any:
 
 def decide_one_stream_at_a_time() -> Any:
     """Readers see a decision stream by stream."""
-    real = apply_end.set_tail_offset
+    real = state_module.advance_tail
 
-    def set_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
+    def advance_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         held = stream.tail.stable
         real(state, stream, tail, time_ms)
         if stream.row.number % 2 and stream.open is not None and held < stream.tail.stable:
             stream.tail = replace(stream.tail, stable=held)
 
-    return patch.object(apply_end, "set_tail_offset", set_tail)
+    return patch.object(apply_end, "advance_tail", advance_tail)
 
 
 def overlook_an_open_transaction() -> Any:
     """What is stable does not care for what is open."""
-    return patch.object(apply_end, "stable_of", lambda stream, tail: tail)
+    return patch.object(state_module, "stable_of", lambda stream, tail: tail)
 
 
 def let_the_second_hold_nothing_up() -> Any:
@@ -93,9 +95,9 @@ def let_a_late_call_end_the_next_transaction() -> Any:
     """The epoch of a transaction is not looked at."""
     real = lookup.find_txn
 
-    def find(state: State, txn_id: str, epoch: int, **known: Any) -> Any:
-        txn = state.transactions.get(txn_id)
-        return real(state, txn_id, epoch, **known) if txn is None else txn
+    def find(state: State, named: Any, now_ms: int) -> Any:
+        txn = state.transactions.get(named.id)
+        return real(state, named, now_ms) if txn is None else txn
 
     return patch.object(lookup, "find_txn", find)
 
@@ -124,12 +126,15 @@ def move_positions_without_the_commit() -> Any:
     """An abort moves the positions too."""
     real = apply_end._end
 
-    def end(state: State, ended: Ended, extents: Any, time_ms: int) -> None:
+    def end(
+        state: State, ended: Ended, extents: Any, time_ms: int, aborted: list[AbortedRow]
+    ) -> OutcomeRow:
         txn = state.by_txn[ended.txn]
-        real(state, ended, extents, time_ms)
+        outcome = real(state, ended, extents, time_ms, aborted)
         if not ended.is_committed:
             moves = [(named.group, named.stream, named.to) for named in txn.row.positions]
             move_positions(state, moves, time_ms)
+        return outcome
 
     return patch.object(apply_end, "_end", end)
 
@@ -166,7 +171,7 @@ def let_zombies_live() -> Any:
 
 def forget_how_it_ended() -> Any:
     """Outcomes are not looked up."""
-    return patch.object(lookups.Lookups, "of", lambda self, txn_id, epoch, now_ms: (None, 0))
+    return patch.object(lookups.Lookups, "find_outcome", lambda self, txn_id, epoch, now_ms: (None, 0))
 
 
 def place_a_chunk_twice() -> Any:

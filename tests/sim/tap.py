@@ -7,6 +7,7 @@ from semel.broker.broker import Broker, Reply
 from semel.journal.recovery import Recovered
 from semel.machine import Decision, Event, Section, State, apply
 from semel.machine.decide import decide as real_decide
+from semel.machine.state import Effects
 from semel.model.outcomes import Outcome
 from semel.model.transactions import EngineCommand
 
@@ -24,8 +25,6 @@ class Entry(NamedTuple):
     def replay(self, state: State) -> None:
         """Fold the frame into another state."""
         apply(state, self.event, self.sections, self.time_ms, self.lsn)
-        state.touched.clear()
-        state.news.clear()
 
 
 class Observer(Protocol):
@@ -62,9 +61,15 @@ class TappedBroker(Broker):
         self._observer = observer
         self.last_lsn = 0
 
-    def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
+    def submit(self, command: EngineCommand, reply: Reply) -> None:
+        _last[:] = [command]  # an invalid one is refused before `decide`
+        super().submit(command, reply)
+
+    def _note_event(
+        self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
+    ) -> None:
         self.last_lsn = lsn
-        super()._note_event(event, sections, lsn)
+        super()._note_event(event, sections, lsn, effects)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
         command, observer, before = _last[0], self._observer, self.end

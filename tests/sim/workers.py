@@ -92,8 +92,6 @@ class Run:
         decision = decide(self.state, command)
         if decision.event is not None:
             apply(self.state, decision.event, decision.sections, 0, self._end)
-            self.state.touched.clear()
-            self.state.news.clear()
             self._end += FRAME_BYTES
         return decision.outcome
 

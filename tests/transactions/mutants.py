@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from semel.broker import broker, durable_view
+from semel.broker import broker, durable_view, reader
 from semel.broker.reader import BrokerReader
 from semel.machine import commits, positions
 from semel.machine.positions import move_positions
 from semel.machine.rows import OwnerKey, TailRow
-from semel.machine.state import State, Stream, Txn, stable_of
+from semel.machine.state import State, Stream, Txn, advance_tail, set_tail
 from semel.machine.txn import apply_end, decide_end
 from semel.machine.txn.decide_end import decide_abort_txn
 from semel.machine.txn.draft import Draft
@@ -33,7 +33,7 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
     def end_of(tail: TailRow, is_committed: bool) -> int:
         return tail.tail
 
-    for module in (broker, durable_view, event_stream):
+    for module in (broker, reader, durable_view, event_stream):
         patch.setattr(module, "tail_of_view", end_of)
 
 
@@ -118,12 +118,13 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
 def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
     """Hold a stream up after a decision, until the next one."""
 
-    def late(stream: Stream, tail: int) -> int:
+    def late(state: State, stream: Stream, tail: int, time_ms: int) -> None:
+        held = max(stream.tail.stable, stream.tail.tail)
+        advance_tail(state, stream, tail, time_ms)
         if stream.row.number % 2:
-            return min(stable_of(stream, tail), max(stream.tail.stable, stream.tail.tail))
-        return stable_of(stream, tail)
+            set_tail(state, stream, replace(stream.tail, stable=min(stream.tail.stable, held)))
 
-    patch.setattr(apply_end, "stable_of", late)
+    patch.setattr(apply_end, "advance_tail", late)
 
 
 def commits_compare_no_guards(patch: pytest.MonkeyPatch) -> None:

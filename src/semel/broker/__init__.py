@@ -1,1 +1,1 @@
-"""The one writer: commands in, frames to the journal, answers out when they are durable."""
+"""The broker: decides commands, writes their frames, and replies once they are durable."""

@@ -1,19 +1,20 @@
-"""The broker: the one writer. It does no I/O of its own: it hands out work orders.
+"""The broker: the only writer of the journal. It does no I/O itself: it returns work orders.
 
-The numbers EO-1 to EO-7 are the steps of an append's life (`docs/explanation/exactly-once.md`):
+The numbers EO-1 to EO-7 are the steps of an append (`docs/explanation/exactly-once.md`):
 
-    submit()      EO-2 decide, EO-3 apply and gather, EO-4 hold every answer
+    submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 hold back every reply
     next_group()  EO-5 the bytes to write and sync
-    written()     EO-6 the watermark moves, readers see, answers leave
-    cut()         EO-7 the bytes of a checkpoint
+    written()     EO-6 the watermark moves, readers see the messages, replies are sent
+    cut()         EO-7 the rows of a checkpoint
 """
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec import Struct
 
+from semel.broker.checkpoints import Checkpoints
 from semel.broker.durable_view import (
     DurableView,
     StreamView,
@@ -22,14 +23,13 @@ from semel.broker.durable_view import (
     drop_waiter,
     tail_of_view,
 )
-from semel.broker.lookups import Lookups, TxnTally, affected_paths, affected_txns, expire_command
-from semel.broker.reader import BrokerReader, Slice
+from semel.broker.lookups import Lookups, affected_paths, affected_txns
+from semel.broker.reader import TAIL, BrokerReader, ReadDone, unreadable
 from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire, is_due
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
-from semel.journal.txn_history import index_frames
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
 from semel.machine.events import (
@@ -39,64 +39,72 @@ from semel.machine.events import (
     TxnBegun,
     TxnPublished,
 )
-from semel.machine.rows import StreamRow, TailRow
-from semel.machine.state import Txn, retained_range
+from semel.machine.rows import OutcomeRow, StreamRow, TailRow
+from semel.machine.state import Effects, Stream, Txn
 from semel.model.commands import (
     Append,
-    Create,
     Expire,
     ExpireProducer,
-    ForkRequest,
-    StoredAppend,
 )
-from semel.model.errors import CorruptRead, ReadFailed
-from semel.model.limits import GROUP_BYTES_MAX, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
-from semel.model.media import is_json
+from semel.model.errors import ReadFailed
+from semel.model.limits import (
+    GROUP_BYTES_MAX,
+    PARKED_COMMANDS_MAX,
+    READ_BYTES_DEFAULT,
+    TXN_ID_BYTES_MAX,
+)
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
-    DiskReadFailed,
-    Gone,
+    InvalidRequest,
     NotFound,
     OffsetBeyondTail,
     OffsetTrimmed,
     Outcome,
     Overloaded,
-    Unreadable,
 )
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_STAGED, EngineCommand
-from semel.model.txn_outcome import TxnOutcome
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand, ExpireTxn
+from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
+from semel.model.validation import find_invalid_field, is_name, is_number
 
-# An offset to read from: the end, wherever it is.
-TAIL: Final = -1
+__all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply", "TxnTally"]
 
 Reply = Callable[[Outcome], None]
 OutcomeReply = Callable[[TxnOutcome | Outcome | None], None]
 T = TypeVar("T")
 
 
-class ReadDone(Outcome, frozen=True):
-    """What a read found, up to `next_offset`; the stream as it is durable now."""
+class _Pending(Struct):
+    """What waits for a write group: replies, and the streams as readers will see them."""
 
-    row: StreamRow
-    tail: TailRow
-    next_offset: int
-    slices: list[Slice]
+    replies: list[tuple[Callable[[Any], None], Any]] = []
+    changes: dict[int, tuple[StreamRow, TailRow | None]] = {}
+    is_synced: bool = False
 
 
-class _Pending:
-    """What waits for a group: answers, and what readers will see."""
-
-    __slots__ = ("answers", "changes", "is_synced")
+class TxnTally:
+    """Counts the transactions that began and ended since the start of the process."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[Callable[[Any], None], Any]] = []
-        self.changes: dict[int, tuple[StreamRow, TailRow | None]] = {}
-        self.is_synced = False
+        self.started = 0
+        self.committed = 0
+        self.aborted: Counter[str] = Counter()  # by reason
+
+    @property
+    def timed_out(self) -> int:
+        """How many were aborted because their deadline passed; `aborted` contains them."""
+        return self.aborted[BY_TIMEOUT]
+
+    def add_ended(self, outcomes: Iterable[OutcomeRow]) -> None:
+        for row in outcomes:
+            if row.outcome.decision == COMMITTED:
+                self.committed += 1
+            else:
+                self.aborted[row.outcome.reason] += 1
 
 
 class Broker:
-    """All state of a running engine. One thread calls it."""
+    """All state of a running engine. It must be called from one thread."""
 
     def __init__(
         self,
@@ -112,13 +120,13 @@ class Broker:
         self.txn_tally = TxnTally()
         self._index = recovered.index
         self._txn_history = recovered.txn_history
-        self._lookups = Lookups(self.state, self._txn_history)
         self._deadlines = Deadlines(self.state)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
         self.reader = BrokerReader(
             self.durable_view, self._index, self._txn_history, self._segments
         )
+        self._lookups = Lookups(self.state, self._txn_history, self.durable_view, self.reader)
         self._expiry = Expiry(self.state, now_ms)
         self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
         self._appender = Appender(
@@ -134,41 +142,46 @@ class Broker:
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
         self._needs_watermark = True
-        self._needs_sync = False
-        self._cut_lsn = -1
+        self._checkpoints = Checkpoints(
+            self.state, self._index, self._txn_history, self._segments, self._appender
+        )
 
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Take a command; `reply` gets its outcome once the facts it reveals are durable."""
-        if self._parked or not self._execute(command, reply):
+        """Execute a command; `reply` gets its outcome once all that it reveals is durable."""
+        field = find_invalid_field(command)
+        if field is not None:
+            self._commit(Decision(InvalidRequest(field)), command.now_ms, reply)
+        elif self._parked or not self._execute(command, reply):
             self._park(command, reply)
 
     def _park(self, command: EngineCommand, reply: Reply) -> None:
-        """Let a command wait for the disk. Later ones queue behind it: order is a promise."""
+        """Let a command wait for the disk. Later ones wait too: commands keep their order."""
         if len(self._parked) >= PARKED_COMMANDS_MAX:
             reply(Overloaded())
         else:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide and commit; False if it has to wait."""
+        """Decide a command and write its event; False if it has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
             return False
         if type(command) is not Append or command.transaction is not None:
             try:
-                known = self._with_lookups(command)
+                complete = self._with_lookups(command)
             except ReadFailed as error:
-                self._release(reply, _unread(error))
+                self._release(reply, unreadable(error))
                 return True
-            if known is None:
+            if complete is None:
                 return False
-            command = known
+            command = complete
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
+        """Write and apply the event of a decision, if it has one; False if it has to wait."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -183,52 +196,48 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
-        # EO-3. State and frame move together; the answer waits in the group.
+        # EO-3. State and frame change together; the reply waits for the write group.
         time_ms = self.state.frame_time(now_ms)
         lsn = self._appender.add(event, meta, sections, length, time_ms)
         segment = self._appender.segment
         if segment != self._segments.firsts[-1]:
             self._segments.add(segment)
-        apply(self.state, event, sections, time_ms, lsn)
+        effects = apply(self.state, event, sections, time_ms, lsn)
         if type(event) is StreamAppended:
             for section in sections:
                 self._index.add(section.stream, section.base, section.count, lsn, segment)
         else:
-            self._note_event(event, sections, lsn)
-        self._note_changes()
+            self._note_event(event, sections, lsn, effects)
+        self._note_changes(effects.streams)
         if self._idle is not None:
             self._watch_producer(self._idle, event)
-        self._open.answers.append((reply, decision.outcome))
+        self._open.replies.append((reply, decision.outcome))
         return True
 
-    def _note_event(self, event: Event, sections: tuple[Section, ...], lsn: int) -> None:
+    def _note_event(
+        self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
+    ) -> None:
         """Index a frame that may hold more than the messages of one stream."""
-        self.txn_tally.note(self.state.news)
-        index_frames(
-            self.state.news,
-            sections,
-            lsn=lsn,
-            index=self._index,
-            memory=self._txn_history,
-            segments=self._segments,
-        )
+        self._index.add_frame(lsn, sections, effects.placed, self._segments)
+        self._txn_history.add(effects)
+        self.txn_tally.add_ended(effects.outcomes)
         if isinstance(event, TxnBegun):
             self.txn_tally.started += 1
             self._deadlines.watch(self.state.by_txn[event.number])
 
     def _watch_producer(self, idle: IdleProducers, event: Event | None) -> None:
         if isinstance(event, TxnPublished | ProducerRaised):
-            inner = event.append
-            event = (inner or event.claimed) if isinstance(event, ProducerRaised) else inner
+            claimed = event.claimed if isinstance(event, ProducerRaised) else None
+            event = event.append or claimed
         if isinstance(event, StreamAppended) and event.stamp:
             idle.watch(event.stream, event.stamp.id)
         elif isinstance(event, ProducerClaimed):
             idle.watch(event.stream, event.id)
 
-    def _note_changes(self) -> None:
-        """Remember what readers will see once the open group is durable."""
+    def _note_changes(self, streams: Iterable[Stream]) -> None:
+        """Keep what readers will see of the changed streams once the open group is durable."""
         changes = self._open.changes
-        for stream in self.state.touched:
+        for stream in streams:
             row, tail = stream.row, stream.tail
             is_removed = tail.is_deleted and row.number not in self.state.by_number
             changes[row.number] = (row, None if is_removed else tail)
@@ -237,51 +246,46 @@ class Broker:
                     self._expiry.forget(row.number)
                 else:
                     self._expiry.watch(stream)
-        self.state.touched.clear()
 
-    def _release(self, reply: Callable[[T], None], answer: T) -> None:
-        """EO-4. An answer that changes nothing still reveals the state it was decided on."""
+    def _release(self, reply: Callable[[T], None], result: T) -> None:
+        """EO-4. Reply once the state that a result reveals is durable: even a refusal waits."""
         if self._appender.has_facts:
-            self._open.answers.append((reply, answer))
+            self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
-            self._flying.answers.append((reply, answer))
+            self._flying.replies.append((reply, result))
         else:
-            reply(answer)
+            reply(result)
 
     def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
-        """Answer a question about the state, as soon as that state is durable."""
+        """Evaluate `question` on the state; reply with the result once that state is durable."""
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Tell whether a path is taken, as it is decided; a stream whose time is over ends now."""
+        """Return whether the state, durable or not, has a stream; an expired one is ended first."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
 
-    # ---- facts a command needs from the journal ------------------------------------------------
+    # ---- what has to be done before a command is decided ---------------------------------------
 
     def _expire_before(self, command: EngineCommand) -> bool:
-        """Write the end of streams whose time is over before a command meets them."""
+        """End the expired streams that a command concerns; False if it has to wait."""
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Add to a command what its decision needs from the journal; None if it has to wait."""
-        if isinstance(command, Create):
-            fork = command.fork
-            if fork is None or not fork.sub_offset:
-                return command
-            return None if self._awaits_source(fork) else self._with_stored(command, fork)
+        """Return a command with its lookups; None if it has to wait. May raise ReadFailed."""
         for txn in affected_txns(self.state, command):
             if not self._end_if_due(txn, command.now_ms):
                 return None
         return self._lookups.add(command)
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
-        """Write the end of a transaction whose time is over before a command meets it."""
-        is_open = self.state.by_txn.get(txn.row.number) is txn
-        if not is_open or not is_due(self.state, txn, now_ms):
+        """Abort a transaction whose deadline has passed; False if that has to wait."""
+        is_pending = self.state.by_txn.get(txn.row.number) is txn
+        if not is_pending or not is_due(self.state, txn, now_ms):
             return True
-        return self._commit(decide(self.state, expire_command(txn, now_ms)), now_ms, _nobody)
+        command = ExpireTxn(now_ms, txn.row.id, txn.row.epoch)
+        return self._commit(decide(self.state, command), now_ms, _ignore)
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
@@ -289,48 +293,17 @@ class Broker:
             return True
         if not self._expiry.is_over(stream, now_ms):
             return True
-        expire_command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
-        return self._commit(decide(self.state, expire_command), now_ms, _nobody)
-
-    def _awaits_source(self, fork: ForkRequest) -> bool:
-        """Tell whether the append a fork divides is still on its way to the disk."""
-        source = self.state.by_path.get(fork.source)
-        if source is None or source.tail.is_deleted:
-            return False
-        if fork.offset is None or fork.offset >= source.tail.stable:
-            return False
-        view = self.durable_view.by_number.get(source.row.number)
-        return view is None or view.tail is None or view.tail.stable <= fork.offset
-
-    def _with_stored(self, command: Create, fork: ForkRequest) -> Create:
-        """Add what the journal holds at the fork's offset."""
-        source = self.state.by_path.get(fork.source)
-        offset = fork.offset
-        if source is None or source.tail.is_deleted or offset is None:
-            return command
-        if not source.tail.head <= offset < source.tail.stable:
-            return command
-        number = source.row.number
-        view = self.durable_view.by_number[number]
-        assert view.tail is not None
-        end = view.tail.stable
-        slices, _ = self.reader.read_on(view, offset, end, 1, is_committed=True)
-        if not slices or slices[0].offset != offset:
-            return command  # a control record or an aborted message is nothing to divide
-        piece = slices[0]
-        message = next(piece.messages())
-        units = piece.count if is_json(source.row.content_type) else len(message)
-        stored = StoredAppend(number, offset, units, message)
-        return replace(command, fork=replace(fork, stored=stored))
+        command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
+        return self._commit(decide(self.state, command), now_ms, _ignore)
 
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """Hand out the next bytes to write, unless some are being written."""
+        """EO-5. Return the next bytes to write; None if there are none, or a write is under way."""
         if self._flying is not None:
             return None
         group = self._appender.take()
-        if group is None and self._needs_sync:
+        if group is None and self._checkpoints.needs_sync:
             group = self._appender.take_sync()
         elif group is None and self._needs_watermark:
             group = self._appender.take_watermark()
@@ -338,36 +311,38 @@ class Broker:
         if group is not None:
             self._flying, self._open = self._open, _Pending()
             self._flying.is_synced = group.is_synced
-            self._unpark()  # the next group forms while this one is on its way
+            self._unpark()  # the next group is filled while this one is written
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. A group is on disk (and durable, if it was to be): readers see, answers leave."""
+        """EO-6. Note that a group is written, and durable if it was synced.
+
+        Readers see its messages from now on, and its replies are sent.
+        """
         flying, self._flying = self._flying, None
         assert flying is not None
         if group.is_synced:
             self._needs_watermark = group.size > 0
-            self._needs_sync = self._needs_sync and group.end < self._cut_lsn
             self._appender.durable = self._segments.durable = group.end
         woken = self.durable_view.promote(flying.changes.values())
         for number, (_, tail) in flying.changes.items():
             if tail is None:
                 self._index.forget(number)
                 self._txn_history.forget(number)
-        for reply, answer in flying.answers:
-            reply(answer)
+        for reply, result in flying.replies:
+            reply(result)
         for waiter in woken:
             waiter.wake()
         self._unpark()
 
     def set_room(self, room: Room) -> None:
-        """Learn what room the disk has."""
+        """Note how much room the disk has."""
         self.is_full = room.is_full
         self._appender.offer_spare(room.segment, room.spare_bytes)
         self._unpark()
 
     def close(self) -> None:
-        """Let the files go that reads have opened."""
+        """Close the files that reads have opened."""
         self._segments.close()
 
     def _unpark(self) -> None:
@@ -376,17 +351,17 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Tell whether commands wait for the disk."""
+        """Whether commands wait for the disk."""
         return bool(self._parked)
 
     @property
     def needs_room(self) -> bool:
-        """Tell whether the writer should look for a spare segment or its reserve."""
+        """Whether the writer should allocate a spare segment or its reserve."""
         return self.is_full or not self._appender.has_spare
 
     @property
     def has_garbage(self) -> bool:
-        """Tell whether the next checkpoint may free segments that no stream needs any more."""
+        """Whether the next checkpoint may free segments that no stream needs any more."""
         return bool(self.state.dirty.pruned)
 
     @property
@@ -396,44 +371,22 @@ class Broker:
 
     @property
     def end(self) -> int:
-        """Where the journal ends, written or not."""
+        """The LSN at which the journal ends, written or not."""
         return self._appender.position
 
-    # ---- checkpoints ---------------------------------------------------------------------------
+    # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self) -> Cut | None:
-        """EO-7. Take the state as it is now, for a checkpoint once it is durable."""
-        if self._appender.position == self._cut_lsn:
-            return None
-        self._cut_lsn = self._appender.position
-        self._needs_sync = self._appender.durable < self._cut_lsn
-        dirty = self.state.take_dirty()
-        alive = self.state.by_number
-        known: dict[int, int] = {}
-        return Cut(
-            self._cut_lsn,
-            self._appender.previous_crc,
-            self.state.meta_row(),
-            dirty,
-            self._index.cut(),
-            {n: retained_range(self.state, alive[n], known) for n in dirty.pruned if n in alive},
-            self._segments.spans(),
-            self._txn_history.cut(),
-            [page for txn in self.state.by_txn.values() for page in _chunks_of(txn)],
-        )
+        """Return the work order for a checkpoint; None if nothing changed since the last one."""
+        return self._checkpoints.cut()
 
     def cut_done(self, dead: list[int]) -> None:
-        """The checkpoint is durable; the segments in `dead` may be unlinked after this."""
-        self._index.finish_cut()
-        self._txn_history.finish_cut()
-        self._segments.remove(dead)
+        """Note that a cut is committed; the segments in `dead` may be unlinked after this."""
+        self._checkpoints.done(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """The store had no room: take everything back, for the next checkpoint."""
-        self._index.undo_cut()
-        self._txn_history.undo_cut()
-        self.state.dirty.absorb(cut.dirty)
-        self._cut_lsn = -1
+        """Note that the store had no room for a cut: the next one will contain it."""
+        self._checkpoints.failed(cut)
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -447,64 +400,41 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read a stream as it is durable, from `offset` (None: its head). A read is a use."""
-        if self._is_there(path, now_ms, reply):
+        """Read the durable messages of a stream from `offset` on (None: its head).
+
+        A read prolongs the sliding window of a stream with a TTL.
+        """
+        if self._has_or_refuse(path, now_ms, reply):
+            view = self.durable_view.find(path)
+            if not isinstance(view, StreamView):
+                reply(view)
+                return
             is_committed = isolation == READ_COMMITTED
-            reply(self._read(path, offset, now_ms, bytes_max, is_committed=is_committed))
+            outcome = self.reader.read(view, offset, bytes_max, is_committed=is_committed)
+            if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
+                self._expiry.touch(view.row.number, now_ms)
+            reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
-        """Tell a stream's durable state. Looking is no use of it."""
-        if self._is_there(path, now_ms, reply):
-            found = self._view(path)
-            if isinstance(found, Outcome):
-                reply(found)
-            else:
-                view, tail = found
+        """Reply with the durable state of a stream, without messages. Its TTL is not prolonged."""
+        if self._has_or_refuse(path, now_ms, reply):
+            view = self.durable_view.find(path)
+            if isinstance(view, StreamView):
+                tail = view.durable_tail
                 reply(ReadDone(view.row, tail, tail.tail, []))
+            else:
+                reply(view)
 
-    def _is_there(self, path: str, now_ms: int, reply: Reply) -> bool:
-        """Answer for a stream that is not there, or not any more; else leave that to the caller."""
+    def _has_or_refuse(self, path: str, now_ms: int, reply: Reply) -> bool:
+        """Return whether the state has a stream; if not, reply with the refusal."""
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
             return False
         if path not in self.state.by_path:
-            # EO-4. Whoever is told that it is gone may not meet it again after a crash.
+            # EO-4. It must not be there again after a crash, so its removal has to be durable.
             self._release(reply, NotFound())
             return False
         return True
-
-    def _view(self, path: str) -> tuple[StreamView, TailRow] | Outcome:
-        view = self.durable_view.by_path.get(path)
-        if view is None or view.tail is None:
-            return NotFound()
-        return Gone() if view.tail.is_deleted else (view, view.tail)
-
-    def _read(
-        self, path: str, offset: int | None, now_ms: int, bytes_max: int, *, is_committed: bool
-    ) -> Outcome:
-        found = self._view(path)
-        if isinstance(found, Outcome):
-            return found
-        view, tail = found
-        if offset is None:
-            offset = tail.head
-        elif offset == TAIL:
-            offset = tail_of_view(tail, is_committed)
-        if offset > tail.tail:
-            return OffsetBeyondTail(tail.tail)
-        if offset < tail.head:
-            return OffsetTrimmed(tail.head)
-        if can_expire(view.row):
-            self._expiry.touch(view.row.number, now_ms)
-        try:
-            # Whoever stands behind what is stable stays there.
-            end = max(offset, tail_of_view(tail, is_committed))
-            slices, next_offset = self.reader.read_on(
-                view, offset, end, bytes_max, is_committed=is_committed
-            )
-        except ReadFailed as error:
-            return _unread(error)
-        return ReadDone(view.row, tail, next_offset, slices)
 
     def wait(
         self,
@@ -513,9 +443,9 @@ class Broker:
         wake: Callable[[], None],
         isolation: str = READ_UNCOMMITTED,
     ) -> tuple[StreamView, Waiter] | None:
-        """Call `wake` once when the stream may have more than `offset`, is closed or gone.
+        """Call `wake` once when a stream may have messages after `offset`, is closed or removed.
 
-        None if there is nothing to wait for, or too many wait.
+        Return what `stop_waiting` needs; None if that is so already, or too many readers wait.
         """
         view = self.durable_view.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -526,46 +456,39 @@ class Broker:
         return view, waiter
 
     def stop_waiting(self, waiting: tuple[StreamView, Waiter]) -> None:
-        """Give up a wait."""
+        """Cancel a `wait`."""
         drop_waiter(*waiting)
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Write the end of streams, transactions and producers whose time is over; count them."""
+        """End expired streams, transactions and producers; return how many were ended.
+
+        At most `count_max` of each kind.
+        """
         streams = self._expiry.due(now_ms, count_max)
         txns = self._deadlines.due(now_ms, count_max)
         count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
         count += sum(self._end_if_due(txn, now_ms) for txn in txns)
-        return (
-            count if self._idle is None else count + self._sweep_idle(self._idle, now_ms, count_max)
-        )
-
-    def _sweep_idle(self, idle: IdleProducers, now_ms: int, count_max: int) -> int:
-        count = 0
-        for path, producer_id in idle.due(now_ms, count_max):
-            command = ExpireProducer(path, now_ms, producer_id, idle.idle_ms)
-            count += self._commit(decide(self.state, command), now_ms, _nobody)
+        if self._idle is not None:
+            for path, producer_id in self._idle.due(now_ms, count_max):
+                command = ExpireProducer(path, now_ms, producer_id, self._idle.idle_ms)
+                count += self._commit(decide(self.state, command), now_ms, _ignore)
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Tell how a transaction ended: that of `epoch`, or (None) the newest of its id."""
-        try:
-            if epoch is None:
-                epoch = self._lookups.last_epoch(txn_id, now_ms)
-            found = self._lookups.of(txn_id, epoch, now_ms)[0]
-        except ReadFailed as error:
-            self._release(reply, _unread(error))
-        else:
-            self._release(reply, found)
+        """Reply with the outcome of a transaction: that of `epoch`, or (None) the newest of its id.
+
+        None if none is stored, also because nothing can have that id or epoch.
+        """
+        result: TxnOutcome | Outcome | None = None
+        if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):
+            try:
+                if epoch is None:
+                    epoch = self._lookups.last_epoch(txn_id, now_ms)
+                result = self._lookups.find_outcome(txn_id, epoch, now_ms)[0]
+            except ReadFailed as error:
+                result = unreadable(error)
+        self._release(reply, result)
 
 
-def _unread(error: ReadFailed) -> Outcome:
-    is_corrupt = isinstance(error, CorruptRead)
-    return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
-
-
-def _chunks_of(txn: Txn) -> list[bytes]:
-    return txn.chunk_blocks if txn.row.kind == TXN_STAGED else []
-
-
-def _nobody(_outcome: Outcome) -> None:
-    """Answer no one: the engine asked itself."""
+def _ignore(_outcome: Outcome) -> None:
+    """Ignore the outcome of a command that the broker gave itself."""

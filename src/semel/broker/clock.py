@@ -1,4 +1,4 @@
-"""Time and entropy, as a component: the only place that asks the operating system for either."""
+"""Time and randomness, as a component: nothing else asks the operating system for them."""
 
 import os
 import time
@@ -6,22 +6,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time and randomness come from."""
+    """A source of time and randomness."""
 
     def now_ms(self) -> int:
-        """Wall time, ms since 1970."""
+        """Return the wall time in milliseconds since 1970."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Bytes nobody can guess."""
+        """Return bytes that cannot be guessed."""
 
 
 class SystemClock:
     """The operating system's clock and entropy."""
 
     def now_ms(self) -> int:
-        """Ask the system."""
         return time.time_ns() // 1_000_000
 
     def random_bytes(self, count: int) -> bytes:
-        """Ask the system."""
         return os.urandom(count)

@@ -1,7 +1,7 @@
-"""What readers may see: every stream as it is at the durable watermark, and who waits for more.
+"""The durable view: every stream as it is at the durable watermark, and the readers that wait.
 
-The state runs ahead of the disk. A read answered from it could show what a crash takes back, so
-GET, HEAD, lists and live reads look here and only here (EO-6).
+The state runs ahead of the disk: a read from it could return messages that a crash then loses. So
+GET, HEAD, lists and live reads use this view only (EO-6).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,10 +13,11 @@ from msgspec import Struct
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.limits import WAITERS_PER_STREAM_MAX
+from semel.model.outcomes import Gone, NotFound
 
 
 class Waiter:
-    """One reader at the end of a stream; `wake` is called once, and is a hint: it looks again."""
+    """One reader at the tail of a stream. `wake` is called once, as a hint to read again."""
 
     __slots__ = ("is_committed", "offset", "wake")
 
@@ -29,15 +30,21 @@ class Waiter:
 
 
 class StreamView(Struct, gc=False, eq=False):
-    """One stream at the durable watermark; `tail` is None once it is gone."""
+    """One stream at the durable watermark; `tail` is None once it is removed."""
 
     row: StreamRow
     tail: TailRow | None
     waiters: dict[Waiter, None] | None = None
 
+    @property
+    def durable_tail(self) -> TailRow:
+        """The tail of a stream that has not been removed."""
+        assert self.tail is not None
+        return self.tail
+
 
 class DurableView:
-    """All durable streams, by name and by number; the names of those that live, in order."""
+    """All durable streams by path and by number; `paths` are sorted, without deleted streams."""
 
     def __init__(self, state: State) -> None:
         self.by_path: dict[str, StreamView] = {}
@@ -50,8 +57,15 @@ class DurableView:
             path for path, view in self.by_path.items() if view.tail and not view.tail.is_deleted
         )
 
+    def find(self, path: str) -> StreamView | NotFound | Gone:
+        """Return a stream that can be read, or the refusal."""
+        view = self.by_path.get(path)
+        if view is None or view.tail is None:
+            return NotFound()
+        return Gone() if view.tail.is_deleted else view
+
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
-        """Let readers see what became durable; answer the waiters to wake."""
+        """Store the streams that became durable; return the waiters to wake."""
         woken: list[Waiter] = []
         for row, tail in changes:
             view = self.by_number.get(row.number)
@@ -78,7 +92,7 @@ class DurableView:
 
 
 def add_waiter(view: StreamView, waiter: Waiter) -> bool:
-    """Let a reader wait; False if too many do already."""
+    """Add a waiter to a stream; False if it has too many."""
     if view.waiters is None:
         view.waiters = {}
     if len(view.waiters) >= WAITERS_PER_STREAM_MAX:
@@ -88,13 +102,13 @@ def add_waiter(view: StreamView, waiter: Waiter) -> bool:
 
 
 def drop_waiter(view: StreamView, waiter: Waiter) -> None:
-    """Stop waiting; harmless if the reader was woken already."""
+    """Remove a waiter, if it was not woken already."""
     if view.waiters is not None:
         view.waiters.pop(waiter, None)
 
 
 def tail_of_view(tail: TailRow, is_committed: bool) -> int:
-    """Tell how far a reader may read."""
+    """Return the offset up to which a reader may read."""
     return tail.stable if is_committed else tail.tail
 
 
@@ -110,7 +124,7 @@ def _take_due(view: StreamView, waiters: dict[Waiter, None]) -> list[Waiter]:
 
 
 # ---- sorted paths --------------------------------------------------------------------------------
-# The paths of all streams in order, in blocks: a change or a page costs the same however many.
+# In blocks, so that the cost of a change or a page does not grow with the number of streams.
 
 
 _BLOCK_MAX: Final = 1_024
@@ -122,12 +136,11 @@ class SortedPaths:
     def __init__(self, paths: Iterable[str] = ()) -> None:
         ordered = sorted(paths)
         half = _BLOCK_MAX // 2
-        # There is always a block, and only if it is the only one may it be empty.
+        # There is always a block; only a single one may be empty.
         self._blocks = [ordered[at : at + half] for at in range(0, len(ordered), half)] or [[]]
         self._firsts = [block[0] if block else "" for block in self._blocks]
 
     def add(self, path: str) -> None:
-        """Put a path in its place."""
         index = self._block_of(path)
         block = self._blocks[index]
         insort(block, path)
@@ -139,7 +152,6 @@ class SortedPaths:
             del block[half:]
 
     def discard(self, path: str) -> None:
-        """Take a path out, if it is there."""
         index = self._block_of(path)
         block = self._blocks[index]
         at = bisect_left(block, path)
@@ -152,16 +164,16 @@ class SortedPaths:
             del self._blocks[index], self._firsts[index]
 
     def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Walk over the paths greater than `path` that begin with `prefix`."""
+        """Yield the paths after `path` that begin with `prefix`."""
         is_inside = path >= prefix
         index = self._block_of(path if is_inside else prefix)
         block = self._blocks[index]
         at = bisect_right(block, path) if is_inside else bisect_left(block, prefix)
         while True:
-            for found in block[at:]:
-                if not found.startswith(prefix):
+            for other in block[at:]:
+                if not other.startswith(prefix):
                     return
-                yield found
+                yield other
             index, at = index + 1, 0
             if index == len(self._blocks):
                 return

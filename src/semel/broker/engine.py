@@ -1,7 +1,7 @@
 """The engine: a broker on a real directory, driven by an event loop and two threads.
 
-One thread writes the journal, one commits checkpoints; the loop decides and answers. There is no
-timer between an append and its sync: while one group is on its way to the disk the next one forms.
+One thread writes the journal, one commits checkpoints; the loop decides and replies. There is no
+timer between an append and its sync: while one write group is written, the next one is filled.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _READING_SECONDS_MAX: Final = 0.005
 
 
 def end_process(error: BaseException) -> None:
-    """Fail-stop: say why, and end at once, before anything else can be answered."""
+    """Print the error and exit the process at once, before another reply can be sent."""
     sys.stderr.write(f"semel: fatal: {error}\n")
     sys.stderr.flush()
     os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
@@ -67,13 +67,13 @@ class Directory:
             raise
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the files and release the lock."""
         self.store.close()
         self.disk.close()
 
 
 class Engine:
-    """A running engine. All methods belong to the loop's thread."""
+    """A running engine. All methods must be called on the thread of its event loop."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Engine:
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Lock and recover a directory. When this returns, all it holds is durable."""
+        """Lock and recover a directory; all that it holds is durable then. Raises EngineError."""
         settings = settings or Settings()
         clock = clock or SystemClock()
         directory = Directory(path)
@@ -156,10 +156,10 @@ class Engine:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # What recovery built lives as long as the process: no use in walking it again and again.
+        # What recovery built stays for the whole run: the collector need not walk it again.
         gc.collect()
         gc.freeze()
-        # A request leaves no cycles behind, but its objects live until the sync.
+        # A request leaves no reference cycles, but its objects are kept until the sync.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
@@ -184,7 +184,7 @@ class Engine:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Take a command; `reply` is called on the loop when its outcome is durable."""
+        """Execute a command; `reply` gets its outcome on the loop, once that is durable."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         try:  # as _do and _guard, without their cost: this runs once per append
@@ -205,10 +205,10 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read what is durable from `offset` (None: the head); `reply` gets a ReadDone or a no.
+        """Read what is durable from `offset` on (None: the head).
 
-        A crowd of long reads takes turns with everybody else: those that do not fit into one turn
-        of the loop wait for the next.
+        `reply` gets a ReadDone or a refusal. Reads share the loop with everything else: those that
+        do not fit into one turn of the loop wait for the next.
         """
         self._check_running()
         read = partial(
@@ -233,7 +233,7 @@ class Engine:
         self._reading_seconds += monotonic() - started
 
     def _read_on(self) -> None:
-        """Begin the next turn of the loop with the reads that did not fit into the last one."""
+        """Begin a turn of the loop with the reads that did not fit into the last one."""
         self._is_reading_due = False
         self._reading_seconds = 0.0
         while self._reads and self._reading_seconds <= _READING_SECONDS_MAX:
@@ -243,19 +243,22 @@ class Engine:
             self._loop.call_soon(self._read_on)
 
     def outcome(self, txn_id: str, epoch: int | None, reply: Callable[[Any], None]) -> None:
-        """Tell how a transaction ended (None: the newest of its id), as a Remembered or None."""
+        """Reply with the TxnOutcome of a transaction (no epoch: the newest of its id), or None."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
     def head(self, path: str, reply: Callable[[Any], None]) -> None:
-        """Tell a stream's durable state, as a ReadDone without messages, or why not."""
+        """Reply with the durable state of a stream: a ReadDone without messages, or a refusal."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
 
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
     ) -> None:
-        """Answer a question about the state once that is durable; `path`: whom it is about."""
+        """Evaluate `question` on the state; reply with the result once that state is durable.
+
+        The stream at `path` is ended first if it has expired.
+        """
 
         def act() -> None:
             self.broker.has_stream(path, self.clock.now_ms())
@@ -264,13 +267,16 @@ class Engine:
         self._do(act)
 
     def has_stream(self, path: str) -> bool:
-        """Tell whether a path is taken; nothing of that may be told before a later answer."""
-        found: list[bool] = []
-        self._do(lambda: found.append(self.broker.has_stream(path, self.clock.now_ms())))
-        return found[0]
+        """Return whether the state has a stream.
+
+        That may not be durable: a response may depend on it only if a later reply is waited for.
+        """
+        result: list[bool] = []
+        self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
+        return result[0]
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Let a caller act on the broker; whatever that leaves to write is written soon."""
+        """Call the broker, then write what that left to write. Raises EngineStopped."""
         self._check_running()
         self._guard(action)
         if self._is_stopped:
@@ -282,9 +288,9 @@ class Engine:
             raise EngineStopped("the engine has stopped")
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Stop at any surprise: state and journal may no longer agree, so nothing may be answered.
+        """Stop the engine if `action` raises: state and journal may no longer agree.
 
-        What the world can cause has its own outcomes; an exception in here is a bug.
+        What clients and disks can cause has its own outcomes; an exception in here is a bug.
         """
         try:
             action()
@@ -292,7 +298,7 @@ class Engine:
             self._fail(error)
 
     async def execute(self, command: EngineCommand) -> Outcome:
-        """Take a command and wait for its outcome."""
+        """Execute a command and return its outcome."""
         outcome: Outcome = await self._call(partial(self.submit, command))
         return outcome
 
@@ -304,24 +310,24 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> ReadDone | Outcome:
-        """Read and wait for the answer."""
+        """Read from `offset` on (None: the head); return a ReadDone or a refusal."""
         start = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
-        found: ReadDone | Outcome = await self._call(start)
-        return found
+        result: ReadDone | Outcome = await self._call(start)
+        return result
 
     async def _call(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        call: asyncio.Future[Any] = self._loop.create_future()
 
-        def reply(outcome: Any) -> None:
-            if not answer.done():
-                answer.set_result(outcome)
+        def reply(result: Any) -> None:
+            if not call.done():
+                call.set_result(result)
 
-        self._calls.add(answer)
+        self._calls.add(call)
         try:
             start(reply)
-            return await answer
+            return await call
         finally:
-            self._calls.discard(answer)
+            self._calls.discard(call)
 
     def _sweep(self) -> None:
         if self.broker.sweep(self.clock.now_ms(), _SWEEP_COUNT_MAX):
@@ -347,13 +353,10 @@ class Engine:
             self._is_writing = True
             self._write_worker.do(partial(self._write, group), partial(self._written, group))
         else:
-            self._write_here(group)
-
-    def _write_here(self, group: WriteGroup) -> None:
-        self._written(group, self._write(group))
+            self._written(group, self._write(group))
 
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
-        """A lone frame on a quick, idle disk is synced sooner than a thread wakes up."""
+        """A single frame on a fast, idle disk is synced sooner than a thread wakes up."""
         if not group.is_synced:
             return False
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
@@ -363,7 +366,7 @@ class Engine:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
-            # A slow sync sends the next groups to the thread, until they are quick again.
+            # After a slow sync, the next groups go to the thread until syncs are fast again.
             self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
@@ -379,9 +382,10 @@ class Engine:
         self._flush_soon()
 
     def _look_for_room(self) -> None:
-        """Ask again for a spare and the reserve; or let a checkpoint that found no room have it.
+        """Try again to allocate the spare segment and the reserve.
 
-        Only a checkpoint frees what was deleted: on a full disk it does not wait for its time.
+        If a checkpoint found no room, it gets that of the reserve. Only a checkpoint frees what was
+        deleted, so on a full disk it is made at once. Raises DiskFailed if the directory is gone.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted under the running process")
@@ -425,7 +429,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
-            log.warning("no room for a checkpoint; nothing is lost, it is tried again later")
+            log.warning("no room for a checkpoint; no data is lost, it will be tried again")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             self._needs_reserve = True
@@ -450,14 +454,14 @@ class Engine:
         self._is_stopped = True
         self._reads.clear()
         self._on_fatal(error)
-        # Only an embedding program that chose to live on gets here: nobody may wait for ever.
+        # Reached only if `on_fatal` returns, in a program that embeds the engine: end all waits.
         self._settle_idle()
-        for answer in self._calls:
-            if not answer.done():
-                answer.set_exception(EngineStopped(f"the engine has failed: {error}"))
+        for call in self._calls:
+            if not call.done():
+                call.set_exception(EngineStopped(f"the engine has failed: {error}"))
 
     async def settle(self) -> None:
-        """Wait until nothing is on its way to the disk."""
+        """Wait until everything is written and no checkpoint is under way."""
         while not self._is_stopped:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(idle)
@@ -468,7 +472,7 @@ class Engine:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Take nothing new, finish what is under way, checkpoint, and let the directory go."""
+        """Accept nothing new, finish what is under way, checkpoint, and close the directory."""
         if self._is_closed:
             return
         while self._reads:
@@ -489,7 +493,7 @@ class Engine:
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit; None if the store has no room, which costs nothing but time."""
+    """Commit a cut; return the segments that are no longer needed, None if the store is full."""
     try:
         return commit_cut(store, cut)
     except StoreFull:

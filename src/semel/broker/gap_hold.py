@@ -1,8 +1,8 @@
-"""Holding appends that came too early.
+"""The gap hold: an append that arrives before its predecessor waits a moment.
 
-A producer that sends on several connections may overtake itself: sequence 3 arrives before 2.
-The machine refuses that as a gap. With a hold, the refusal waits a moment for what is missing. The
-hold stands before the broker and knows answers only: what it lets go is decided like anything else.
+If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses that as
+a gap. With a hold, the refusal waits a moment for what is missing. The hold sits in front of the
+broker and sees outcomes only: an append that it releases is decided like any other.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,13 @@ from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
 
 
 class Timer(Protocol):
-    """A call that will be made later."""
+    """A scheduled call."""
 
-    def cancel(self) -> None:
-        """Do not make it."""
+    def cancel(self) -> None: ...
 
 
 Submit = Callable[[Append, Reply], None]
-CallLater = Callable[[float, Callable[[], None]], Timer]
+CallLater = Callable[[float, Callable[[], object]], Timer]
 Producer = tuple[str, str]  # path, id
 
 
@@ -39,7 +38,7 @@ class _Held:
 
 
 class GapHold:
-    """Stands before `submit`. One thread calls it."""
+    """Wraps the `submit` of an engine. It must be called from one thread."""
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:
         self._submit = submit
@@ -50,33 +49,33 @@ class GapHold:
         self._bytes = 0
 
     def submit(self, command: Append, reply: Reply) -> None:
-        """Take an append; if it is refused as a gap, hold it for a while and decide it again."""
+        """Submit an append; if it is refused as a gap, hold it for a moment and submit it again."""
         tag = command.producer
         if tag is None or tag.mode != DENSE:
             self._submit(command, reply)
             return
         producer, seq = (command.path, tag.id), tag.first_seq
 
-        def answered(outcome: Outcome) -> None:
-            if isinstance(outcome, SequenceGap) and self._hold(producer, seq, command, reply):
-                return
-            self._answer(producer, reply, outcome)
+        def reply_or_hold(outcome: Outcome) -> None:
+            is_gap = isinstance(outcome, SequenceGap)
+            if not (is_gap and self._hold(producer, seq, command, reply)):
+                self._reply(producer, reply, outcome)
 
-        self._submit(command, answered)
+        self._submit(command, reply_or_hold)
 
-    def _answer(self, producer: Producer, reply: Reply, outcome: Outcome) -> None:
+    def _reply(self, producer: Producer, reply: Reply, outcome: Outcome) -> None:
         reply(outcome)
         if self._held and isinstance(outcome, Appended | Duplicate) and outcome.seq is not None:
             self._release(producer, outcome.seq + 1)
 
     def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
-        """Keep an append; False if there is no room, or its sequence waits already."""
+        """Hold an append; False if the limits are reached, or its sequence is held already."""
         waiting = self._held.get(producer, {})
         size = _size(command)
         is_full = self.count >= GAPS_HELD_MAX or self._bytes + size > GAPS_HELD_BYTES_MAX
         if is_full or seq in waiting:
             return False
-        timer = self._call_later(self._seconds, partial(self._give_up, producer, seq))
+        timer = self._call_later(self._seconds, partial(self._resubmit, producer, seq))
         waiting[seq] = _Held(command, reply, timer)
         self._held[producer] = waiting
         self.count += 1
@@ -96,28 +95,24 @@ class GapHold:
         return held
 
     def _release(self, producer: Producer, seq: int) -> None:
-        """Decide what follows an accepted sequence, all at once: it becomes durable together."""
-        while self._decide(producer, seq):
+        """Submit the held appends that follow an accepted one: they become durable together."""
+        while self._resubmit(producer, seq):
             seq += 1
 
-    def _decide(self, producer: Producer, seq: int) -> bool:
-        """Decide a held append as things are now; False if there is none."""
+    def _resubmit(self, producer: Producer, seq: int) -> bool:
+        """Submit a held append, which is not held a second time; False if there is none."""
         held = self._take(producer, seq)
         if held is None:
             return False
-        # Its own answer may release more: a gap decided in between is answered after it.
-        self._submit(held.command, partial(self._answer, producer, held.reply))
+        # Its reply may release more: a gap decided in between gets its reply after it.
+        self._submit(held.command, partial(self._reply, producer, held.reply))
         return True
 
-    def _give_up(self, producer: Producer, seq: int) -> None:
-        """The time is over: say how things stand."""
-        self._decide(producer, seq)
-
     def drain(self) -> None:
-        """Let everything go, in order; nothing may wait when the engine ends."""
+        """Submit everything that is held, in order: nothing may be held when the engine ends."""
         for producer in list(self._held):
             for seq in sorted(self._held.get(producer, ())):
-                self._decide(producer, seq)
+                self._resubmit(producer, seq)
 
 
 def _size(command: Append) -> int:

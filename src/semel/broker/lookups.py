@@ -1,35 +1,37 @@
-"""What a command about transactions meets, and the facts its decision needs from the store."""
+"""What a command concerns, and the stored facts that its decision needs."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import TypeVar
 
 from msgspec.structs import replace
 
+from semel.broker.durable_view import DurableView
+from semel.broker.reader import BrokerReader
 from semel.journal.txn_history import TxnHistory
-from semel.machine.rows import Effect, OutcomeRow
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
-from semel.model.commands import Append, Create, Register
-from semel.model.limits import TXN_ID_BYTES_MAX
+from semel.model.commands import Append, Create, Register, StoredAppend, TxnTag
+from semel.model.media import is_json
 from semel.model.transactions import (
     AddPositions,
     AddStreams,
     Begin,
     Commit,
     EngineCommand,
-    ExpireTxn,
+    ListedTxn,
     PinSnapshot,
     ProducerOwner,
     SetPositions,
     TxnCall,
     TxnCommand,
 )
-from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
-from semel.model.validation import is_name, is_number
+from semel.model.txn_outcome import TxnOutcome
+
+N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
 
 def affected_paths(command: EngineCommand) -> list[str]:
-    """List the streams a command meets."""
+    """Return the paths of the streams that a command concerns."""
     if isinstance(command, Create) and command.fork is not None:
         return [command.path, command.fork.source]
     if isinstance(command, Begin | AddStreams):
@@ -37,7 +39,7 @@ def affected_paths(command: EngineCommand) -> list[str]:
     if isinstance(command, AddPositions | SetPositions):
         return [position.path for position in command.positions]
     if isinstance(command, PinSnapshot):
-        return [part.path for part in command.ranges]
+        return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
         paths = [append.path for append in command.appends]
         paths += [position.path for position in command.positions]
@@ -46,12 +48,13 @@ def affected_paths(command: EngineCommand) -> list[str]:
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
-    """List the open transactions a command is about; a begin meets all of its producer's.
+    """Return the pending transactions that a command concerns; for a begin, all of its producer.
 
-    Those are few. A sink may have very many, and none of them is in the way of another.
+    Those are few. The transactions of a sink are left out: there may be very many, and none of them
+    conflicts with another.
     """
-    found = {txn_id: state.transactions.get(txn_id) for txn_id in _ids_of(command)}
-    txns = [txn for txn in found.values() if txn is not None]
+    ids = dict.fromkeys(_ids_of(command))
+    txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
     if isinstance(command, Begin) and isinstance(command.owner, ProducerOwner):
         numbers = state.owned.get(owner_key(command.owner), ())
         txns += [state.by_txn[number] for number in sorted(numbers)]
@@ -68,86 +71,71 @@ def _ids_of(command: EngineCommand) -> Iterator[str]:
 
 
 class Lookups:
-    """Finds in the journal's memory what the state does not hold."""
+    """Reads from the journal what the decision on a command needs and the state does not hold."""
 
-    def __init__(self, state: State, memory: TxnHistory) -> None:
+    def __init__(
+        self, state: State, txn_history: TxnHistory, view: DurableView, reader: BrokerReader
+    ) -> None:
         self._state = state
-        self._txn_history = memory
+        self._txn_history = txn_history
+        self._view = view
+        self._reader = reader
 
-    def of(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Find the outcome of a transaction, and the epoch of its id's newest outcome.
-
-        Commands come here before they are judged: what no transaction can be called has neither.
-        """
-        if not (is_name(txn_id, TXN_ID_BYTES_MAX) and is_number(epoch)):
-            return None, 0
+    def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
+        """Return the outcome of a transaction, and the epoch of the newest outcome of its id."""
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
         row = self._txn_history.outcome(txn_id, epoch)
-        is_there = row is not None and is_outcome_retained(self._state, row, now_ms)
-        remembered = row.outcome if row is not None and is_there else None
-        return remembered, self.last_epoch(txn_id, now_ms)
+        if row is not None and not is_outcome_retained(self._state, row, now_ms):
+            row = None
+        return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Find the epoch of an id's newest outcome still remembered; 0 if none is."""
-        if not is_name(txn_id, TXN_ID_BYTES_MAX):
-            return 0
+        """Return the epoch of the newest retained outcome of an id; 0 if there is none."""
         row = self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
         )
         return 0 if row is None else row.outcome.epoch
 
-    def add(self, command: EngineCommand) -> EngineCommand:
-        """Hand a command the facts its decision needs. May raise ReadFailed."""
+    def add(self, command: EngineCommand) -> EngineCommand | None:
+        """Return a command with its lookups; None if one is not durable yet. Raises ReadFailed."""
         now_ms = command.now_ms
+        if isinstance(command, Create):
+            return self._add_stored(command)
         if isinstance(command, Begin):
             return replace(command, last_epoch=self.last_epoch(command.id, now_ms))
         if isinstance(command, TxnCall):
-            remembered, last_epoch = self.of(command.id, command.epoch, now_ms)
-            return replace(command, remembered=remembered, last_epoch=last_epoch)
+            return self._add_outcome(command, now_ms)
         if isinstance(command, Append) and command.transaction is not None:
-            tag = command.transaction
-            remembered, last_epoch = self.of(tag.id, tag.epoch, now_ms)
-            tag = replace(tag, remembered=remembered, last_epoch=last_epoch)
-            return replace(command, transaction=tag)
+            return replace(command, transaction=self._add_outcome(command.transaction, now_ms))
         if isinstance(command, Commit):
-            listed = []
-            for named in command.transactions:
-                remembered, last_epoch = self.of(named.id, named.epoch, now_ms)
-                listed.append(replace(named, remembered=remembered, last_epoch=last_epoch))
-            return replace(command, transactions=tuple(listed))
+            listed = tuple(self._add_outcome(txn, now_ms) for txn in command.transactions)
+            return replace(command, transactions=listed)
         return command
 
+    def _add_outcome(self, named: N, now_ms: int) -> N:
+        outcome, last_epoch = self.find_outcome(named.id, named.epoch, now_ms)
+        return replace(named, remembered=outcome, last_epoch=last_epoch)
 
-def expire_command(txn: Txn, now_ms: int) -> ExpireTxn:
-    """Word the end of a transaction whose time is over."""
-    return ExpireTxn(now_ms, txn.row.id, txn.row.epoch)
-
-
-# ---- txn tally -----------------------------------------------------------------------------------
-# How many transactions began and how they ended, since the start of the process.
-
-
-class TxnTally:
-    """Counts for those who watch the server."""
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.committed = 0
-        self.aborted: Counter[str] = Counter()  # by reason
-
-    @property
-    def timed_out(self) -> int:
-        """How many took too long; they count as aborted too."""
-        return self.aborted[BY_TIMEOUT]
-
-    def note(self, news: Iterable[Effect]) -> None:
-        """Count what ended."""
-        for row in news:
-            if not isinstance(row, OutcomeRow):
-                continue
-            if row.outcome.decision == COMMITTED:
-                self.committed += 1
-            else:
-                self.aborted[row.outcome.reason] += 1
+    def _add_stored(self, command: Create) -> Create | None:
+        """Add the append that a fork with a sub-offset divides, if there is one at its offset."""
+        fork = command.fork
+        if fork is None or not fork.sub_offset or fork.offset is None:
+            return command
+        source = self._state.by_path.get(fork.source)
+        if source is None or source.tail.is_deleted or fork.offset >= source.tail.stable:
+            return command
+        number, offset = source.row.number, fork.offset
+        view = self._view.by_number.get(number)
+        if view is None or view.tail is None or view.tail.stable <= offset:
+            return None
+        if offset < source.tail.head:
+            return command
+        slices, _ = self._reader.read_on(view, offset, view.tail.stable, 1, is_committed=True)
+        if not slices or slices[0].offset != offset:
+            return command  # a control record or an aborted message cannot be divided
+        message = next(slices[0].messages())
+        units = slices[0].count if is_json(source.row.content_type) else len(message)
+        stored = StoredAppend(number, offset, units, message)
+        return replace(command, fork=replace(fork, stored=stored))

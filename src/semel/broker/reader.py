@@ -1,12 +1,13 @@
-"""Reading messages: from the index to the frames, through forks to their sources."""
+"""Reading messages: from the index to the frames, and from a fork to its sources."""
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.broker.durable_view import DurableView, StreamView
+from semel.broker.durable_view import DurableView, StreamView, tail_of_view
 from semel.journal.frame import Record
 from semel.journal.index import Index
 from semel.journal.segments import Segments
@@ -20,15 +21,26 @@ from semel.machine.events import (
     StreamAppended,
     TxnPublished,
 )
-from semel.model.errors import CorruptRead
+from semel.machine.rows import StreamRow, TailRow
+from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.messages import slice_extras, split_messages
+from semel.model.outcomes import (
+    DiskReadFailed,
+    OffsetBeyondTail,
+    OffsetTrimmed,
+    Outcome,
+    Unreadable,
+)
+
+# An offset to read from: the tail, wherever it is.
+TAIL: Final = -1
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """Messages of one append, or its end from some offset on; laid out like a section.
+    """Messages of one append, or the part of them in a range of offsets; laid out like a section.
 
-    `producer` is who brought the append, and under which numbers, if it had a producer.
+    `producer` is the stamp of the append, if it had a producer.
     """
 
     offset: int
@@ -50,25 +62,57 @@ class Slice(Struct, frozen=True, gc=False):
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
 
+class ReadDone(Outcome, frozen=True):
+    """The messages a read returns, up to `next_offset`, and the stream as it is durable now."""
+
+    row: StreamRow
+    tail: TailRow
+    next_offset: int
+    slices: list[Slice]
+
+
 class BrokerReader:
-    """Finds and checks the frames behind a range of offsets."""
+    """Reads messages of the durable view from the journal."""
 
     def __init__(
-        self, seen: DurableView, index: Index, memory: TxnHistory, segments: Segments
+        self, view: DurableView, index: Index, txn_history: TxnHistory, segments: Segments
     ) -> None:
-        self._seen = seen
+        self._view = view
         self._index = index
-        self._txn_history = memory
+        self._txn_history = txn_history
         self._segments = segments
 
-    def read(self, view: StreamView, offset: int, end: int, bytes_max: int) -> list[Slice]:
-        """Read from `offset` up to `end`, stopping after `bytes_max` but not before one slice."""
-        return self.read_on(view, offset, end, bytes_max)[0]
+    def read(
+        self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
+    ) -> Outcome:
+        """Read a stream from `offset` on (None: its head); return ReadDone or a refusal."""
+        tail = view.durable_tail
+        if offset is None:
+            offset = tail.head
+        elif offset == TAIL:
+            offset = tail_of_view(tail, is_committed)
+        if offset > tail.tail:
+            return OffsetBeyondTail(tail.tail)
+        if offset < tail.head:
+            return OffsetTrimmed(tail.head)
+        # A reader that is already after the stable offset stays where it is.
+        end = max(offset, tail_of_view(tail, is_committed))
+        try:
+            slices, next_offset = self.read_on(
+                view, offset, end, bytes_max, is_committed=is_committed
+            )
+        except ReadFailed as error:
+            return unreadable(error)
+        return ReadDone(view.row, tail, next_offset, slices)
 
     def read_on(
         self, view: StreamView, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
     ) -> tuple[list[Slice], int]:
-        """Read as `read` does, and tell where to go on: behind what a reader is not given."""
+        """Return the messages from `offset` up to `end`, and the offset at which to continue.
+
+        It stops after `bytes_max`, but not before one slice. The offset is after all that was
+        skipped: control records and, if `is_committed`, aborted ranges. Raises ReadFailed.
+        """
         slices: list[Slice] = []
         size = frames = 0
         for number, start, stop in self._pieces(view, offset, end):
@@ -85,8 +129,8 @@ class BrokerReader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Cut the aborted ranges out of a range; behind the last one there is no need to look."""
-        tail = self._seen.by_number[number].tail
+        """Yield the parts of a range that are not aborted; after `aborted_end` nothing is."""
+        tail = self._view.by_number[number].tail
         clean = end if tail is None else tail.aborted_end
         while is_committed and offset < min(end, clean):
             aborted = self._txn_history.next_aborted(number, offset)
@@ -99,7 +143,7 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range by who stores it: the sources of a fork first."""
+        """Split a range by the stream that stores it: (number, from, up to), sources first."""
         pieces: list[tuple[int, int, int]] = []
         row = view.row
         while offset < end:
@@ -108,11 +152,11 @@ class BrokerReader:
                 pieces.append((row.number, max(offset, start), end))
                 end = start
             if row.fork is not None:
-                row = self._seen.by_number[row.fork.source].row
+                row = self._view.by_number[row.fork.source].row
         return pieces[::-1]
 
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
-        """Read what a stream stores itself; for a control record, give the offset behind it."""
+        """Yield the slices a stream stores itself; for a control record, the offset after it."""
         for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
             for section in frame.sections:
@@ -121,19 +165,27 @@ class BrokerReader:
                 if section.stream != number:
                     continue
                 if section.kind == SECTION_STAGED:
-                    section = replace(section, base=base)  # noqa: PLW2901 - now it has its place
+                    section = replace(section, base=base)  # noqa: PLW2901 - the commit gave it an offset
                 if section.base <= offset < section.base + section.count:
                     if section.kind == SECTION_CONTROL:
                         yield offset + 1
                     else:
-                        mark = _producer(frame.record)
-                        yield slice_section(section, offset, end, frame.time_ms, mark)
+                        stamp = _producer(frame.record)
+                        yield slice_section(section, offset, end, frame.time_ms, stamp)
                     offset = section.base + section.count
             if offset >= end:
                 return
         raise CorruptRead(
-            f"offset {offset} is not where the index says", file=f"stream {number}", position=offset
+            f"offset {offset} is not at the LSN that the index has",
+            file=f"stream {number}",
+            position=offset,
         )
+
+
+def unreadable(error: ReadFailed) -> Outcome:
+    """Return the outcome for stored data that could not be read."""
+    is_corrupt = isinstance(error, CorruptRead)
+    return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 
 
 def _producer(record: Record) -> ProducerStamp | None:
@@ -145,7 +197,7 @@ def _producer(record: Record) -> ProducerStamp | None:
 def slice_section(
     section: Section, offset: int, end: int, time_ms: int, producer: ProducerStamp | None = None
 ) -> Slice:
-    """Take the messages of a section from `offset` up to `end`."""
+    """Return the messages of a section from `offset` up to `end`."""
     skip = offset - section.base
     count = min(section.base + section.count, end) - offset
     extras = section.extras

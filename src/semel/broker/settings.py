@@ -1,4 +1,4 @@
-"""The engine's settings: plain data, checked once."""
+"""The settings of an engine: plain data, checked once."""
 
 from msgspec import Struct
 
@@ -7,13 +7,13 @@ from semel.model import limits as default
 
 
 class Settings(Struct, frozen=True):
-    """How an engine stores. What it promises is not a setting."""
+    """How an engine stores. What it guarantees is not a setting."""
 
     segment_bytes: int = default.SEGMENT_BYTES_DEFAULT
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
     sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
-    producer_idle_ms: int = 0  # 0: producers are never let go
+    producer_idle_ms: int = 0  # 0: producers never expire
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
@@ -30,4 +30,4 @@ class Settings(Struct, frozen=True):
         if self.producer_idle_ms < 0:
             raise ValueError("producer_idle_ms must not be negative")
         if self.limits.receipts < default.RECEIPTS_MIN:
-            raise ValueError(f"at least {default.RECEIPTS_MIN} receipts are kept")
+            raise ValueError(f"limits.receipts must be at least {default.RECEIPTS_MIN}")

@@ -1,4 +1,4 @@
-"""A thread that does one job after another and reports back to the event loop."""
+"""A thread that runs one job after another and passes the results to the event loop."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs off the loop. A job that raises is reported to `on_error`."""
+    """Runs jobs outside the loop. If one raises, `on_error` gets the error and the thread ends."""
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -24,7 +24,7 @@ class Worker:
         self._jobs.put((job, then))
 
     def stop(self) -> None:
-        """Finish the queue and end the thread."""
+        """Run the remaining jobs and end the thread."""
         self._jobs.put(None)
         self._thread.join()
 

@@ -1,7 +1,7 @@
-"""The loop's side of the journal: gives every frame its place and gathers frames into groups.
+"""The loop's side of the journal: gives every frame its LSN and collects frames in write groups.
 
-Nothing here touches the disk. A group is a work order: write these bytes there, sync, and then the
-answers that wait for it may leave.
+Nothing here touches the disk. A write group is a work order: write these bytes there and sync; then
+the replies that wait for it may be sent.
 """
 
 from typing import Final
@@ -33,17 +33,17 @@ _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), 
 
 
 def frame_bytes_max(segment_bytes: int) -> int:
-    """Tell how large a frame may be: half a segment, so that a fresh one always holds it."""
+    """Return how large a frame may be: half a segment, so that a new one can always hold it."""
     return segment_bytes // 2
 
 
 def chunks_max(segment_bytes: int) -> int:
-    """Tell how many chunks a frame can place; the rest of it has room, too."""
+    """Return how many chunks one decision frame can give offsets, beside its other content."""
     return _room_bytes(segment_bytes) // EXTENT_BYTES
 
 
 def streams_max(segment_bytes: int) -> int:
-    """Tell how many streams a transaction may have, so that a frame can end all of a producer's."""
+    """Return how many streams a transaction may have: one frame must end all of a producer."""
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
 
@@ -53,9 +53,9 @@ def _room_bytes(segment_bytes: int) -> int:
 
 
 class SegmentPart:
-    """Bytes of one group that go into one segment.
+    """Bytes of one write group that go into one segment.
 
-    `ending`: what goes behind the last frame of the segment before, once this one has its name.
+    `ending`: the frame to write at the end of the previous segment, once this one has its name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -69,7 +69,7 @@ class SegmentPart:
 
 
 class WriteGroup:
-    """Frames that become durable together, up to `end`. A lone watermark is not synced."""
+    """Frames that become durable together, up to `end`. A single watermark is not synced."""
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
 
@@ -82,7 +82,7 @@ class WriteGroup:
 
 
 class Appender:
-    """Where the next frame goes."""
+    """The end of the journal, where frames are added."""
 
     def __init__(
         self,
@@ -106,40 +106,40 @@ class Appender:
         self._group = WriteGroup()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
-        """Learn what spare file there was when the writer was in `segment` (0: none).
+        """Note the size of the spare file (0: none) that the writer had while it was in `segment`.
 
-        If a roll is on its way to the writer, that spare is the one it will use up.
+        If a later segment has begun since, that file is the one it uses.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
     @property
     def has_spare(self) -> bool:
-        """Tell whether a roll is possible now."""
+        """Whether a new segment can begin now."""
         return self._spare_bytes > 0
 
     @property
     def pending_bytes(self) -> int:
-        """Tell how much waits to be taken."""
+        """The size of the open write group."""
         return self._group.size
 
     @property
     def has_facts(self) -> bool:
-        """Tell whether the open group holds anything an answer may depend on."""
+        """Whether the open write group holds anything that a reply may depend on."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
-        """Tell whether a frame fits here, a watermark that proves it durable, and the ending."""
+        """Return whether the segment can hold a frame, a watermark after it, and its last frame."""
         first = _STARTED_BYTES_MAX if self.position == self.segment else 0
         return self.position + first + length + _CLOSING_BYTES <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
-        """Tell whether a frame can be placed now: here, or in the spare."""
+        """Return whether a frame can be added now: in this segment, or in the spare."""
         return self._spare_bytes > 0 or self._fits(length)
 
     def add(
         self, event: Event, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
-        """Place a frame; answer its LSN."""
+        """Add a frame; return its LSN."""
         if not self._fits(length):
             self._roll()
         if self.position == self.segment:
@@ -149,7 +149,7 @@ class Appender:
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
-        invariant(self.has_spare, "a frame was placed without room")
+        invariant(self.has_spare, "a frame was added without room")
         invariant(self.position > self.segment, "an empty segment cannot be rolled")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
@@ -200,7 +200,7 @@ class Appender:
         )
 
     def take(self) -> WriteGroup | None:
-        """Hand the open group over and begin the next; None if it is empty."""
+        """Return the open write group and begin the next; None if it is empty."""
         group = self._group
         if not group.parts:
             return None
@@ -209,22 +209,22 @@ class Appender:
         return group
 
     def take_sync(self) -> WriteGroup:
-        """Make a group without frames: what was written is to become durable."""
+        """Return a write group without frames, which makes durable what was written."""
         group = WriteGroup()
         group.end = self.position
         group.is_synced = True
         return group
 
     def take_watermark(self) -> WriteGroup | None:
-        """Make a group of one watermark frame, if the open group is empty.
+        """Return a write group of one watermark frame; None if the open group is not empty.
 
-        It is written without a sync, when the queue ran empty: after a kill it proves that what was
-        acknowledged last had been durable, so damage to it is corruption and not a torn tail.
+        It is written without a sync, when there is nothing else to write: after a kill it proves
+        that what was acknowledged last was durable, so damage to that is not a torn tail.
         """
         end = self.position + _WATERMARK_BYTES + _ENDED_BYTES
         if self._group.parts or end > self.segment + self._capacity:
             return None
         if self.position == self.segment:
-            return None  # everything before a segment is durable: its name proves it
+            return None  # the name of a segment proves that everything before it is durable
         self._place(KINDS[WatermarkMoved], _WATERMARK_META, (), _WATERMARK_BYTES, self._time_ms)
         return self.take()

@@ -1,8 +1,8 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The loop makes a `Cut` in no time (rows are frozen, references suffice); once the cut is durable
-another thread commits it: rows, index, live segments and LSN in one transaction. So the store never
-holds anything a crash could take back.
+The loop makes a `Cut`, which is fast because rows are immutable and references to them suffice.
+Once everything up to its LSN is durable, another thread commits it: rows, index, segments and LSN
+in one transaction. So the store never holds anything that a crash could undo.
 """
 
 import struct
@@ -16,44 +16,30 @@ from msgspec import Struct
 
 from semel.journal.identity import BadSeal, seal, seal_of, unseal
 from semel.journal.index import IndexBlock, block_key, decode_block, encode_block, split_key
-from semel.journal.store import Store, StoreFull, StoreReader, StoreWriter
-from semel.journal.tables import DIGEST_MODULUS, DIGESTED, TableWriter, read_digest
+from semel.journal.store import DIGESTED, Store, StoreFull, StoreReader, StoreWriter
+from semel.journal.tables import DIGEST_MODULUS, TableWriter, read_digest
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
-from semel.machine.rows import (
-    ChunkBlockRow,
-    KeyRow,
-    MetaRow,
-    PositionRow,
-    ProducerRow,
-    RegistryRow,
-    Row,
-    SinkRow,
-    SnapshotRow,
-    StreamRow,
-    TailRow,
-    TxnRow,
-    TxnStreamRow,
-)
-from semel.machine.state import OFFSET_MAX, Dirty, MachineLimits, State
+from semel.machine.retention import OFFSET_MAX
+from semel.machine.rows import MetaRow, Row
+from semel.machine.state import STATE_TABLES, Dirty, MachineLimits, State
+from semel.machine.tables import NUMBER_KEY, OF_STREAM, OF_TXN
 from semel.machine.txn.chunk_list import lsns_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
-CHUNK_COUNT: Final = struct.Struct("<Q")
-_NUMBER: Final = struct.Struct(">Q")
-_PAIR: Final = struct.Struct(">QQ")
-# How many keys are sorted at once: neighbours in the store, without a long pause for the loop.
+BLOCK_COUNT: Final = struct.Struct("<Q")
+# How many keys are sorted at once: long lists would pause the loop.
 _SORT_MAX: Final = 4096
 
-K = TypeVar("K", int, str, tuple[int, str], tuple[int, int])
+T = TypeVar("T")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CheckpointPosition(Struct, frozen=True, array_like=True):
-    """Where replay starts, and which segments (first LSN, end) hold live data before that."""
+    """Where replay starts, and the segments (first LSN, end) before that which are still needed."""
 
     lsn: int
     previous_crc: int
@@ -63,63 +49,35 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 class Cut(Struct, frozen=True):
     """The work order for one checkpoint.
 
-    `open_pages` name the chunks no decision has placed yet: their segments have to stay.
+    `kept` are the offsets that pruned streams still need. `chunk_blocks` name the chunks of pending
+    transactions: their segments have to stay.
     """
 
     lsn: int
     previous_crc: int
     meta: MetaRow
     dirty: Dirty
-    chunks: dict[int, IndexBlock]
+    index_blocks: dict[int, IndexBlock]
     kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
     txn_history: TxnHistoryCut
-    open_blocks: list[bytes]
+    chunk_blocks: list[bytes]
 
 
 class Loaded(Struct, frozen=True):
-    """A checkpoint read back."""
+    """A checkpoint that was loaded."""
 
     state: State
     position: CheckpointPosition
-
-
-# ---- keys ----------------------------------------------------------------------------------------
-
-
-def number_key(number: int) -> bytes:
-    """Make the key of a stream or segment."""
-    return _NUMBER.pack(number)
-
-
-def owned_key(number: int, name: str) -> bytes:
-    """Make the key of something that belongs to a stream."""
-    return _NUMBER.pack(number) + name.encode()
-
-
-def split_owned(key: bytes) -> tuple[int, str]:
-    """Read stream and name back."""
-    return _NUMBER.unpack_from(key)[0], key[_NUMBER.size :].decode()
-
-
-def pair_key(pair: tuple[int, int]) -> bytes:
-    """Make the key of something that belongs to a transaction."""
-    return _PAIR.pack(*pair)
-
-
-def split_pair(key: bytes) -> tuple[int, int]:
-    """Read the transaction and what it numbers back."""
-    owner, number = _PAIR.unpack(key)
-    return owner, number
 
 
 # ---- writing -------------------------------------------------------------------------------------
 
 
 def commit_cut(store: Store, cut: Cut) -> list[int]:
-    """Commit a durable cut; answer the segments that hold nothing live any more.
+    """Commit a durable cut; return the segments that are no longer needed.
 
-    Raises StoreFull (nothing happened, try again later), OSError or CorruptData.
+    Raises StoreFull (nothing was changed, try again later), OSError or CorruptData.
     """
     writer = store.write()
     try:
@@ -138,13 +96,12 @@ def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     tables = TableWriter(writer)
     _put_rows(tables, cut.dirty)
     put_txn_history(tables, cut.txn_history, cut.dirty, cut.meta.time_ms)
-    _drop_streams(tables, cut.dirty.dropped)
-    _drop_transactions(tables, cut.dirty.decided)
+    _drop_owned(tables, OF_STREAM, cut.dirty.dropped)
+    _drop_owned(tables, OF_TXN, cut.dirty.decided)
     counts: dict[int, int] = {}
-    _put_chunks(writer, cut, counts)
-    for number in sorted(cut.dirty.dropped):
-        _prune(writer, number, (0, 0), counts)
-    for number, kept in sorted(cut.kept.items()):
+    _put_index(writer, cut, counts)
+    dropped = dict.fromkeys(cut.dirty.dropped, (0, 0))
+    for number, kept in sorted((cut.kept | dropped).items()):
         _prune(writer, number, kept, counts)
         prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)
@@ -160,28 +117,15 @@ def _put_meta(writer: StoreWriter, key: bytes, row: Struct) -> None:
 
 
 def _put_rows(tables: TableWriter, dirty: Dirty) -> None:
-    _put_table(tables, "streams", dirty.streams, number_key)
-    _put_table(tables, "tails", dirty.tails, number_key)
-    _put_table(tables, "producers", dirty.producers, _owned_key)
-    _put_table(tables, "keys", dirty.keys, _owned_key)
-    _put_table(tables, "registry", dirty.registry, str.encode)
-    _put_table(tables, "transactions", dirty.transactions, number_key)
-    _put_table(tables, "txn_streams", dirty.txn_streams, pair_key)
-    _put_table(tables, "parts", dirty.parts, pair_key)
-    _put_table(tables, "positions", dirty.positions, _owned_key)
-    _put_table(tables, "snapshots", dirty.snapshots, str.encode)
-    _put_table(tables, "sinks", dirty.sinks, str.encode)
-
-
-def _owned_key(owned: tuple[int, str]) -> bytes:
-    return owned_key(*owned)
+    for name, table in STATE_TABLES.items():
+        _put_table(tables, name, getattr(dirty, name), table.key.encode)
 
 
 def _put_table(
-    tables: TableWriter, table: str, rows: Mapping[K, Row | None], key_of: Callable[[K], bytes]
+    tables: TableWriter, table: str, rows: Mapping[Any, Row | None], key_of: Callable[[Any], bytes]
 ) -> None:
-    for some in _slices(rows):
-        for name in sorted(some):
+    for names in _slices(rows):
+        for name in sorted(names):
             row = rows[name]
             if row is None:
                 tables.delete(table, key_of(name))
@@ -189,45 +133,35 @@ def _put_table(
                 tables.put(table, key_of(name), _encode(row))
 
 
-def _slices(names: Iterable[K]) -> Iterator[list[K]]:
-    """Cut a long list into pieces: sorting it whole would keep the loop waiting."""
+def _slices(names: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the names in short lists: sorting all at once would stall the event loop."""
     names = iter(names)
-    while some := list(islice(names, _SORT_MAX)):
-        yield some
+    while names_slice := list(islice(names, _SORT_MAX)):
+        yield names_slice
 
 
 def drop_removed(cut: Cut) -> None:
-    """Free a committed cut row by row: all at once would keep the loop waiting."""
-    dirty = cut.dirty
-    for table in (dirty.streams, dirty.tails, dirty.producers, dirty.keys, cut.chunks):
-        while table:
-            table.popitem()
+    """Free a committed cut row by row: all at once would stall the event loop."""
+    for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.index_blocks):
+        while rows:
+            rows.popitem()
 
 
-def _drop_streams(tables: TableWriter, numbers: set[int]) -> None:
+def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
+    """Remove the streams or transactions of these numbers, with all their rows."""
+    names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
-        prefix = number_key(number)
-        tables.delete("streams", prefix)
-        tables.delete("tails", prefix)
-        for table in ("producers", "keys", "positions", "aborted"):
-            tables.delete_all(table, prefix)
+        for name in names:
+            tables.delete_all(name, NUMBER_KEY.encode(number))
 
 
-def _drop_transactions(tables: TableWriter, numbers: set[int]) -> None:
-    for number in sorted(numbers):
-        prefix = number_key(number)
-        tables.delete("transactions", prefix)
-        tables.delete_all("txn_streams", prefix)
-        tables.delete_all("parts", prefix)
+# ---- the index, and the segments that it needs ---------------------------------------------------
 
 
-# ---- the index and the segments it keeps alive ---------------------------------------------------
-
-
-def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
-    for some in _slices(cut.chunks):
-        for stream in sorted(some):
-            chunk = None if stream in cut.dirty.dropped else cut.chunks[stream]
+def _put_index(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
+    for streams in _slices(cut.index_blocks):
+        for stream in sorted(streams):
+            chunk = None if stream in cut.dirty.dropped else cut.index_blocks[stream]
             while chunk is not None:
                 writer.put("index", block_key(stream, chunk.first), encode_block(stream, chunk))
                 counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
@@ -235,51 +169,51 @@ def _put_chunks(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
-    """Remove the chunks of a stream that hold nothing of the offsets still kept."""
+    """Remove the index blocks of a stream that hold none of the offsets still kept."""
     start, end = kept
-    gone = []
+    removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
         if split_key(key)[0] != stream:
             break
         chunk = decode_block(key, value)
         if chunk.next <= start or chunk.first >= end:
-            gone.append(key)
+            removed.append(key)
             counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
         elif end == OFFSET_MAX:
             break
-    for key in gone:
+    for key in removed:
         writer.delete("index", key)
 
 
 def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> set[int]:
-    """Update how many chunks live in each segment; find those wholly below the cut with none."""
+    """Update the number of index blocks per segment; return the segments no longer needed."""
     dead = set()
     held = _held_segments(cut)
     for first, end in cut.segments:
-        key = number_key(first)
+        key = NUMBER_KEY.encode(first)
         sealed = tables.writer.get("segments", key)
-        old = 0 if sealed is None else CHUNK_COUNT.unpack(unseal("segments", key, sealed))[0]
+        old = 0 if sealed is None else BLOCK_COUNT.unpack(unseal("segments", key, sealed))[0]
         new = old + counts.get(first, 0)
         if new == 0 and end <= cut.lsn and first not in held:
             dead.add(first)
             tables.delete("segments", key)
         elif new != old or sealed is None:
-            tables.put("segments", key, CHUNK_COUNT.pack(new))
+            tables.put("segments", key, BLOCK_COUNT.pack(new))
     return dead
 
 
 def _held_segments(cut: Cut) -> set[int]:
-    """Find the segments that hold chunks of transactions which are not decided."""
+    """Return the segments that hold chunks of pending transactions."""
     firsts = [first for first, _ in cut.segments]
-    places = {place for page in cut.open_blocks for place in lsns_of(page)}
-    return {firsts[bisect_right(firsts, place) - 1] for place in places}
+    lsns = {lsn for block in cut.chunk_blocks for lsn in lsns_of(block)}
+    return {firsts[bisect_right(firsts, lsn) - 1] for lsn in lsns}
 
 
 # ---- reading -------------------------------------------------------------------------------------
 
 
 def load(store: Store, limits: MachineLimits) -> Loaded | None:
-    """Read a checkpoint and check all of it; None if there has been none."""
+    """Load the checkpoint and check all of it; None if there is none. Raises CorruptData."""
     state = State(limits)
     try:
         with store.read() as view:
@@ -288,14 +222,14 @@ def load(store: Store, limits: MachineLimits) -> Loaded | None:
                 _check_empty(view)
                 return None
             _load_rows(view, state)
+            state.load_links()
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
-    state.load_links()
     return Loaded(state, position)
 
 
 def read_position(view: StoreReader) -> CheckpointPosition | None:
-    """Read where a checkpoint stands; raises BadSeal or DecodeError."""
+    """Return where a checkpoint was made; None if there is none. Raises BadSeal, DecodeError."""
     sealed = view.get("meta", POSITION_KEY)
     if sealed is None:
         return None
@@ -316,32 +250,10 @@ def _decode(sealed: bytes | None, table: str, key: bytes, row: Any) -> Any:
 
 def _load_rows(view: StoreReader, state: State) -> None:
     state.load_meta(_decode(view.get("meta", COUNTERS_KEY), "meta", COUNTERS_KEY, MetaRow))
-    tails = dict(_rows(view, "tails", TailRow))
-    for key, stream in _rows(view, "streams", StreamRow):
-        state.load_stream(stream, tails.pop(key))
-    for key, producer in _rows(view, "producers", ProducerRow):
-        state.load_producer(*split_owned(key), producer)
-    for key, used in _rows(view, "keys", KeyRow):
-        state.load_key(*split_owned(key), used)
-    for key, registered in _rows(view, "registry", RegistryRow):
-        state.registry[key.decode()] = registered
-    _load_txn_rows(view, state)
+    for name, table in STATE_TABLES.items():
+        for key, row in _rows(view, name, table.row):
+            table.load(state, table.key.decode(key), row)
     _check_digest(view, "segments", list(view.scan("segments")))
-
-
-def _load_txn_rows(view: StoreReader, state: State) -> None:
-    for _, row in _rows(view, "transactions", TxnRow):
-        state.load_transaction(row)
-    for key, row in _rows(view, "txn_streams", TxnStreamRow):
-        state.load_txn_stream(*split_pair(key), row)
-    for key, row in _rows(view, "parts", ChunkBlockRow):
-        state.load_parts(*split_pair(key), row)
-    for key, row in _rows(view, "positions", PositionRow):
-        state.load_position(*split_owned(key), row)
-    for key, row in _rows(view, "snapshots", SnapshotRow):
-        state.snapshots[key.decode()] = row
-    for key, row in _rows(view, "sinks", SinkRow):
-        state.sinks[key.decode()] = row
 
 
 def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:

@@ -1,7 +1,7 @@
-"""The data directory, as the operating system has it.
+"""The data directory in the file system.
 
-`Disk` and `File` are all the journal knows of the outside. `RealDisk` is the only code that makes
-these system calls; `semel.testing` has a twin that loses power on demand.
+The journal uses files only through `Disk` and `File`. `RealDisk` is the only code that makes these
+system calls; `semel.testing` has an implementation that simulates a loss of power.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from typing import Final, Protocol
 from semel.model.errors import DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
-# What the system says when there is no room, as opposed to something being broken.
+# The errors that mean that there is no room, not that something is broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# What it says when too many files are open.
+# The errors that mean that too many files are open.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
 
@@ -25,7 +25,7 @@ class File(Protocol):
     """One open file. Every method may raise OSError."""
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write the buffers one after another; answer how many bytes went in."""
+        """Write the buffers one after another; return how many bytes were written."""
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -34,32 +34,31 @@ class File(Protocol):
         """Read up to `size` bytes; fewer only at the end of the file."""
 
     def size(self) -> int:
-        """Tell the file's length in bytes."""
+        """Return the length of the file in bytes."""
 
-    def close(self) -> None:
-        """Let the file go."""
+    def close(self) -> None: ...
 
 
 class Disk(Protocol):
     """One directory of files. Every method may raise OSError."""
 
     def lock(self) -> None:
-        """Own the directory until the process ends, or raise DirectoryLocked."""
+        """Lock the directory until the process ends. Raises DirectoryLocked."""
 
     def is_there(self) -> bool:
-        """Tell whether the locked directory still has its lock file: else it was deleted."""
+        """Return whether the locked directory still has its lock file: if not, it was deleted."""
 
     def names(self) -> list[str]:
-        """List the files, sorted."""
+        """Return the names of the files, sorted."""
 
     def create(self, name: str, size: int) -> File:
-        """Make a new file of `size` zero bytes whose space is taken and whose length is durable."""
+        """Create a file of `size` zero bytes; its space is allocated and its length durable."""
 
     def open(self, name: str) -> File:
         """Open a file for reading and writing."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; durable after `sync_names`."""
+        """Rename a file; durable after `sync_names`."""
 
     def unlink(self, name: str) -> None:
         """Remove a file; durable after `sync_names`."""
@@ -68,7 +67,7 @@ class Disk(Protocol):
         """Make creations, renames and removals durable."""
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Release the lock."""
 
 
 class RealFile:
@@ -80,7 +79,7 @@ class RealFile:
         self._fd = fd
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write with as few calls as the kernel allows; stop at the first short one."""
+        """Write with as few calls as the kernel allows; stop at the first short write."""
         if len(buffers) <= _IOV_MAX:
             return os.pwritev(self._fd, buffers, position)
         written = 0
@@ -93,11 +92,9 @@ class RealFile:
         return written
 
     def sync(self) -> None:
-        """Call fdatasync."""
         os.fdatasync(self._fd)
 
     def read(self, position: int, size: int) -> bytes:
-        """Read until `size` or the end of the file."""
         data = os.pread(self._fd, size, position)
         if len(data) == size or not data:
             return data
@@ -109,11 +106,9 @@ class RealFile:
         return b"".join(parts)
 
     def size(self) -> int:
-        """Ask the kernel."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self._fd)
 
 
@@ -131,11 +126,9 @@ class RealDisk:
 
     @property
     def path(self) -> str:
-        """Where the directory is."""
         return self._path
 
     def lock(self) -> None:
-        """Take the lock file without waiting."""
         try:
             fd = os.open(
                 LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
@@ -152,15 +145,14 @@ class RealDisk:
         self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Ask how many names the lock file has."""
+        """Return whether the lock file has a name."""
         return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
-        """List what the directory holds."""
         return sorted(os.listdir(self._dir_fd))
 
     def create(self, name: str, size: int) -> RealFile:
-        """Create, preallocate and sync; leave nothing behind if the disk is full."""
+        """Create, allocate and sync a file; remove it again if the disk is full."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(name, flags, 0o644, dir_fd=self._dir_fd)
         try:
@@ -175,23 +167,18 @@ class RealDisk:
         return RealFile(fd)
 
     def open(self, name: str) -> RealFile:
-        """Open an existing file."""
         return RealFile(os.open(name, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._dir_fd))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename inside the directory."""
         os.rename(old, new, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
     def unlink(self, name: str) -> None:
-        """Unlink inside the directory."""
         os.unlink(name, dir_fd=self._dir_fd)
 
     def sync_names(self) -> None:
-        """Sync the directory itself."""
         os.fsync(self._dir_fd)
 
     def close(self) -> None:
-        """Release the lock and the directory."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
         os.close(self._dir_fd)

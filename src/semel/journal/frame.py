@@ -1,4 +1,4 @@
-"""The frame: the one unit of everything durable. Bytes in, values out; no I/O.
+"""The frame: the unit of everything durable. From values to bytes and back, without I/O.
 
     offset  size  field
     0       4     magic "SML1"
@@ -44,7 +44,7 @@ _IS_JOINED: Final = 1
 _HAS_EXTRAS: Final = 2
 _KINDS: Final = SECTION_CONTROL | SECTION_STAGED
 _FLAGS: Final = _IS_JOINED | _HAS_EXTRAS | _KINDS
-# Beyond this a payload is handed to the kernel as it is instead of being copied into the frame.
+# A larger frame is written as several buffers instead of being copied into one.
 _COPY_BYTES_MAX: Final = 16 * KIB
 
 assert HEADER_BYTES == 48
@@ -52,17 +52,17 @@ assert SECTION_BYTES == 32
 
 
 class SegmentStarted(Struct, frozen=True, gc=False, array_like=True):
-    """The first frame of every segment: how many bytes its file was given."""
+    """The first frame of every segment: the allocated size of its file."""
 
     capacity_bytes: int
 
 
 class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
-    """Nothing but a header: everything below its watermark is durable."""
+    """A frame without content: everything below the watermark in its header is durable."""
 
 
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
-    """Stands behind the last frame of a segment, where the next one begins: that one is there."""
+    """The last frame of a segment, at the LSN of the next one: proves that the next one exists."""
 
 
 Record = events.Event | SegmentStarted | SegmentEnded | WatermarkMoved
@@ -102,11 +102,11 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
 class BadFrame(Exception):
-    """The bytes are no frame of this journal at this position."""
+    """The bytes are not a frame of this journal at this LSN."""
 
 
 class UnknownVersion(Exception):
-    """A sound frame, written by a newer semel."""
+    """An intact frame that a newer semel has written."""
 
 
 class Frame(Struct, frozen=True):
@@ -131,17 +131,16 @@ class Encoded(Struct, frozen=True, gc=False):
 
 
 def checksum_seed(identity: bytes) -> int:
-    """Derive the checksum seed from the directory's identity."""
+    """Return the checksum seed of a directory with this identity."""
     return crc32c(identity)
 
 
 def encode_meta(record: Record) -> bytes:
-    """Encode what happened."""
     return _ENCODE(record)
 
 
 def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:
-    """Compute a frame's length before it is made."""
+    """Return the length that a frame will have."""
     total = HEADER_BYTES + len(meta)
     for section in sections:
         total += SECTION_BYTES + len(section.lengths) + len(section.payload)
@@ -162,7 +161,7 @@ def encode(  # noqa: PLR0913 - a header has that many fields
     previous_crc: int,
     seed: int,
 ) -> Encoded:
-    """Make the bytes of a frame; `length` is what `frame_bytes` said."""
+    """Return the bytes of a frame; `length` is what `frame_bytes` returned."""
     parts = [
         _REST.pack(
             VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
@@ -202,7 +201,7 @@ def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
 
 
 def peek_length(data: bytes, at: int) -> int | None:
-    """Read the length a header claims; None if there is no header or the claim is absurd."""
+    """Return the length that a header claims; None if there is no header or it is impossible."""
     if data[at : at + 4] != MAGIC or len(data) - at < HEADER_BYTES:
         return None
     length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
@@ -210,7 +209,10 @@ def peek_length(data: bytes, at: int) -> int | None:
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
-    """Read the frame at index `at` of `data`, which must be the one at `lsn` of this journal."""
+    """Return the frame at index `at` of `data`, which must be the one at `lsn` of this journal.
+
+    Raises BadFrame, or UnknownVersion if it is intact but has an unknown format.
+    """
     length = peek_length(data, at)
     if length is None:
         raise BadFrame("no frame header")
@@ -223,7 +225,7 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
     if crc32c(memoryview(data)[at + _CRC_FROM : at + length], seed) != crc:
         raise BadFrame("the checksum does not match")
     if own_lsn != lsn:
-        raise BadFrame(f"the frame belongs to position {own_lsn}")
+        raise BadFrame(f"the frame belongs to LSN {own_lsn}")
     if version != VERSION:
         raise UnknownVersion(f"format version {version}; this semel reads version {VERSION}")
     meta_from = at + HEADER_BYTES
@@ -262,7 +264,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
             raise UnknownVersion(f"section flags {flags} are unknown to this semel")
         extras = b""
         if flags & _HAS_EXTRAS:
-            lengths, extras = _part_extras(lengths, messages)
+            lengths, extras = _split_extras(lengths, messages)
         is_joined = bool(flags & _IS_JOINED)
         sections.append(
             Section(stream, base, messages, payload, lengths, is_joined, extras, flags & _KINDS)
@@ -270,8 +272,8 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
     return tuple(sections)
 
 
-def _part_extras(data: bytes, count: int) -> tuple[bytes, bytes]:
-    """Part the message lengths from the extras behind them."""
+def _split_extras(data: bytes, count: int) -> tuple[bytes, bytes]:
+    """Split the message lengths from the extras after them."""
     at = 4 * count if count > 1 else 0
     if at >= len(data):
         raise BadFrame("a section lacks the extras it claims")

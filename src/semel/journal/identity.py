@@ -4,10 +4,10 @@ The file appears last when a directory is made, so a directory that has it has e
 """
 
 import contextlib
+from functools import cache
 from typing import Final, Protocol
 
 from semel.journal.disk import Disk, File
-from semel.journal.store import TABLES
 from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DiskFailed
 
@@ -20,7 +20,7 @@ _FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
 
 
 def write_identity(disk: Disk, identity: bytes) -> None:
-    """Mark a new directory as complete."""
+    """Write the identity file: the directory is complete then."""
     assert len(identity) == IDENTITY_BYTES
     body = _MAGIC + bytes([FORMAT_VERSION]) + identity
     with contextlib.suppress(FileNotFoundError):
@@ -42,7 +42,7 @@ class _Opener(Protocol):
 
 
 def read_identity(disk: _Opener) -> bytes:
-    """Read and check the identity."""
+    """Return the identity of a directory. Raises CorruptData if it is damaged, or OSError."""
     file = disk.open(IDENTITY_NAME)
     data = file.read(0, _FILE_BYTES + 1)
     file.close()
@@ -58,13 +58,11 @@ def read_identity(disk: _Opener) -> bytes:
 
 
 # ---- seal ----------------------------------------------------------------------------------------
-# The seal on every row of the checkpoint: a checksum of table, key and value.
-#
-# The store has none of its own: most single-bit flips in its file read back as other values.
+# The checksum of table, key and value on every row of the checkpoint. LMDB has none: most single
+# bit flips in its file are read as other values.
 
 
 SEAL_BYTES: Final = 4
-_SEEDS: Final = {table: crc32c(table.encode()) for table in TABLES}
 
 
 class BadSeal(Exception):
@@ -74,22 +72,27 @@ class BadSeal(Exception):
         super().__init__(f"row {key.hex()} of table {table!r} fails its checksum")
 
 
+@cache
+def _table_seed(table: str) -> int:
+    return crc32c(table.encode())
+
+
 def _checksum(table: str, key: bytes, value: bytes) -> int:
-    return crc32c(value, crc32c(key, _SEEDS[table]))
+    return crc32c(value, crc32c(key, _table_seed(table)))
 
 
 def seal(table: str, key: bytes, value: bytes) -> bytes:
-    """Add the checksum."""
+    """Return a value with its checksum."""
     return value + _checksum(table, key, value).to_bytes(SEAL_BYTES, "little")
 
 
 def seal_of(sealed: bytes) -> int:
-    """Read a row's checksum."""
+    """Return the checksum of a sealed value."""
     return int.from_bytes(sealed[-SEAL_BYTES:], "little")
 
 
 def unseal(table: str, key: bytes, sealed: bytes) -> bytes:
-    """Check and take off the checksum."""
+    """Return a sealed value without its checksum. Raises BadSeal if that does not match."""
     value = sealed[:-SEAL_BYTES]
     if _checksum(table, key, value) != seal_of(sealed):
         raise BadSeal(table, key)

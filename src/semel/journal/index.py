@@ -1,19 +1,22 @@
-"""Where each stream's messages are: (stream, offset) -> position of the frame.
+"""The index: (stream, offset) -> LSN of the frame.
 
-Positions since the last checkpoint are in memory, packed in chunks; older ones are rows of the
-checkpoint store. An entry is only a hint: the frame's own header has the last word.
+Entries since the last checkpoint are in memory, packed in index blocks; older blocks are rows of
+the checkpoint. An entry is not trusted: the frame it points to is checked.
 """
 
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
 
 from semel.journal.identity import BadSeal, seal, unseal
+from semel.journal.segments import Segments
 from semel.journal.store import Store
+from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
+from semel.machine.rows import PlacedChunkRow
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
@@ -26,10 +29,10 @@ _TABLE: Final = "index"
 
 
 class IndexBlock(Struct, gc=False, eq=False):
-    """Neighbouring frames of one stream in one segment.
+    """Consecutive frames of one stream in one segment.
 
     `entries` holds two little-endian u32 for each: its first offset counted from `first`, and its
-    position counted from the start of the segment. `older`: the chunk before it, if that is in
+    position counted from the start of the segment. `older`: the previous block, if that is in
     memory too.
     """
 
@@ -41,24 +44,24 @@ class IndexBlock(Struct, gc=False, eq=False):
 
     @property
     def offsets(self) -> "array[int]":
-        """The frames' first offsets, counted from `first`."""
+        """The first offsets of the frames, counted from `first`."""
         return array("I", self.entries)[::2]
 
     @property
     def positions(self) -> "array[int]":
-        """The frames' positions, counted from the start of the segment."""
+        """The positions of the frames, counted from the start of the segment."""
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """List the frames that hold `offset` up to `end`: position, and first offset.
+        """Yield LSN and first offset of the frames that hold `offset` up to `end`.
 
-        What was aborted cuts reads into many small ranges: it must not cost a copy of the chunk.
+        Aborted ranges split reads into many small ranges, so this must not copy the block.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
         stop = bisect_left(entries, end - self.first, key=self._offset_of)
-        some = self.entries[_ENTRY.size * start : _ENTRY.size * stop]
-        for base, position in _ENTRY.iter_unpack(some):
+        entries_between = self.entries[_ENTRY.size * start : _ENTRY.size * stop]
+        for base, position in _ENTRY.iter_unpack(entries_between):
             yield self.segment + position, self.first + base
 
     def _offset_of(self, entry: int) -> int:
@@ -67,26 +70,25 @@ class IndexBlock(Struct, gc=False, eq=False):
 
 
 def block_key(stream: int, first: int) -> bytes:
-    """Make the key of a chunk's row."""
     return _KEY.pack(stream, first)
 
 
 def split_key(key: bytes) -> tuple[int, int]:
-    """Read stream and first offset from a key; raises BadSeal if it is no key of the index."""
+    """Return stream and first offset of a key. Raises BadSeal if it is not a key of the index."""
     if len(key) != KEY_BYTES:
         raise BadSeal(_TABLE, key)
     stream, first = _KEY.unpack(key)
     return stream, first
 
 
-def encode_block(stream: int, chunk: IndexBlock) -> bytes:
-    """Make the value of a chunk's row."""
-    head = _HEAD.pack(chunk.next, chunk.segment, len(chunk.entries) // _ENTRY.size)
-    return seal(_TABLE, block_key(stream, chunk.first), head + chunk.entries)
+def encode_block(stream: int, block: IndexBlock) -> bytes:
+    """Return the sealed value of a block's row."""
+    head = _HEAD.pack(block.next, block.segment, len(block.entries) // _ENTRY.size)
+    return seal(_TABLE, block_key(stream, block.first), head + block.entries)
 
 
 def decode_block(key: bytes, value: bytes) -> IndexBlock:
-    """Read a chunk's row; raises BadSeal if it is not what was written."""
+    """Return the block of a row. Raises BadSeal if it is not what was written."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
     if len(body) != _HEAD.size + _ENTRY.size * count:
@@ -95,7 +97,7 @@ def decode_block(key: bytes, value: bytes) -> IndexBlock:
 
 
 class Index:
-    """The index of a running journal."""
+    """The index of a running engine."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -103,65 +105,85 @@ class Index:
         self._sealing: dict[int, IndexBlock] = {}
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
-        """Note where a frame's section went."""
-        chunk = self._fresh.get(stream)
-        if chunk is None or chunk.segment != segment or len(chunk.entries) >= _ENTRIES_BYTES_MAX:
-            chunk = IndexBlock(base, base, segment, bytearray(), chunk)
-            self._fresh[stream] = chunk
-        chunk.entries += _ENTRY.pack(base - chunk.first, lsn - segment)
-        chunk.next = base + count
+        """Add a section of `count` messages from offset `base` on, in the frame at `lsn`."""
+        block = self._fresh.get(stream)
+        if block is None or block.segment != segment or len(block.entries) >= _ENTRIES_BYTES_MAX:
+            block = IndexBlock(base, base, segment, bytearray(), block)
+            self._fresh[stream] = block
+        block.entries += _ENTRY.pack(base - block.first, lsn - segment)
+        block.next = base + count
+
+    def add_frame(
+        self,
+        lsn: int,
+        sections: Iterable[Section],
+        placed: Iterable[PlacedChunkRow],
+        segments: Segments,
+    ) -> None:
+        """Add a frame, in the order of offsets: messages, placed chunks, then control records."""
+        segment = segments.first_of(lsn)
+        controls = []
+        for section in sections:
+            if section.kind == SECTION_CONTROL:
+                controls.append(section)
+            elif section.kind != SECTION_STAGED:
+                self.add(section.stream, section.base, section.count, lsn, segment)
+        for chunk in placed:
+            self.add(chunk.stream, chunk.base, chunk.count, chunk.lsn, segments.first_of(chunk.lsn))
+        for section in controls:
+            self.add(section.stream, section.base, 1, lsn, segment)
 
     def forget(self, stream: int) -> None:
-        """Drop what is in memory of a removed stream."""
+        """Drop the blocks in memory of a removed stream."""
         self._fresh.pop(stream, None)
 
     def cut(self) -> dict[int, IndexBlock]:
-        """Hand over all chunks in memory for a checkpoint; they stay readable until it is done."""
+        """Return all blocks in memory for a checkpoint; they stay readable until it is done."""
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
 
     def finish_cut(self) -> None:
-        """The checkpoint holds the chunks now."""
+        """Drop the blocks of the last cut: the checkpoint holds them."""
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """The checkpoint did not happen: take the chunks back."""
-        for stream, chunk in self._fresh.items():
-            oldest = chunk
+        """Take the blocks of the last cut back: the checkpoint was not made."""
+        for stream, newest in self._fresh.items():
+            oldest = newest
             while oldest.older is not None:
                 oldest = oldest.older
             oldest.older = self._sealing.get(stream)
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """List the frames that hold a stream's offsets from `offset` to `end`.
+        """Yield LSN and first offset of the frames that hold a stream's offsets up to `end`.
 
-        Each with its position and the first offset it has of the stream: a staged chunk does not
-        know that by itself. A hole in the offsets is corruption, never skipped.
+        The frame of a staged chunk does not contain its offset. Raises CorruptRead if offsets are
+        missing: they are never skipped.
         """
         while offset < end:
-            chunk = self._find(stream, offset)
-            if chunk is None or not chunk.first <= offset < chunk.next:
+            block = self._find(stream, offset)
+            if block is None or not block.first <= offset < block.next:
                 raise CorruptRead(
                     f"the index has a hole at offset {offset}",
                     file=f"stream {stream}",
                     position=offset,
                 )
-            yield from chunk.frames(offset, end)
-            offset = chunk.next
+            yield from block.frames(offset, end)
+            offset = block.next
 
     def _find(self, stream: int, offset: int) -> IndexBlock | None:
         for table in (self._fresh, self._sealing):
-            chunk = table.get(stream)
-            while chunk is not None:
-                if offset >= chunk.first:
-                    return chunk
-                chunk = chunk.older
+            block = table.get(stream)
+            while block is not None:
+                if offset >= block.first:
+                    return block
+                block = block.older
         with self._store.read() as view:
-            found = view.last_before(_TABLE, block_key(stream, offset))
+            row = view.last_before(_TABLE, block_key(stream, offset))
         try:
-            if found is None or split_key(found[0])[0] != stream:
+            if row is None or split_key(row[0])[0] != stream:
                 return None
-            return decode_block(*found)
+            return decode_block(*row)
         except BadSeal as error:
             raise CorruptRead(str(error), file="checkpoint", position=offset) from error

@@ -14,7 +14,7 @@ from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
 _PAGE_BYTES_MAX: Final = 64 * KIB
 _PAGES_BESIDE: Final = 64
-# What damaged pages lead to.
+# The errors that damaged pages lead to.
 _DAMAGED: Final = (
     lmdb.BadDbiError,
     lmdb.BadTxnError,
@@ -38,14 +38,12 @@ class LmdbReader:
         self._tables = tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Look a key up."""
         try:
             return cast("bytes | None", self._transaction.get(key, db=self._tables[table]))
         except lmdb.Error as error:
             raise as_store_errors(error) from error
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Walk the keys upwards."""
         try:
             with self._transaction.cursor(db=self._tables[table]) as cursor:
                 if cursor.set_range(start):
@@ -54,7 +52,6 @@ class LmdbReader:
             raise as_store_errors(error) from error
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Find the greatest key that is <= `key`."""
         try:
             with self._transaction.cursor(db=self._tables[table]) as cursor:
                 if cursor.set_range(key):
@@ -77,7 +74,6 @@ class LmdbWriter(LmdbReader):
         self._change_count = 0
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set a key."""
         self._change_count += 1
         try:
             self._transaction.put(key, value, db=self._tables[table])
@@ -85,7 +81,6 @@ class LmdbWriter(LmdbReader):
             raise self._full_or(as_store_errors(error)) from error
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a key."""
         self._change_count += 1
         try:
             self._transaction.delete(key, db=self._tables[table])
@@ -93,20 +88,19 @@ class LmdbWriter(LmdbReader):
             raise self._full_or(as_store_errors(error)) from error
 
     def commit(self) -> None:
-        """Commit and sync."""
         try:
             self._transaction.commit()
         except lmdb.Error as error:
             raise self._full_or(as_store_errors(error)) from error
 
     def abort(self) -> None:
-        """Drop the transaction."""
         self._transaction.abort()
 
     def _full_or(self, error: Exception) -> Exception:
-        """Tell a nearly full disk: it writes short, and LMDB calls that an I/O error.
+        """Return StoreFull instead of an I/O error if the disk is nearly full.
 
-        The transaction before stays whole either way: its pages are never written over.
+        A nearly full disk writes less than it should, and LMDB calls that an I/O error. The last
+        committed transaction stays intact either way: its pages are never overwritten.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX
@@ -115,7 +109,7 @@ class LmdbWriter(LmdbReader):
 
 
 def as_store_errors(error: lmdb.Error) -> Exception:
-    """Tell a full disk from a damaged file, and both from a failed disk."""
+    """Return StoreFull, CorruptData for a damaged file, or DiskFailed for anything else."""
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
         return StoreFull(str(error))
     if isinstance(error, _DAMAGED):
@@ -124,10 +118,10 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 
 
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
-    """Give the file all the pages it counts: LMDB maps it and would die of a missing one.
+    """Extend the file to the pages that LMDB counts: it maps them, and crashes if one is missing.
 
-    A sound file may lack pages that one transaction took and gave back. Zeros in their place hurt
-    nobody, and where a page is missing that holds something LMDB refuses them.
+    An intact file may lack pages that one transaction took and gave back: zeros do no harm there.
+    If a page with content is missing, LMDB refuses the zeros.
     """
     needed = counted_bytes(env)
     if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
@@ -135,7 +129,7 @@ def fill_to_length(env: lmdb.Environment, path: str) -> None:
 
 
 def counted_bytes(env: lmdb.Environment) -> int:
-    """Tell how long the file is by LMDB's own count of pages."""
+    """Return the length of the file by LMDB's own count of pages."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
@@ -162,7 +156,6 @@ class LmdbStore:
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
-        """Open a view."""
         try:
             transaction = self._env.begin()
         except lmdb.Error as error:
@@ -171,12 +164,10 @@ class LmdbStore:
             yield LmdbReader(transaction, self._tables)
 
     def write(self) -> LmdbWriter:
-        """Begin the writing transaction."""
         try:
             return LmdbWriter(self._env.begin(write=True), self._tables, self._path)
         except lmdb.Error as error:
             raise as_store_errors(error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self._env.close()

@@ -1,8 +1,8 @@
-"""Coming back: checkpoint, replay, cut the torn tail, and make durable what is about to be told.
+"""Recovery: load the checkpoint, replay frames, truncate the torn tail, make the rest durable.
 
 After a kill the page cache may hold frames that were never synced; after a failed sync it may hold
-frames the disk does not have and the kernel believes clean. Therefore, before the first answer,
-whatever no watermark proves durable is written again and synced.
+frames that the disk does not have and the kernel considers clean. Therefore, before the first
+reply, everything that no watermark proves durable is written again and synced.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from semel.journal.segments import (
     unlink_segments,
 )
 from semel.journal.store import Store
-from semel.journal.txn_history import TxnHistory, index_frames
+from semel.journal.txn_history import TxnHistory
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
 from semel.machine.events import Decided
@@ -43,7 +43,7 @@ from semel.model.limits import SEGMENT_BYTES_DEFAULT
 
 
 class Recovered(Struct, frozen=True):
-    """A journal ready to go on: the state, and where the next frame goes."""
+    """A recovered journal: the state, and where the next frame goes."""
 
     state: State
     index: Index
@@ -58,7 +58,7 @@ class Recovered(Struct, frozen=True):
 
 
 class _Replay:
-    """The fold of the journal's tail."""
+    """The fold of the frames after the checkpoint."""
 
     def __init__(
         self, state: State, store: Store, segments: Segments, position: CheckpointPosition
@@ -72,23 +72,16 @@ class _Replay:
         self.watermark = position.lsn
         self.frames = 0
 
-    def take(self, frame: Frame) -> None:
+    def replay(self, frame: Frame) -> None:
         record = frame.record
         if isinstance(record, SegmentEnded):
             raise CorruptData("the segment is missing", file=segment_name(frame.lsn))
         if isinstance(record, Decided) and record.extents:
             check_chunks(self.state, record, self._segments, self._start)
         if not isinstance(record, SegmentStarted | WatermarkMoved):
-            apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
-            self.state.touched.clear()
-            index_frames(
-                self.state.news,
-                frame.sections,
-                lsn=frame.lsn,
-                index=self.index,
-                memory=self.txn_history,
-                segments=self._segments,
-            )
+            effects = apply(self.state, record, frame.sections, frame.time_ms, frame.lsn)
+            self.index.add_frame(frame.lsn, frame.sections, effects.placed, self._segments)
+            self.txn_history.add(effects)
         self.watermark = max(self.watermark, frame.watermark)
         self.lsn, self.previous_crc = frame.end, frame.crc
         self.frames += 1
@@ -103,7 +96,11 @@ def recover(
     limits: MachineLimits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
-    """Open a data directory whose lock is held; `fresh_identity` is for a new one."""
+    """Recover a locked data directory; a new one gets `fresh_identity`.
+
+    `progress` is called with the segments replayed so far and their number. Raises CorruptData or
+    DiskFailed.
+    """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
         fitting = _fit_limits(limits or MachineLimits(), segment_bytes)
@@ -113,7 +110,7 @@ def recover(
 
 
 def _fit_limits(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
-    """Let nobody begin what no frame can end: what was accepted can be committed, or aborted."""
+    """Cap the size of transactions so that the commit or abort of each fits in one frame."""
     return replace(
         limits,
         chunks=min(limits.chunks, chunks_max(segment_bytes)),
@@ -136,7 +133,7 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
 
 
 def _discard_unfinished(disk: Disk, name: str) -> None:
-    """Remove the first segment of a directory whose making was cut short; never one with data."""
+    """Remove the first segment of a directory whose creation was interrupted, if it is empty."""
     file = disk.open(name)
     data = file.read(0, file.size())
     file.close()
@@ -166,36 +163,36 @@ def _recover(
     _make_durable(disk, segments, tail, replay, data)
     capacity = len(data)
     if replay.lsn == tail[-1] and capacity != segment_bytes:
-        # Nothing is in it yet, so it cannot be rolled: the next would have the same name.
+        # It is empty, so the next segment would have the same name: replace the file.
         segments.release(tail[-1])
         _replace_segment(disk, tail[-1], b"", segment_bytes)
         capacity = segment_bytes
     unlink_segments(disk, dead)
     return Recovered(
-        state,
-        replay.index,
-        replay.txn_history,
-        segments,
-        seed,
-        replay.lsn,
-        replay.previous_crc,
-        capacity,
-        replay.frames,
-        replay.lsn - position.lsn,
+        state=state,
+        index=replay.index,
+        txn_history=replay.txn_history,
+        segments=segments,
+        seed=seed,
+        position=replay.lsn,
+        previous_crc=replay.previous_crc,
+        capacity=capacity,
+        replayed_frames=replay.frames,
+        replayed_bytes=replay.lsn - position.lsn,
     )
 
 
 def _classify_files(
     firsts: list[int], position: CheckpointPosition
 ) -> tuple[dict[int, int], list[int]]:
-    """Find the ends of the segments to keep, and those a checkpoint had given up already."""
+    """Return the segments to keep with their ends, and those that are no longer needed."""
     listed = dict(position.segments)
     missing = listed.keys() - firsts
     tail = max((first for first in firsts if first <= position.lsn), default=None)
     if missing or tail is None:
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
-    # The last one listed was open when the checkpoint was cut; if the next begins there, it is not.
+    # The last one listed was open at the cut; it is not if another segment begins there.
     sealed = [first for first in firsts if first < tail and first in listed]
     ends = {first: min(listed[first], position.lsn) for first in sealed}
     live = [first for first in firsts if first >= tail]
@@ -204,11 +201,11 @@ def _classify_files(
 
 
 def _check_listed(segments: Segments, position: CheckpointPosition, seed: int) -> None:
-    """Check that the segments below the checkpoint are the ones they are named, and whole."""
+    """Check that the segments below the checkpoint have the right name and length."""
     for first, end in position.segments:
         size = segments.file(first).size()
         if end != OPEN_END and size < end - first:
-            raise CorruptData("the segment is cut short", file=segment_name(first), position=size)
+            raise CorruptData("the segment is truncated", file=segment_name(first), position=size)
         if first < position.lsn:
             check_first(segments.file(first).read(0, FIRST_BYTES_MAX), first, seed)
 
@@ -220,7 +217,7 @@ def _replay_tail(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> bytes:
-    """Replay the segments from the checkpoint on; answer the last one's bytes."""
+    """Replay the segments from the checkpoint on; return the bytes of the last one."""
     data = b""
     for index, first in enumerate(tail):
         file = segments.file(first)
@@ -230,7 +227,7 @@ def _replay_tail(
         _replay_segment(data, first, end, replay, seed)
         if progress is not None:
             progress(index + 1, len(tail))
-    # A segment gets its name only when all before it is durable.
+    # A segment gets its name only when everything before it is durable.
     replay.watermark = max(replay.watermark, tail[-1])
     return data
 
@@ -243,7 +240,7 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
     frames = frames_of(data, first, start=replay.lsn, previous_crc=replay.previous_crc, seed=seed)
     try:
         while replay.lsn != end:
-            replay.take(next(frames))
+            replay.replay(next(frames))
     except TornTail as tear:
         at = tear.lsn - first
         if end is not None:
@@ -264,10 +261,10 @@ def _make_durable(
 
 
 def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
-    """Write a segment again, into a new file, and swap it in.
+    """Write a segment again into a new file, and give that its name.
 
-    Never in place: the bytes may well be durable already, and a power loss in the middle of writing
-    over them could damage what it was to protect.
+    Never in place: the bytes may be durable already, and a loss of power while they are overwritten
+    could damage them.
     """
     file = _create_spare(disk, capacity)
     written = file.write(0, [data])
@@ -280,7 +277,7 @@ def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
-    """Make a spare segment; on a full disk the old spare and the reserve give their room."""
+    """Create a spare segment; on a full disk the old spare and the reserve are removed first."""
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():
             disk.unlink(name)
@@ -291,7 +288,7 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
                 raise
     if is_new:
         raise DiskFailed(
-            f"no room for a new directory: it takes two segments of {capacity} bytes and the"
+            f"no room for a new directory: it needs two segments of {capacity} bytes and the"
             " reserve; free that much, or choose smaller ones (--segment-bytes, --reserve-bytes)"
         )
     raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")

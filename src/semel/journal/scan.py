@@ -1,9 +1,9 @@
-"""Walking through segments frame by frame, and telling a torn tail from corruption.
+"""Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash may leave the last, never acknowledged group in any shape: cut short, holes in it, whole
-frames behind a lost one. That is a torn tail, and it is cut. But every frame carries the watermark
-that was durable when it was written. A bad frame below the watermark of any later one was durable
-once, so somebody may have been told: that is corruption, and nothing is cut.
+A crash may leave the last write group, which was never acknowledged, in any shape: truncated, with
+holes, with whole frames after a lost one. That is a torn tail, and recovery truncates it. But every
+frame carries the durable watermark of the time it was written. A bad frame below the watermark of
+any later one was durable, so a client may rely on it: that is corruption, and nothing is truncated.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ FIRST_BYTES_MAX: Final = 256
 
 
 class TornTail(Exception):
-    """The journal ends before this position: there is no sound next frame here."""
+    """The journal ends at this LSN: there is no intact next frame."""
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(reason)
@@ -41,10 +41,11 @@ class TornTail(Exception):
 def frames_of(
     data: bytes, segment: int, *, start: int, previous_crc: int, seed: int
 ) -> Iterator[Frame]:
-    """Walk the frames of one segment from `start`; raises Tear where the chain ends.
+    """Yield the frames of one segment from `start` on.
 
-    The chain of checksums makes sure that a frame left over from before an earlier crash is never
-    taken for the successor of a new one.
+    Raises TornTail where the chain of checksums ends: a frame left over from before an earlier
+    crash is never mistaken for the successor of a new one. Raises CorruptData for an intact frame
+    of an unknown version.
     """
     lsn = start
     while True:
@@ -62,7 +63,10 @@ def frames_of(
 
 
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
-    """Check that the file is as long as its first frame says; a new segment has none yet."""
+    """Check that a file has the size its first frame says; a new segment has no frame yet.
+
+    Raises CorruptData.
+    """
     try:
         record = decode(data, 0, lsn=segment, seed=seed).record
         is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
@@ -70,12 +74,15 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
         is_whole = len(data) >= SEGMENT_BYTES_MIN
     if not is_whole:
         raise CorruptData(
-            f"the file has {len(data)} bytes, not what it was given", file=segment_name(segment)
+            f"the file has {len(data)} bytes, not its allocated size", file=segment_name(segment)
         )
 
 
 def check_first(data: bytes, segment: int, seed: int) -> None:
-    """Check that a segment begins with its own first frame: no other segment's or directory's."""
+    """Check that a segment begins with its own first frame, not one of another segment.
+
+    Raises CorruptData.
+    """
     try:
         decode(data, 0, lsn=segment, seed=seed)
     except (BadFrame, UnknownVersion) as error:
@@ -83,7 +90,10 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
 
 
 def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
-    """Make sure that nothing behind a tear proves it to have been durable."""
+    """Check that no frame after a torn tail proves that it was durable.
+
+    Raises CorruptData if one does.
+    """
     at = data.find(MAGIC, tear.lsn - segment)
     while at >= 0:
         watermark = _watermark_at(data, at, segment, seed) if at % ALIGN == 0 else 0
@@ -104,14 +114,12 @@ def _watermark_at(data: bytes, at: int, segment: int, seed: int) -> int:
 
 
 # ---- chunks --------------------------------------------------------------------------------------
-# Making sure that the chunks of a decision are where it says.
-#
-# A decision gives offsets to chunks that were made durable long before it. Should one of them be
-# gone or damaged, messages that were committed would be missing: nothing may start on that.
+# A decision frame gives offsets to chunks that were made durable long before it. If one of them is
+# missing or damaged, committed messages are lost: the engine must not start then.
 
 
 def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
-    """Tell whether a frame is a chunk of so many messages for a stream."""
+    """Return whether a frame is a chunk of `count` messages for a stream."""
     if not isinstance(frame.record, ChunkStaged):
         return False
     return [(s.kind, s.stream, s.count) for s in frame.sections] == [
@@ -120,13 +128,13 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check a decision that is about to be replayed; raises CorruptData.
+    """Check that the chunks of a decision frame exist, before it is replayed.
 
-    What the transactions staged behind `replayed_from` was read just now. What lies before that is
-    known from the checkpoint, and read here.
+    Those after `replayed_from` have just been read. Those before it are in the rows of the
+    checkpoint, and are read here. Raises CorruptData or DiskFailed.
     """
     ended = [state.by_txn[end.txn] for end in decided.ended if end.is_committed]
-    staged = {part for txn in ended for part in chunks_in(txn.chunk_blocks)}
+    staged = {chunk for txn in ended for chunk in chunks_in(txn.chunk_blocks)}
     for lsn, stream, _, count in extents_of(decided.extents):
         is_there = (lsn, stream, count) in staged
         if is_there and lsn < replayed_from:

@@ -1,7 +1,7 @@
 """The segment files of a journal: their names, their order, reading from them.
 
 An LSN is a byte position in the whole journal. A segment is named by its first LSN and ends exactly
-where the next one begins. All over the journal that first LSN stands for the segment.
+where the next one begins. Everywhere in this package a segment is identified by its first LSN.
 """
 
 from bisect import bisect_right
@@ -17,33 +17,33 @@ SPARE_NAME: Final = "next.tmp"
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
-# One read brings a small frame whole; only a larger one needs a second read.
+# One read returns a small frame; only a larger one needs a second read.
 _FIRST_READ_BYTES: Final = 8 * KIB
-# What one read brings when frames are read one after another.
+# The size of a read when frames are read one after another.
 _WINDOW_BYTES: Final = 256 * KIB
 
 
 def segment_name(first_lsn: int) -> str:
-    """Name the file that begins at an LSN."""
+    """Return the name of the segment that begins at an LSN."""
     return f"{first_lsn:0{_DIGITS}d}{_SUFFIX}"
 
 
 def segment_lsn(name: str) -> int | None:
-    """Read the first LSN from a file name; None if it is no segment's."""
+    """Return the first LSN of a segment by its file name; None if it is not a segment."""
     digits = name.removesuffix(_SUFFIX)
     is_segment = name.endswith(_SUFFIX) and len(digits) == _DIGITS
     return int(digits) if is_segment and digits.isascii() and digits.isdigit() else None
 
 
 def unlink_segments(disk: Disk, firsts: list[int]) -> None:
-    """Remove the files of segments a checkpoint gave up."""
+    """Remove segments that a checkpoint no longer needs. Raises DiskFailed."""
     try:
         for first_lsn in firsts:
             disk.unlink(segment_name(first_lsn))
         if firsts:
             disk.sync_names()
     except OSError as error:
-        raise DiskFailed(f"cannot remove dead segments: {error.strerror or error}") from error
+        raise DiskFailed(f"cannot remove old segments: {error.strerror or error}") from error
 
 
 class Segments:
@@ -59,24 +59,24 @@ class Segments:
         self.durable = 0
 
     def add(self, first_lsn: int) -> None:
-        """Take a new last segment in; it ends the one before."""
+        """Add a new last segment; it ends the previous one."""
         self.ends[self.firsts[-1]] = first_lsn
         self.ends[first_lsn] = OPEN_END
         self.firsts.append(first_lsn)
 
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """List every segment with its end."""
+        """Return every segment with its end."""
         return tuple((first, self.ends[first]) for first in self.firsts)
 
     def first_of(self, lsn: int) -> int:
-        """Find the segment that holds an LSN."""
+        """Return the segment that holds an LSN. Raises CorruptRead if there is none."""
         index = bisect_right(self.firsts, lsn) - 1
         if index < 0:
-            raise CorruptRead("no segment holds this position", file="journal", position=lsn)
+            raise CorruptRead("no segment holds this LSN", file="journal", position=lsn)
         return self.firsts[index]
 
     def file(self, first_lsn: int) -> File:
-        """Open a segment for reading, or find it open."""
+        """Return the open file of a segment; the one used longest ago is closed for it."""
         file = self._files.pop(first_lsn, None)
         if file is None:
             if len(self._files) >= OPEN_SEGMENTS_MAX:
@@ -95,20 +95,23 @@ class Segments:
         return self._disk.open(name)
 
     def release(self, first_lsn: int) -> None:
-        """Close a segment's file; the next read opens it anew."""
+        """Close the file of a segment; the next read opens it again."""
         self._window = (b"", 0)
         if (file := self._files.pop(first_lsn, None)) is not None:
             file.close()
 
     def remove(self, firsts: list[int]) -> None:
-        """Forget segments whose files are about to go."""
+        """Remove segments from the list, before their files are unlinked."""
         for first_lsn in firsts:
             self.release(first_lsn)
             self.firsts.remove(first_lsn)
             del self.ends[first_lsn]
 
     def read_frame(self, lsn: int) -> Frame:
-        """Read and check one sealed frame; neighbours read one after another share a window."""
+        """Return the durable frame at an LSN; frames read one after another share a larger read.
+
+        Raises ReadFailed; CorruptRead if the frame is missing or damaged.
+        """
         window, start = self._window
         if start <= lsn < start + len(window):
             try:
@@ -124,8 +127,8 @@ class Segments:
             length = peek_length(data, 0)
             if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
-            # Only what is durable may be kept: behind it may stand sound frames of a past that was
-            # cut off, until new ones take their place.
+            # Only what is durable may be kept: after it there may be intact frames of a torn tail
+            # that was truncated, until new ones overwrite them.
             kept = max(min(self.durable, self.ends[first_lsn]) - lsn, 0)
             self._window = data[:kept], lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
@@ -139,7 +142,6 @@ class Segments:
             raise ReadFailed(f"{segment_name(first_lsn)}: cannot read: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close every file."""
         for file in self._files.values():
             file.close()
         self._files.clear()

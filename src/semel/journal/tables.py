@@ -1,50 +1,30 @@
-"""Which tables a checkpoint has, and the count and digest that guard each."""
+"""Writing rows of the checkpoint, with the row count and digest that guard each table."""
 
 import struct
+from itertools import takewhile
 from typing import Final
 
 from semel.journal.identity import seal, seal_of, unseal
-from semel.journal.store import StoreReader, StoreWriter
+from semel.journal.store import DIGESTED, StoreReader, StoreWriter
 
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")
 DIGEST_MODULUS: Final = 1 << 64
 
-# What a start loads and checks as a whole.
-LOADED: Final = (
-    "streams",
-    "tails",
-    "producers",
-    "keys",
-    "registry",
-    "segments",
-    "transactions",
-    "txn_streams",
-    "parts",
-    "positions",
-    "snapshots",
-    "sinks",
-)
-# What grows with history: looked up row by row, checked as a whole by `doctor --verify` only.
-LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
-DIGESTED: Final = (*LOADED, *LOOKED_UP)
-
 
 class TableWriter:
-    """A transaction that keeps each table's row count and digest."""
+    """A transaction that updates the row count and digest of each table."""
 
     def __init__(self, writer: StoreWriter) -> None:
         self.writer = writer
         self._digests = {table: read_digest(writer, table) for table in DIGESTED}
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set a row."""
         sealed = seal(table, key, value)
         self._account(table, self.writer.get(table, key), sealed)
         self.writer.put(table, key, sealed)
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a row, if it is there."""
         self._account(table, self.writer.get(table, key), None)
         self.writer.delete(table, key)
 
@@ -62,24 +42,20 @@ class TableWriter:
             self.delete(table, key)
 
     def finish(self) -> None:
-        """Store the counts and digests."""
+        """Store the counts and digests: the last call before the commit."""
         for table, (count, digest) in self._digests.items():
             key = _DIGEST_PREFIX + table.encode()
             self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
 
 
 def table_keys(reader: StoreReader, table: str, prefix: bytes) -> list[bytes]:
-    """List the keys that begin with `prefix`."""
-    found = []
-    for key, _ in reader.scan(table, prefix):
-        if not key.startswith(prefix):
-            break
-        found.append(key)
-    return found
+    """Return the keys that begin with `prefix`."""
+    rows = reader.scan(table, prefix)
+    return [key for key, _ in takewhile(lambda row: row[0].startswith(prefix), rows)]
 
 
 def read_digest(reader: StoreReader, table: str) -> tuple[int, int]:
-    """Read a table's row count and digest."""
+    """Return the row count and digest of a table. Raises BadSeal."""
     key = _DIGEST_PREFIX + table.encode()
     sealed = reader.get("meta", key)
     if sealed is None:

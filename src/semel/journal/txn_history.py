@@ -1,25 +1,24 @@
-"""What transactions leave behind: their outcomes, and the offsets that were aborted.
+"""The transaction history: the outcomes of ended transactions, and the aborted ranges.
 
-Like the index, what is new since the last checkpoint is in memory and older rows are in the store.
-The state knows neither, so it does not grow with them.
+As with the index, rows since the last checkpoint are in memory, and older ones in the store. They
+are not part of the state, so that it does not grow with them.
 """
 
 import struct
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from semel.journal.identity import BadSeal, unseal
-from semel.journal.index import Index
-from semel.journal.segments import Segments
 from semel.journal.store import Store, StoreReader
 from semel.journal.tables import TableWriter, table_keys
-from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.machine.rows import AbortedRow, Effect, OutcomeRow, PlacedChunkRow
-from semel.machine.state import OFFSET_MAX, Dirty
+from semel.machine.retention import OFFSET_MAX
+from semel.machine.rows import OutcomeRow
+from semel.machine.state import Dirty, Effects
 from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.transactions import Owner, ProducerOwner, SinkOwner
@@ -35,7 +34,7 @@ Outcomes = dict[str, dict[int, OutcomeRow]]
 
 
 class TxnHistoryCut(Struct, frozen=True):
-    """What a checkpoint is to store."""
+    """The rows that a checkpoint has to store."""
 
     outcomes: Outcomes
     aborted: dict[int, list[Range]]
@@ -45,98 +44,94 @@ class TxnHistoryCut(Struct, frozen=True):
 
 
 def outcome_key(txn_id: str, epoch: int) -> bytes:
-    """Make the key of an outcome; the epochs of an id are neighbours."""
+    """Return the key of an outcome; those of one id are next to each other."""
     name = txn_id.encode()
     return _LENGTH.pack(len(name)) + name + _NUMBER.pack(epoch)
 
 
 def owner_prefix(owner: Owner) -> bytes:
-    """Make the beginning of an owner's keys."""
+    """Return the beginning of the keys of an owner."""
     is_produced = isinstance(owner, ProducerOwner)
     name = (owner.id if isinstance(owner, ProducerOwner) else owner.app).encode()
     return (b"p" if is_produced else b"s") + _LENGTH.pack(len(name)) + name
 
 
 def owner_key(row: OutcomeRow) -> bytes:
-    """Make the key that orders the outcomes of one owner."""
+    """Return the key of an outcome in the order of its owner."""
     is_produced = isinstance(row.owner, ProducerOwner)
     return owner_prefix(row.owner) + _NUMBER.pack(row.ordinal if is_produced else row.number)
 
 
 def range_key(stream: int, first: int) -> bytes:
-    """Make the key of an aborted range."""
     return _RANGE_KEY.pack(stream, first)
 
 
 def split_range_key(key: bytes) -> tuple[int, int]:
-    """Read stream and first offset back; raises struct.error if it is no such key."""
+    """Return stream and first offset of a key. Raises struct.error if it is not one."""
     stream, first = _RANGE_KEY.unpack(key)
     return stream, first
 
 
 def pack_end(end: int) -> bytes:
-    """Make the value of an aborted range, or the key of an outcome's place in time."""
+    """Return the value of an aborted range, or the key of an outcome in the order of time."""
     return _NUMBER.pack(end)
 
 
 def unpack_end(value: bytes) -> int:
-    """Read the end of an aborted range."""
+    """Return the end of an aborted range."""
     end: int = _NUMBER.unpack(value)[0]
     return end
 
 
 def read_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
-    """Read an outcome's row; raises BadSeal or DecodeError."""
+    """Return the outcome of a row. Raises BadSeal or DecodeError."""
     return _DECODE(unseal("outcomes", key, sealed))
 
 
-# ---- the layers ----------------------------------------------------------------------------------
+# ---- rows in memory ------------------------------------------------------------------------------
 
 
 class TxnHistory:
-    """Outcomes and aborted ranges of a running journal."""
+    """The outcomes and aborted ranges of a running engine."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._fresh = TxnHistoryCut({}, {})
         self._sealing = TxnHistoryCut({}, {})
 
-    def add(self, row: OutcomeRow | AbortedRow) -> None:
-        """Take what `apply` told."""
-        if isinstance(row, AbortedRow):
-            _add_range(self._fresh.aborted.setdefault(row.stream, []), row.first, row.next)
-        else:
+    def add(self, effects: Effects) -> None:
+        """Add the outcomes and aborted ranges of one frame."""
+        for span in effects.aborted:
+            _add_range(self._fresh.aborted.setdefault(span.stream, []), span.first, span.next)
+        for row in effects.outcomes:
             _add_outcome(self._fresh.outcomes, row)
 
     def forget(self, stream: int) -> None:
-        """Drop what is in memory of a removed stream."""
+        """Drop the aborted ranges in memory of a removed stream."""
         self._fresh.aborted.pop(stream, None)
 
     def cut(self) -> TxnHistoryCut:
-        """Hand over all that is in memory; it stays readable until the checkpoint is done."""
+        """Return all rows in memory for a checkpoint; they stay readable until it is done."""
         self._sealing, self._fresh = self._fresh, TxnHistoryCut({}, {})
         return self._sealing
 
     def finish_cut(self) -> None:
-        """The checkpoint holds it now."""
+        """Drop the rows of the last cut: the checkpoint holds them."""
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """The checkpoint did not happen: take it back."""
+        """Take the rows of the last cut back: the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
                 _add_outcome(older.outcomes, row)
         for stream, ranges in newer.aborted.items():
-            known = older.aborted.setdefault(stream, [])
             for first, end in ranges:
-                _add_range(known, first, end)
+                _add_range(older.aborted.setdefault(stream, []), first, end)
         self._fresh, self._sealing = older, TxnHistoryCut({}, {})
 
-    # ---- looking up ------------------------------------------------------------------------------
-
     def outcome(self, txn_id: str, epoch: int) -> OutcomeRow | None:
-        """Find how a transaction ended."""
+        """Return the outcome of a transaction; None if there is none. Raises ReadFailed."""
         for layer in (self._fresh, self._sealing):
             row = layer.outcomes.get(txn_id, {}).get(epoch)
             if row is not None:
@@ -147,10 +142,10 @@ class TxnHistory:
         return None if sealed is None else _checked(key, sealed)
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
-        """Find the newest outcome of an id among those still kept.
+        """Return the newest outcome of an id for which `is_kept` is true. Raises ReadFailed.
 
-        Not simply its newest: who owned that one may have let it go before older ones. Of those
-        kept the newest has the highest epoch, for an id counts on from the highest kept.
+        The newest row may have expired for its owner while an older one of another owner has not.
+        Of those kept the newest has the highest epoch: an id continues from the highest one kept.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):
@@ -158,23 +153,23 @@ class TxnHistory:
                     return row
         epoch = _EPOCH_MAX
         with self._store.read() as view:
-            while (found := _stored_before(view, txn_id, epoch)) is not None:
-                if is_kept(found):
-                    return found
-                epoch = found.outcome.epoch - 1
+            while (stored := _stored_before(view, txn_id, epoch)) is not None:
+                if is_kept(stored):
+                    return stored
+                epoch = stored.outcome.epoch - 1
         return None
 
     def next_aborted(self, stream: int, offset: int) -> Range | None:
-        """Find the first aborted range of a stream that ends behind `offset`."""
-        found = []
+        """Return the first aborted range that ends after `offset`. Raises ReadFailed."""
+        candidates = []
         for layer in (self._fresh, self._sealing):
             ranges = layer.aborted.get(stream)
             if ranges:
                 at = bisect_right(ranges, offset, key=_end_of)
-                found += ranges[at : at + 1]
+                candidates += ranges[at : at + 1]
         with self._store.read() as view:
-            found += _stored_range(view, stream, offset)
-        return min(found, default=None)
+            candidates += _stored_range(view, stream, offset)
+        return min(candidates, default=None)
 
 
 def _end_of(span: Range) -> int:
@@ -182,7 +177,7 @@ def _end_of(span: Range) -> int:
 
 
 def _add_range(ranges: list[Range], first: int, end: int) -> None:
-    """Add a range; it becomes one with neighbours it touches."""
+    """Add a range, and merge it with ranges that it touches."""
     at = bisect_right(ranges, (first, end))
     if at < len(ranges) and ranges[at][0] == end:
         end = ranges.pop(at)[1]
@@ -200,7 +195,7 @@ def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
 
 
 def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
-    """Find the stored outcome of an id with the highest epoch up to this one."""
+    """Return the stored outcome of an id with the highest epoch up to `epoch`."""
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
     if stored is None or stored[0][: -_NUMBER.size] != key[: -_NUMBER.size]:
@@ -218,13 +213,11 @@ def _checked(key: bytes, sealed: bytes) -> OutcomeRow:
 def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
     key = range_key(stream, offset)
     before = view.last_before("aborted", key)
-    if before is not None:
-        found = _range_of(before, stream)
-        if found is not None and found[1] > offset:
-            return [found]
-    for row in view.scan("aborted", key):
-        found = _range_of(row, stream)
-        return [] if found is None else [found]
+    rows = [before] if before is not None else []
+    for row in chain(rows, islice(view.scan("aborted", key), 1)):
+        span = _range_of(row, stream)
+        if span is not None and span[1] > offset:
+            return [span]
     return []
 
 
@@ -239,56 +232,28 @@ def _range_of(row: tuple[bytes, bytes], stream: int) -> Range | None:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
 
-def index_frames(
-    news: list[Effect],
-    sections: Iterable[Section],
-    *,
-    lsn: int,
-    index: Index,
-    memory: TxnHistory,
-    segments: Segments,
-) -> None:
-    """Index a frame, in the order of offsets: messages, placed chunks, then control records."""
-    segment = segments.first_of(lsn)
-    controls = []
-    for section in sections:
-        if section.kind == SECTION_CONTROL:
-            controls.append(section)
-        elif section.kind != SECTION_STAGED:
-            index.add(section.stream, section.base, section.count, lsn, segment)
-    for row in news:
-        if isinstance(row, PlacedChunkRow):
-            index.add(row.stream, row.base, row.count, row.lsn, segments.first_of(row.lsn))
-        else:
-            memory.add(row)
-    for section in controls:
-        index.add(section.stream, section.base, 1, lsn, segment)
-    news.clear()
+# ---- rows of the checkpoint ----------------------------------------------------------------------
 
 
-# ---- memory rows ---------------------------------------------------------------------------------
-# Storing outcomes and aborted ranges with a checkpoint, and letting old ones go.
-
-
-# How many outcomes one checkpoint lets go for their age: the next goes on.
+# How many expired outcomes one checkpoint removes: the next one continues.
 _OLD_MAX: Final = 100_000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def put_txn_history(tables: TableWriter, memory: TxnHistoryCut, dirty: Dirty, time_ms: int) -> None:
-    """Store what is new, and drop what is no longer to be remembered."""
-    for _, epochs in sorted(memory.outcomes.items()):
+def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, time_ms: int) -> None:
+    """Store the new rows, and remove the outcomes that have expired."""
+    for _, epochs in sorted(cut.outcomes.items()):
         for _, row in sorted(epochs.items()):
             _put_outcome(tables, row)
-    for stream, ranges in sorted(memory.aborted.items()):
+    for stream, ranges in sorted(cut.aborted.items()):
         for first, end in ranges:
             tables.put("aborted", range_key(stream, first), pack_end(end))
     for app, sink in sorted(dirty.sinks.items()):
         if sink is not None:
             _drop_of_sink(tables, app, sink.outcomes_from)
-    for app, floor in sorted(dirty.forgotten_sink_cutoffs.items()):
-        _drop_of_sink(tables, app, floor)
+    for app, cutoff in sorted(dirty.forgotten_sink_cutoffs.items()):
+        _drop_of_sink(tables, app, cutoff)
     _drop_expired(tables, time_ms - OUTCOME_WINDOW_MS)
 
 
@@ -330,12 +295,12 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
 
 
 def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Drop outcomes whose time is over; they stand in the order of time."""
+    """Remove expired outcomes; `outcome_order` is in the order of time."""
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):
         name = unseal("outcome_order", key, sealed)
-        found = tables.writer.get("outcomes", name)
-        is_old = found is not None and read_outcome(name, found).outcome.time_ms <= before_ms
+        row = tables.writer.get("outcomes", name)
+        is_old = row is not None and read_outcome(name, row).outcome.time_ms <= before_ms
         if not is_old or len(old) >= _OLD_MAX:
             break
         old.append(name)
@@ -344,16 +309,16 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
 
 
 def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
-    """Remove the aborted ranges of a stream that lie outside the offsets still kept."""
+    """Remove the aborted ranges of a stream that hold none of the offsets still kept."""
     start, end = kept
-    gone = []
+    removed = []
     for key, sealed in tables.writer.scan("aborted", range_key(stream, 0)):
         owner, first = split_range_key(key)
         if owner != stream:
             break
         if unpack_end(unseal("aborted", key, sealed)) <= start or first >= end:
-            gone.append(key)
+            removed.append(key)
         elif end == OFFSET_MAX:
             break
-    for key in gone:
+    for key in removed:
         tables.delete("aborted", key)

@@ -1,7 +1,7 @@
-"""The disk's side of the journal: writes groups, rolls segments, keeps the spare and the reserve.
+"""The disk's side of the journal: writes groups, begins segments, keeps the spare and the reserve.
 
-One thread at a time runs this. Any error after a group was handed over ends the process: the state
-has moved on already, and after a failed sync nobody knows what the disk holds (fail-stop).
+One thread at a time runs this. Any error while a group is written ends the process: the state has
+changed already, and after a failed sync it is unknown what the disk holds.
 """
 
 import contextlib
@@ -19,7 +19,10 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """What the writer has in hand after `segment`: a spare (0: none), and may the journal grow?"""
+    """The free room while the writer is in `segment`.
+
+    `spare_bytes` is the size of the spare segment (0: none). `is_full`: the journal must not grow.
+    """
 
     segment: int
     spare_bytes: int
@@ -27,7 +30,7 @@ class Room(Struct, frozen=True):
 
 
 class JournalWriter:
-    """Owns the last segment's file."""
+    """Writes the file of the last segment."""
 
     def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
@@ -40,7 +43,7 @@ class JournalWriter:
         self.sync_count = 0
 
     def prepare(self) -> Room:
-        """Have a spare segment and the reserve ready, as far as the disk has room."""
+        """Allocate the spare segment and the reserve, as far as the disk has room."""
         try:
             names = self._disk.names()
             if self._spare is None and SPARE_NAME in names:
@@ -62,7 +65,7 @@ class JournalWriter:
         return self._reserve_bytes == 0
 
     def make_room(self) -> Room:
-        """Allocate what is missing. A full disk gives up its reserve first, and growth stops."""
+        """Allocate what is missing. On a full disk the reserve is removed, and growth stops."""
         is_short = False
         if self._spare is None:
             self._spare = self._allocate(SPARE_NAME, self._segment_bytes)
@@ -77,7 +80,7 @@ class JournalWriter:
         return Room(self._segment, spare_bytes, is_full)
 
     def give_up_reserve(self) -> Room:
-        """Let something else have the reserve's room, and stop growth until it is back."""
+        """Remove the reserve to make room for a checkpoint; growth stops until it is back."""
         if self._has_reserve and self._reserve_bytes:
             self._release_reserve()
         return Room(self._segment, self._segment_bytes if self._spare else 0, is_full=True)
@@ -99,15 +102,14 @@ class JournalWriter:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            # Too many open files pass like a full disk does: nothing was begun, so nobody stops.
+            # Too many open files are treated like a full disk: nothing was written, so go on.
             if error.errno in NO_ROOM or error.errno in NO_FILES:
                 return None
             raise _failed(name, "allocate", error) from error
 
     def write(self, group: WriteGroup) -> None:
         """Write a group and make it durable (EO-5)."""
-        parts = group.parts
-        for part in parts:
+        for part in group.parts:
             if part.segment != self._segment:
                 self._roll(part)
             self._write_at(part.start, part.buffers, part.size)
@@ -131,9 +133,9 @@ class JournalWriter:
         self.sync_count += 1
 
     def _roll(self, part: SegmentPart) -> None:
-        """Begin the next segment. Its name appears only when all before it is durable.
+        """Begin the next segment. It gets its name only when everything before it is durable.
 
-        Then the old one says so: should the new file ever be missing, that is noticed.
+        Then the old one gets its last frame, so that a missing new file is noticed.
         """
         self._sync()
         first_lsn = part.segment
@@ -152,7 +154,7 @@ class JournalWriter:
         self._segment = first_lsn
 
     def close(self) -> None:
-        """Make the last watermark durable and let the files go."""
+        """Make the last watermark durable and close the files."""
         with contextlib.suppress(OSError):
             self._file.sync()
         self._file.close()

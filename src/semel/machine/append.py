@@ -1,4 +1,4 @@
-"""The decision on an append: the one order of checks.
+"""The decision on an append: all checks, in their order.
 
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
@@ -57,7 +57,7 @@ def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> De
 
 
 def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
-    """Decide an append without an identity, or on a stream that does not look at it."""
+    """Decide an append without an identity, or to a stream without duplicate detection."""
     tail = stream.tail
     if tail.is_closed and is_close_only(command):
         return Decision(_appended(command, tail.tail, tail.tail, is_closed=True))  # 9
@@ -72,28 +72,28 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     tag = command.producer
     assert tag is not None
     digest = digest_of_append(stream, command)
-    verdict = check_sequence(state, stream, tag, digest)
-    if verdict.at_once is not None:
-        return Decision(verdict.at_once)  # 7, 8
+    check = check_sequence(state, stream, tag, digest)
+    if check.at_once is not None:
+        return Decision(check.at_once)  # 7, 8
     refusal = (
         check_stream(state, stream, command)
-        or verdict.later  # 11
+        or check.later  # 11
         or check_content(stream, command)
         or check_room(state, stream, tag)
     )
     if refusal is not None:
         return Decision(refusal)
-    mark = ProducerStamp(
+    stamp = ProducerStamp(
         tag.id,
         tag.mode,
-        verdict.epoch,
+        check.epoch,
         tag.session,
         tag.first_seq,
         tag.last_seq,
         digest,
         tag.cursor,
     )
-    event = StreamAppended(stream.row.number, command.close, command.stream_seq, mark)
+    event = StreamAppended(stream.row.number, command.close, command.stream_seq, stamp)
     decision = _accept(stream, command, event)
     if state.owned and (True, tag.id) in state.owned:
         return _fence_older(state, stream, decision)
@@ -101,7 +101,7 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
 
 
 def _fence_older(state: State, stream: Stream, decision: Decision) -> Decision:
-    """Abort the transactions that older instances of the producer left open, in the same frame."""
+    """Abort the pending transactions of older instances of the producer, in the same frame."""
     event = decision.event
     assert isinstance(event, StreamAppended)
     assert event.stamp is not None
@@ -122,9 +122,9 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
     if command.batch is not None:
         sections = (section_of(stream.row.number, base, command.batch, stream.row.content_type),)
         next_offset += command.batch.count
-    mark = event.stamp
-    if mark is not None:
-        outcome = Appended(base, next_offset, command.close, mark.epoch, mark.last_seq)
+    stamp = event.stamp
+    if stamp is not None:
+        outcome = Appended(base, next_offset, command.close, stamp.epoch, stamp.last_seq)
     elif event.key is not None:
         outcome = Appended(base, next_offset, command.close)
     else:
@@ -133,7 +133,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 
 
 def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
-    """Answer an append of which only the data is remembered."""
+    """Return the outcome of an append that stores nothing to recognise a repeat."""
     tag = command.producer
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)

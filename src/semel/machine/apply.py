@@ -1,7 +1,7 @@
-"""`apply`: the only code that changes the state, live and in recovery alike.
+"""`apply`: the only code that changes the state, both live and in recovery.
 
-It reads the frame (event, sections, time) and nothing else, so that replaying the journal gives the
-state that was.
+It reads the frame (event, sections, time) and nothing else, so that a replay of the journal gives
+the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,16 @@ from semel.machine.positions import (
 )
 from semel.machine.receipts import retained_sessions
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
-from semel.machine.state import State, Stream, add_fork, live_producers
+from semel.machine.state import (
+    NO_EFFECTS,
+    Effects,
+    State,
+    Stream,
+    add_fork,
+    advance_tail,
+    live_producers,
+    set_tail,
+)
 from semel.machine.txn.apply_end import apply_decided, end_transactions, store_registration
 from semel.machine.txn.apply_open import (
     apply_begun,
@@ -66,39 +75,36 @@ from semel.model.errors import InvariantBroken, invariant
 Sections = tuple[Section, ...]
 
 
-def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> None:
-    """Fold one frame into the state; `lsn` is where it stands in the journal."""
-    if time_ms < state.time_ms:  # not `invariant`: a call that costs, once per append
+def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
+    """Fold the frame at `lsn` into the state; return what it changes in other tables.
+
+    Raises InvariantBroken if the frame does not continue the state: a bug, or a damaged journal.
+    """
+    if time_ms < state.time_ms:  # not `invariant`: it would cost a call per append
         raise InvariantBroken("frame time went back")
     state.time_ms = time_ms
     applier = _APPLIERS.get(type(event))
     if applier is not None:
-        applier(state, event, sections, time_ms)
-    else:
-        assert isinstance(event, ChunkStaged)
-        apply_staged(state, event, sections, time_ms, lsn)
+        return applier(state, event, sections, time_ms)
+    assert isinstance(event, ChunkStaged)
+    return apply_staged(state, event, sections, time_ms, lsn)
 
 
 def _advance(stream: int, offset: int, sections: Sections) -> int:
     for section in sections:
-        invariant(section.stream == stream and section.base == offset, "offsets do not join")
+        if section.stream != stream or section.base != offset:
+            raise InvariantBroken("offsets do not join")
         offset += section.count
     return offset
-
-
-def _set_tail(state: State, stream: Stream, tail: TailRow) -> None:
-    stream.tail = tail
-    state.dirty.tails[stream.row.number] = tail
-    state.touched.append(stream)
 
 
 # ---- streams -------------------------------------------------------------------------------------
 
 
-def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> None:
+def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
     invariant(row.number == state.next_stream, "stream numbers do not join")
-    invariant(row.path not in state.by_path, "a stream of that name is there")
+    invariant(row.path not in state.by_path, "a stream of that path exists")
     start = 0
     if row.fork is not None:
         start = row.fork.start
@@ -111,61 +117,54 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
     state.by_number[row.number] = stream
     state.by_path[row.path] = stream
     state.dirty.streams[row.number] = row
-    _set_tail(state, stream, stream.tail)
+    set_tail(state, stream, first)
+    return Effects((stream,))
 
 
-def _apply_appended(state: State, event: StreamAppended, sections: Sections, time_ms: int) -> None:
+def _apply_appended(
+    state: State, event: StreamAppended, sections: Sections, time_ms: int
+) -> Effects:
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
         raise InvariantBroken("append to a stream that ended")
     tail = _advance(event.stream, old.tail, sections)
-    stream_seq = old.stream_seq if event.stream_seq is None else event.stream_seq
-    stable = old.stable if stream.open else tail
-    grown = TailRow(
-        old.head,
-        tail,
-        event.close,
-        False,
-        stream_seq,
-        time_ms,
-        old.dedup_from,
-        stable,
-        old.aborted_end,
-    )
-    _set_tail(state, stream, grown)
+    advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
         _record_producer(state, stream, event.stamp, first_offset=old.tail, time_ms=time_ms)
     if event.key is not None:
         row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail)
         store_key(state, stream, event.key, row)
+    return Effects((stream,))
 
 
-def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_ms: int) -> None:
+def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_ms: int) -> Effects:
+    appended = NO_EFFECTS
     controls = tuple(section for section in sections if section.kind == SECTION_CONTROL)
     if event.append is not None:
         own = tuple(section for section in sections if section.kind != SECTION_CONTROL)
-        _apply_appended(state, event.append, own, time_ms)
+        appended = _apply_appended(state, event.append, own, time_ms)
     if event.registered is not None:
         _apply_registered(state, event.registered, (), time_ms)
     if event.claimed is not None:
         _apply_claimed(state, event.claimed, (), time_ms)
-    end_transactions(state, event.ended, controls, iter(()), time_ms)
+    ended = end_transactions(state, event.ended, controls, iter(()), time_ms)
+    return Effects((*appended.streams, *ended.streams), ended.outcomes, ended.aborted)
 
 
 def _apply_ended(
     state: State, event: StreamDeleted | StreamExpired, _sections: Sections, _time_ms: int
-) -> None:
+) -> Effects:
     stream = state.by_number[event.stream]
     old = stream.tail
     leave_all_streams(state, stream)
-    _set_tail(state, stream, replace(old, is_deleted=True, stable=old.tail))
+    set_tail(state, stream, replace(old, is_deleted=True, stable=old.tail))
     _mark_prunable(state, stream)
-    _remove_unneeded(state, stream)
+    return Effects((stream, *_remove_unneeded(state, stream)))
 
 
 def _mark_prunable(state: State, stream: Stream) -> None:
-    """Note that a stream, and all it inherits from, may hold data nobody reads any more."""
+    """Mark a stream, and the sources it was forked from, as having messages no longer needed."""
     row = stream.row
     state.dirty.pruned.add(row.number)
     while row.fork is not None:
@@ -173,8 +172,12 @@ def _mark_prunable(state: State, stream: Stream) -> None:
         state.dirty.pruned.add(row.number)
 
 
-def _remove_unneeded(state: State, stream: Stream) -> None:
-    """Remove a deleted stream no fork needs, then the deleted sources it alone kept."""
+def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
+    """Remove a deleted stream that no fork needs, then the deleted sources that only it needed.
+
+    Return the removed streams.
+    """
+    removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:
         number = stream.row.number
         del state.by_number[number]
@@ -182,27 +185,35 @@ def _remove_unneeded(state: State, stream: Stream) -> None:
         state.dirty.streams.pop(number, None)
         state.dirty.tails.pop(number, None)
         state.dirty.dropped.add(number)
-        state.touched.append(stream)
+        removed.append(stream)
         state.live_producers -= live_producers(stream)
         fork = stream.row.fork
         if fork is None:
-            return
+            break
         stream = state.by_number[fork.source]
         assert stream.forks is not None
         stream.forks.discard(number)
+    return removed
 
 
-def _apply_trimmed(state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int) -> None:
+def _apply_trimmed(
+    state: State, event: StreamTrimmed, _sections: Sections, _time_ms: int
+) -> Effects:
     stream = state.by_number[event.stream]
-    old = stream.tail
-    _set_tail(state, stream, replace(old, head=event.head))
+    set_tail(state, stream, replace(stream.tail, head=event.head))
     _mark_prunable(state, stream)
+    return Effects((stream,))
 
 
-def _apply_switched(state: State, event: DedupSwitched, _sections: Sections, _time_ms: int) -> None:
-    """Switch; off forgets everything, for a map that stands still would swallow new messages."""
+def _apply_switched(
+    state: State, event: DedupSwitched, _sections: Sections, _time_ms: int
+) -> Effects:
+    """Switch duplicate detection on or off, and drop its rows.
+
+    Rows that are kept but no longer updated would make new messages look like duplicates.
+    """
     stream = state.by_number[event.stream]
-    _set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
+    set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
     state.live_producers -= live_producers(stream)
     for producer_id in stream.producers or ():
         state.dirty.producers[event.stream, producer_id] = None
@@ -210,43 +221,44 @@ def _apply_switched(state: State, event: DedupSwitched, _sections: Sections, _ti
         state.dirty.keys[event.stream, key] = None
     stream.producers = stream.keys = None
     stream.next_key = 0
+    return Effects((stream,))
 
 
 # ---- producers -----------------------------------------------------------------------------------
 
 
 def _record_producer(
-    state: State, stream: Stream, mark: ProducerStamp, *, first_offset: int, time_ms: int
+    state: State, stream: Stream, stamp: ProducerStamp, *, first_offset: int, time_ms: int
 ) -> None:
     if stream.producers is None:
         stream.producers = {}
-    old = stream.producers.get(mark.id)
+    old = stream.producers.get(stamp.id)
     if old is None or old.is_expired:
         state.live_producers += 1
     receipt = receipts.pack(
-        mark.first_seq, mark.last_seq, first_offset, stream.tail.tail, mark.digest
+        stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
     )
     if old is None:
         row = ProducerRow(
-            mark.mode,
-            mark.epoch,
-            mark.session,
+            stamp.mode,
+            stamp.epoch,
+            stamp.session,
             (),
-            mark.last_seq,
+            stamp.last_seq,
             receipt,
-            _first_receipt(mark, b"", receipt),
-            mark.cursor,
+            _first_receipt(stamp, b"", receipt),
+            stamp.cursor,
             time_ms,
         )
     else:
-        row = _continue_producer(old, mark, receipt, time_ms, state.limits.receipts)
-        if old.txn and old.txn in state.by_txn and old.epoch == mark.epoch:
+        row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+        if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
             row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
-    _set_producer(state, stream, mark.id, row)
+    _set_producer(state, stream, stamp.id, row)
 
 
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store what is known of a producer now; the registry's epoch is never below it."""
+    """Store the row of a producer, and raise the epoch in the registry to it."""
     assert stream.producers is not None
     stream.producers[producer_id] = row
     state.dirty.producers[stream.row.number, producer_id] = row
@@ -256,80 +268,85 @@ def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerR
 
 
 def _continue_producer(
-    old: ProducerRow, mark: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
+    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
-    is_raised = mark.epoch > old.epoch
-    is_plain = mark.mode == DENSE and mark.session is None and mark.cursor is None
+    is_raised = stamp.epoch > old.epoch
+    is_plain = stamp.mode == DENSE and stamp.session is None and stamp.cursor is None
     if is_plain and not is_raised and old.last_seq >= 0:
-        return ProducerRow(  # nearly every append of a producer comes here
+        return ProducerRow(  # the case of nearly every append of a producer
             DENSE,
-            mark.epoch,
+            stamp.epoch,
             old.session,
             old.old_sessions,
-            mark.last_seq,
+            stamp.last_seq,
             receipts.push(old.receipts, receipt, receipts_max),
-            old.first_receipt if mark.first_seq else receipt,
+            old.first_receipt if stamp.first_seq else receipt,
             old.cursor,
             time_ms,
             old.forgotten_seq,
         )
-    ring = b"" if is_raised and mark.mode == DENSE else old.receipts
-    forgotten = old.forgotten_seq
+    ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
+    forgotten_seq = old.forgotten_seq
     surplus = receipts.receipts_of(ring) + 1 - receipts_max
-    if mark.mode != DENSE and surplus > 0:
-        forgotten = receipts.unpack(ring, surplus - 1).last_seq
-    session = mark.session
+    if stamp.mode != DENSE and surplus > 0:
+        forgotten_seq = receipts.unpack(ring, surplus - 1).last_seq
+    session = stamp.session
     if session is None and not is_raised:
         session = old.session
     return ProducerRow(
-        mark.mode,
-        mark.epoch,
+        stamp.mode,
+        stamp.epoch,
         session,
         old.old_sessions if session == old.session else retained_sessions(old, session),
-        mark.last_seq,
+        stamp.last_seq,
         receipts.push(ring, receipt, receipts_max),
-        _first_receipt(mark, old.first_receipt if old.last_seq >= 0 else b"", receipt),
-        old.cursor if mark.cursor is None else mark.cursor,
+        _first_receipt(stamp, old.first_receipt if old.last_seq >= 0 else b"", receipt),
+        old.cursor if stamp.cursor is None else stamp.cursor,
         time_ms,
-        forgotten,
+        forgotten_seq,
     )
 
 
-def _first_receipt(mark: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
-    if mark.mode != DENSE:
+def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
+    if stamp.mode != DENSE:
         return b""
-    return receipt if mark.first_seq == 0 else old
+    return receipt if stamp.first_seq == 0 else old
 
 
-def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
+def _apply_claimed(
+    state: State, event: ProducerClaimed, _sections: Sections, time_ms: int
+) -> Effects:
     stream = state.by_number[event.stream]
     if stream.producers is None:
         stream.producers = {}
     old = stream.producers.get(event.id)
     state.live_producers += old is None or old.is_expired
     _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
+    return NO_EFFECTS
 
 
 def _apply_registered(
     state: State, event: ProducerRegistered, _sections: Sections, _time_ms: int
-) -> None:
+) -> Effects:
     store_registration(state, event.id, event.epoch)
     if event.is_assigned:
         state.next_producer = int(event.id) + 1
+    return NO_EFFECTS
 
 
 def _apply_forgotten(
     state: State, event: ProducerForgotten, _sections: Sections, _time_ms: int
-) -> None:
+) -> Effects:
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     state.live_producers -= not stream.producers.pop(event.id).is_expired
     state.dirty.producers[event.stream, event.id] = None
+    return NO_EFFECTS
 
 
 def _apply_expired(
     state: State, event: ProducerExpired, _sections: Sections, _time_ms: int
-) -> None:
+) -> Effects:
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     old = stream.producers[event.id]
@@ -349,9 +366,10 @@ def _apply_expired(
     )
     stream.producers[event.id] = tombstone
     state.dirty.producers[event.stream, event.id] = tombstone
+    return NO_EFFECTS
 
 
-_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], None]]] = {
+_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects]]] = {
     StreamCreated: _apply_created,
     UnguardedCreated: _apply_created,
     StreamAppended: _apply_appended,

@@ -30,16 +30,16 @@ from semel.model.outcomes_txn import StreamInTransaction
 from semel.model.validation import is_batch_consistent
 
 _NO_BODY: Final = digest_of(b"")
-_BAD_BODY: Final = -1  # equals no digest
+_BAD_BODY: Final = -1  # matches no digest
 
 
 def is_close_only(command: Append) -> bool:
-    """Tell whether the command brings no body."""
+    """Return whether a command has no body."""
     return command.batch is None and command.body_error is None
 
 
 def digest_of_append(stream: Stream, command: Append) -> int:
-    """Digest what an append brings; a body that is wrong equals no other."""
+    """Return the digest of a payload; an invalid body gets -1, which matches no stored digest."""
     batch = command.batch
     if batch is None:
         return _NO_BODY if command.body_error is None else _BAD_BODY
@@ -49,29 +49,29 @@ def digest_of_append(stream: Stream, command: Append) -> int:
 
 
 def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
-    """Refuse for the oldest of the transactions that have messages in a stream."""
+    """Return the refusal that names the oldest of the transactions open in a stream."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
-    """Refuse what the stream cannot take, whoever brings it."""
+    """Refuse an append to a closed stream or of another media type."""
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:
         return holding_txn(state, stream.open)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
-    given = command.content_type
-    if not given or not same_media_type(given, stream.row.content_type):
+    media_type = command.content_type
+    if not media_type or not same_media_type(media_type, stream.row.content_type):
         return ContentTypeConflict(stream.row.content_type)  # 10
     return None
 
 
 def check_content(stream: Stream, command: Append) -> Outcome | None:
-    """Refuse what does not follow what is there, or is no sound body."""
+    """Refuse an append whose conditions do not hold, or whose body is invalid."""
     tail = stream.tail
     last = tail.stream_seq
-    # Byte-wise: str compares code points, and UTF-8 keeps their order.
+    # Comparing strings is comparing bytes: UTF-8 keeps the order of code points.
     if command.stream_seq is not None and last is not None and command.stream_seq <= last:
         return StreamSeqConflict(last)  # 12
     if command.if_match is not None and command.if_match != tail.tail:
@@ -80,7 +80,7 @@ def check_content(stream: Stream, command: Append) -> Outcome | None:
 
 
 def check_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
-    """Refuse a body that is not what the stream's media type wants."""
+    """Refuse a body that is not valid for the media type of the stream."""
     if error is not None:
         return BadBody(error)  # 14
     if batch is None:
@@ -94,24 +94,23 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Out
 
 
 def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
-    """Refuse what there is no room to remember."""
+    """Refuse an append whose receipt cannot be stored: too long a span, or too many producers."""
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
-    known = stream.producers
+    producers = stream.producers
     maximum = state.limits.producers_per_stream
-    if known is None or tag.id in known or len(known) < maximum:
+    if producers is None or tag.id in producers or len(producers) < maximum:
         return None
     return LimitReached("producers_per_stream", maximum)  # 15
 
 
 # ---- sections ------------------------------------------------------------------------------------
-# Placing messages.
 
 
 def section_of(
     number: int, base: int, batch: Batch, content_type: str, kind: int = SECTION_DATA
 ) -> Section:
-    """Place a batch at an offset of a stream, or nowhere yet."""
+    """Return the section of a batch at an offset of a stream; a staged one has no offset yet."""
     is_joined = batch.count > 1 and is_json(content_type)
     return Section(
         number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
@@ -119,20 +118,19 @@ def section_of(
 
 
 def digest_of_chunk(section: Section) -> int:
-    """Tell chunks apart with the 32 bits there is room for: the first half of a digest."""
+    """Return the 32 bits of a chunk's digest that are stored: the upper half."""
     has_bounds = section.count > 1 and not section.is_joined
     rest = section.extras + section.lengths if has_bounds else section.extras
     return crc32c(rest, crc32c(section.payload))
 
 
-# ---- keys ----------------------------------------------------------------------------------------
-# Idempotency keys: once per key, for a stated window.
+# ---- idempotency keys ----------------------------------------------------------------------------
 
 
 def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
-    """Answer a key seen within the window; None if it is new."""
+    """Return the outcome for a key that was used within its retention; None if it is new."""
     row = stream.keys.get(key) if stream.keys else None
     if row is None or is_key_expired(state, row, state.frame_time(now_ms)):
         return None
@@ -142,12 +140,12 @@ def check_key(
 
 
 def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
-    """Tell whether a key's window has passed."""
+    """Return whether the retention of a key has ended."""
     return time_ms >= row.time_ms + state.limits.key_window_ms
 
 
 def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
-    """Store a key's answer and let go of those beyond the window. Called by `apply` only."""
+    """Store a key and drop expired and surplus ones. Called by `apply` only."""
     if stream.keys is None:
         stream.keys = {}
     keys, number = stream.keys, stream.row.number

@@ -1,8 +1,8 @@
-"""Claims: an instance takes a producer over before it asks how far the one before it came.
+"""Claims: a new instance takes a producer over, and learns how far the previous one came.
 
-The other order has a hole: a request of the old instance that is still under way would be stored
-after the question, and the new instance would store the same again. The letters in the comments
-are the rows of `docs/reference/machine.md`.
+In this order: if it asked first, a request of the old instance that is still under way could be
+stored after the response, and the new instance would store the same messages again. The letters in
+the comments are the rows of `docs/reference/machine.md`.
 """
 
 from semel.machine import receipts
@@ -43,7 +43,7 @@ from semel.model.transactions import ProducerOwner
 
 
 def decide_claim(state: State, command: ClaimProducer) -> Decision:
-    """Fence whoever wrote before, and tell what they stored."""
+    """Fence the previous instance, and report the last append it stored."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
@@ -73,7 +73,7 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
-    """Answer a retry; only as long as there is nothing it could hide."""
+    """Decide a repeated claim; it is accepted only while its session has stored nothing."""
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
     if row.mode == DENSE and highest_seq(row) >= 0:
@@ -98,7 +98,7 @@ def _decide_new(
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
-    """Find the highest epoch with something undecided: a claim has to end that, too."""
+    """Return the highest epoch with a pending transaction, which a claim has to abort; else -1."""
     epochs = [-1]
     for number in state.owned.get((True, producer_id), ()):
         owner = state.by_txn[number].row.owner
@@ -129,7 +129,7 @@ def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
 
 
 def _past(row: ProducerRow) -> tuple[int | None, int | None]:
-    """Find the last append of a producer: its last sequence, and where it ended, if known."""
+    """Return the last sequence of a producer and its next offset, as far as they are stored."""
     ring = row.receipts
     if row.last_seq < 0:
         if not row.first_receipt:
@@ -142,7 +142,7 @@ def _past(row: ProducerRow) -> tuple[int | None, int | None]:
 
 
 def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -> ProducerRow:
-    """Make the row of a producer that was taken over."""
+    """Return the row of a producer after a claim."""
     is_dense = event.mode == DENSE
     if old is None:
         old = ProducerRow(event.mode, 0, None, (), -1, b"", b"", None, time_ms)
@@ -161,20 +161,19 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
 
 
 def last_receipt(old: ProducerRow) -> bytes:
-    """Keep what a repeated claim, or the next one, has to tell: the last append outside."""
+    """Return the receipt of the last append outside transactions: a later claim reports it."""
     if old.last_seq < 0:
         return old.first_receipt
     if old.receipts:
         return old.receipts[-receipts.RECEIPT_BYTES :]
-    return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone's: no longer known
+    return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
 
 
-# ---- registry ------------------------------------------------------------------------------------
-# Decisions on producer identities: register, forget, expire.
+# ---- register, forget, expire --------------------------------------------------------------------
 
 
 def decide_register(state: State, command: Register) -> Decision:
-    """Give out an identity, or fence the older instances of a known one."""
+    """Assign a producer id, or raise the epoch of a registered one and fence older instances."""
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
     if row is None:
@@ -209,33 +208,33 @@ def _grant(producer_id: str, epoch: int, *, is_assigned: bool) -> Decision:
 
 
 def decide_forget(state: State, command: ForgetProducer) -> Decision:
-    """Reset one producer of one stream."""
-    found = _find_producer(state, command.path, command.producer_id)
-    if isinstance(found, Outcome):
-        return Decision(found)
-    stream, _ = found
-    writing = _writing_streams(state, stream, command.producer_id)
-    if writing:
-        return Decision(holding_txn(state, writing))
+    """Drop one producer of one stream."""
+    producer = _find_producer(state, command.path, command.producer_id)
+    if isinstance(producer, Outcome):
+        return Decision(producer)
+    stream, _ = producer
+    txns = _txns_in(state, stream, command.producer_id)
+    if txns:
+        return Decision(holding_txn(state, txns))
     return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
 
 
 def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
-    """Leave a tombstone of a producer that was idle too long."""
-    found = _find_producer(state, command.path, command.producer_id)
-    if isinstance(found, Outcome):
-        return Decision(found)
-    stream, row = found
+    """Replace the row of a producer that was idle too long by a tombstone."""
+    producer = _find_producer(state, command.path, command.producer_id)
+    if isinstance(producer, Outcome):
+        return Decision(producer)
+    stream, row = producer
     if row.is_expired:
         return Decision(UnknownProducer())
-    is_busy = _writing_streams(state, stream, command.producer_id)
+    is_busy = _txns_in(state, stream, command.producer_id)
     if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
 
 
-def _writing_streams(state: State, stream: Stream, producer_id: str) -> set[int]:
-    """Find the producer's transactions that have messages in the stream."""
+def _txns_in(state: State, stream: Stream, producer_id: str) -> set[int]:
+    """Return the pending transactions of a producer that have messages in a stream."""
     return state.owned.get((True, producer_id), set()).intersection(stream.open or ())
 
 

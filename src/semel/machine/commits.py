@@ -1,4 +1,4 @@
-"""The decision on a one-shot commit: many streams, positions and staged transactions, or nothing.
+"""The decision on a one-shot commit: appends, moves and listed transactions, all or nothing.
 
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
@@ -101,14 +101,14 @@ def _check_producer(state: State, command: Commit) -> Outcome | None:
 
 
 def _repeat(registered: RegistryRow, age: int, digest: int) -> Outcome:
-    """Answer what was committed before: `age` commits ago."""
+    """Return the outcome of a repeated commit, which was made `age` commits ago."""
     results, digests = registered.results, registered.digests
     result = unpack_result(results[-1 - age]) if age < len(results) else None
     is_mismatch = age < len(digests) and digests[-1 - age] != digest
     return CommitDone(None, None, result, is_duplicate=True, is_mismatch=is_mismatch)
 
 
-# ---- what it names -------------------------------------------------------------------------------
+# ---- what it commits -----------------------------------------------------------------------------
 
 
 def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
@@ -126,49 +126,41 @@ def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
 
 
 def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outcome:
-    found = find_txn(
-        state,
-        named.id,
-        named.epoch,
-        now_ms=command.now_ms,
-        remembered=named.remembered,
-        last_epoch=named.last_epoch,
-    )
+    txn = find_txn(state, named, command.now_ms)
     if command.sink is not None:
-        return _refuse_branch(state, found, command.sink, named)
-    if isinstance(found, TxnOutcome):
-        return already_aborted(found) if found.decision == ABORTED else ended_refusal(found)
-    if not isinstance(found, Txn):
-        return found
-    if found.row.kind != TXN_STAGED:
-        return InvalidTxnState(found.row.kind)
-    return refuse_owner(found, command.producer_id, command.producer_epoch) or found
+        return _find_staged(state, txn, command.sink, named)
+    if isinstance(txn, TxnOutcome):
+        return already_aborted(txn) if txn.decision == ABORTED else ended_refusal(txn)
+    if not isinstance(txn, Txn):
+        return txn
+    if txn.row.kind != TXN_STAGED:
+        return InvalidTxnState(txn.row.kind)
+    return refuse_owner(txn, command.producer_id, command.producer_epoch) or txn
 
 
-def _refuse_branch(
-    state: State, found: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
+def _find_staged(
+    state: State, txn: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
-    """Refuse a transaction that is none of the sink's, or not ready."""
-    if not isinstance(found, Txn):
+    """Return a transaction of the sink that is prepared, or the refusal."""
+    if not isinstance(txn, Txn):
         return BranchMissing(named.id)  # s6
-    owner = found.row.owner
-    is_own = isinstance(owner, SinkOwner) and owner.app == sink.app
-    if not isinstance(owner, SinkOwner) or not is_own or owner.version > sink.version:
+    owner = txn.row.owner
+    if not isinstance(owner, SinkOwner) or owner.app != sink.app or owner.version > sink.version:
         return NotOwner()
-    if not found.row.is_prepared:
-        return incomplete(found)  # s6
-    return _refuse_unlisted(state, found) or found
+    if not txn.row.is_prepared:
+        return incomplete(txn)  # s6
+    return _refuse_deleted(state, txn) or txn
 
 
-def _refuse_unlisted(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to leave out what was staged for a stream that was deleted or expired since."""
+def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
+    """Refuse to leave out chunks of a stream that was deleted or has expired since."""
     if not txn.row.deleted:
         return None
     path = min(txn.row.deleted)
-    found = find_by_path(state, (path,))
-    if not isinstance(found, dict):
-        return found  # s6
-    return IncarnationConflict(path, found[path].row.incarnation)  # s6
+    streams = find_by_path(state, (path,))
+    if not isinstance(streams, dict):
+        return streams  # s6
+    return IncarnationConflict(path, streams[path].row.incarnation)  # s6
 
 
 def _paths_of(command: Commit) -> list[str]:
@@ -200,7 +192,7 @@ def _refuse_bodies(
 
 
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
-    """Refuse more chunks together than one transaction may have: placing them takes its time."""
+    """Refuse more chunks in total than one transaction may have: their offsets take time."""
     count = sum(map(chunks_of, listed))
     if count <= state.limits.chunks:
         return None
@@ -237,7 +229,7 @@ def _mover_of(command: Commit) -> OwnerKey:
 
 
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
-    """Return the numbers of the transactions that the commit ends: they hold nothing against it."""
+    """Return the numbers of the transactions that the commit ends: their holds do not count."""
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:
         return ending | {txn.row.number for txn in superseded_txns(state, command.sink, listed)}
@@ -252,8 +244,8 @@ def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:
     expected = stream.row.content_type
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)
-    given = append.content_type
-    if given != expected and not (given and same_media_type(given, expected)):
+    media_type = append.content_type
+    if media_type != expected and not (media_type and same_media_type(media_type, expected)):
         return ContentTypeConflict(expected)
     return check_body(append.batch, append.body_error, expected)
 

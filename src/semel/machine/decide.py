@@ -1,4 +1,4 @@
-"""`decide`: what to answer a command, and what to write first. Changes nothing."""
+"""`decide`: the outcome of a command, and the event to write first. It changes nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -97,26 +97,28 @@ _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
 
 
 def decide(state: State, command: EngineCommand) -> Decision:
-    """Answer a command on this state."""
-    fault = find_invalid_field(command)
-    if fault is not None:
-        return Decision(InvalidRequest(fault))
+    """Decide a valid command on this state."""
     return _DECIDERS[type(command)](state, command)
 
 
+def validate_and_decide(state: State, command: EngineCommand) -> Decision:
+    """Decide a command whose fields have not been checked; InvalidRequest if one is invalid."""
+    field = find_invalid_field(command)
+    return decide(state, command) if field is None else Decision(InvalidRequest(field))
+
+
 # ---- dry run -------------------------------------------------------------------------------------
-# What an append would be answered, without making it.
 
 
-# Nobody's payload: it must not equal one that is stored.
+# A payload that no client sends: it must not equal a stored one.
 _DRY_BATCH: Final = Batch(b"\x00what would a semel say?\x00")
 
 
 class DryRun(Struct, frozen=True):
-    """The answer to expect.
+    """The outcome that an append would have.
 
-    Where the payload decides, `outcome` is for the payload that was stored under this sequence, and
-    `other` for any other one; else `other` is None.
+    If it depends on the payload, `outcome` is that for the payload stored under this sequence, and
+    `other` that for any other one; else `other` is None.
     """
 
     outcome: Outcome
@@ -124,11 +126,11 @@ class DryRun(Struct, frozen=True):
 
 
 def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun:
-    """Decide an append of a producer that brings some payload of the stream's own type."""
+    """Return the outcome that an append of a producer would have, whatever its payload."""
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
     command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
-    outcome = decide(state, command).outcome
+    outcome = validate_and_decide(state, command).outcome
     if stream is None or stream.tail.dedup_from is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -142,12 +144,12 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
 
 
 def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
-    """Find what is remembered of this very sequence."""
+    """Return the receipt of exactly this sequence, if it is retained."""
     first, last = tag.first_seq, tag.last_seq
     if last > row.last_seq:
         return None
     if row.mode == DENSE:
         return receipts.find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
-    found = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
-    is_same = found is not None and (found.first_seq, found.last_seq) == (first, last)
-    return found if is_same else None
+    receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
+    is_same = receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last)
+    return receipt if is_same else None

@@ -1,4 +1,4 @@
-"""Decisions on positions: who may move a group, and from where.
+"""Positions: who may move a group, and from where; and `apply` for groups and sinks.
 
 Every refusal of a move is here. The names in the comments are the rows of the tables in
 `docs/reference/transactions.md`.
@@ -16,7 +16,15 @@ from semel.machine.events import (
     SnapshotPinned,
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
-from semel.machine.state import State, Stream, Txn, add_position, owner_key
+from semel.machine.state import (
+    NO_EFFECTS,
+    Effects,
+    State,
+    Stream,
+    Txn,
+    add_position,
+    owner_key,
+)
 from semel.machine.streams import find_by_path
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
@@ -44,12 +52,11 @@ TailOf = Callable[[Stream], int]
 
 def stored_position(stream: Stream, group: str) -> PositionRow:
     """Return where a group is in a stream; offset 0, version 0 if it was never moved there."""
-    known = stream.positions
-    return known.get(group, _NEVER_MOVED) if known else _NEVER_MOVED
+    return stream.positions.get(group, _NEVER_MOVED) if stream.positions else _NEVER_MOVED
 
 
 def print_mover(mover: OwnerKey) -> str:
-    """Return the name of who moved a position, for people: a producer's id, or a sink's app."""
+    """Return a mover as text: the id of a producer, or the app of a sink."""
     is_producer, name = mover
     return name if is_producer else f"sink:{name}"
 
@@ -60,26 +67,26 @@ def print_mover(mover: OwnerKey) -> str:
 def name_positions(
     state: State, txn: Txn, positions: Iterable[PositionMove]
 ) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that an open transaction names anew or otherwise, or a refusal."""
-    asked = tuple(positions)
-    streams = find_by_path(state, (position.path for position in asked))
+    """Return the positions that an open transaction names or changes, or a refusal."""
+    moves = tuple(positions)
+    streams = find_by_path(state, (move.path for move in moves))
     if not isinstance(streams, dict):
         return streams  # A1
     old = {(named.group, named.stream): named for named in txn.row.positions}
     new = dict(old)
     room = _Room()
     mover = owner_key(txn.row.owner)
-    for position in asked:
-        stream = streams[position.path]
-        key = position.group, stream.row.number
-        found = _name(state, stream, position, new.get(key), mover)
-        refusal = found if isinstance(found, Refusal) else None
-        if refusal is None and found is not new.get(key):
-            refusal = room.refuse(stream, position, stream.tail.tail, is_named=key in new)  # A9b
-        if refusal is not None:
-            return refusal
-        assert isinstance(found, NamedPosition)
-        new[key] = found
+    for move in moves:
+        stream = streams[move.path]
+        key = move.group, stream.row.number
+        named = _name(state, stream, move, new.get(key), mover)
+        if isinstance(named, Refusal):
+            return named
+        if named is not new.get(key):
+            refusal = room.refuse(stream, move, stream.tail.tail, is_named=key in new)  # A9b
+            if refusal is not None:
+                return refusal
+        new[key] = named
     if len(new) + len(txn.row.lost) > TXN_POSITIONS_MAX:
         return LimitReached("transaction_positions", TXN_POSITIONS_MAX)  # A9c
     return tuple(named for key, named in new.items() if named != old.get(key))
@@ -113,13 +120,13 @@ def _name(
     return NamedPosition(group, stream.row.number, to, guard, expected, version)  # A9
 
 
-# ---- deciding a transaction ----------------------------------------------------------------------
+# ---- prepare and commit --------------------------------------------------------------------------
 
 
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-    """Refuse a transaction of which a position was moved, or is held by another; A10, A14.
+    """Refuse to commit if a named position was moved, or another transaction holds it; A10, A14.
 
-    A transaction in `ending` ends by the same decision, and holds nothing.
+    The holds of transactions in `ending` do not count: the same decision ends them.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -151,7 +158,7 @@ def refuse_held(
     return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)
 
 
-# ---- moving at once ------------------------------------------------------------------------------
+# ---- moves without naming ------------------------------------------------------------------------
 
 
 def refuse_commit_moves(
@@ -245,9 +252,9 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 
 
 class _Room:
-    """Refuses what is past a stream's end, and too many groups in a stream.
+    """Refuses positions after the tail of a stream, and too many groups in a stream.
 
-    The positions of one command that are accepted before take their share of the room.
+    Positions of the same command that were accepted before are counted.
     """
 
     def __init__(self) -> None:
@@ -256,21 +263,20 @@ class _Room:
     def refuse(
         self, stream: Stream, position: PositionMove, tail: int, *, is_named: bool = False
     ) -> Refusal | None:
-        """Refuse a position; one that the transaction `is_named` already takes no more room."""
+        """Refuse a position; one that the transaction has named before is not counted again."""
         if position.to > tail:
             return StreamRefused(position.path, OffsetBeyondTail(tail))
-        known = stream.positions or {}
-        if is_named or position.group in known:
+        stored = stream.positions or {}
+        if is_named or position.group in stored:
             return None
         fresh = self._fresh.setdefault(stream.row.number, set())
         fresh.add(position.group)
-        if len(known) + len(fresh) > GROUPS_PER_STREAM_MAX:
+        if len(stored) + len(fresh) > GROUPS_PER_STREAM_MAX:
             return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
         return None
 
 
-# ---- groups --------------------------------------------------------------------------------------
-# Decisions on groups: where they stand, and what their next step reads.
+# ---- commands of groups --------------------------------------------------------------------------
 
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
@@ -290,19 +296,19 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Pin a step; the first one wins."""
+    """Pin a step of a group; if its number is pinned already, return that one."""
     pinned = state.snapshots.get(command.group)
     if pinned is not None and pinned.number == command.number:
         return Decision(Pinned(pinned.number, pinned.ranges, pinned.hash, is_new=False))
     if pinned is not None and pinned.number != command.number - 1:
         return Decision(SnapshotConflict(pinned.number))
-    streams = find_by_path(state, (part.path for part in command.ranges))
+    streams = find_by_path(state, (span.path for span in command.ranges))
     if not isinstance(streams, dict):
         return Decision(streams)
-    for part in command.ranges:
-        incarnation = streams[part.path].row.incarnation
-        if part.incarnation != incarnation:
-            return Decision(IncarnationConflict(part.path, incarnation))
+    for span in command.ranges:
+        incarnation = streams[span.path].row.incarnation
+        if span.incarnation != incarnation:
+            return Decision(IncarnationConflict(span.path, incarnation))
     if pinned is None and len(state.snapshots) >= SNAPSHOTS_MAX:
         return Decision(LimitReached("snapshots", SNAPSHOTS_MAX))
     row = SnapshotRow(command.number, command.ranges, command.hash)
@@ -310,36 +316,37 @@ def decide_pin(state: State, command: PinSnapshot) -> Decision:
     return Decision(outcome, SnapshotPinned(command.group, row), grows=True)
 
 
-# ---- group apply ---------------------------------------------------------------------------------
-# `apply` for groups and sinks.
+# ---- apply ---------------------------------------------------------------------------------------
 
 
 Sections = tuple[Section, ...]
 
 
 def set_sink(state: State, app: str, row: SinkRow) -> None:
-    """Know a sink."""
+    """Store the row of a sink."""
     state.sinks[app] = row
     state.dirty.sinks[app] = row
 
 
-def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
-    """Give a sink to another query, which shares no history with the one before."""
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> Effects:
+    """Bind a sink to another query, which shares no versions with the previous one."""
     old = state.sinks[event.app]
     kept = tuple(row for row in old.versions if row.version <= event.last_version)
     if event.query_id != old.query_id:
         kept = ()
     row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
     set_sink(state, event.app, row)
+    return NO_EFFECTS
 
 
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
-) -> None:
-    """Drop a sink; the outcomes its commits have let go stay gone."""
-    floor = state.sinks.pop(event.app).outcomes_from
-    state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = floor
+) -> Effects:
+    """Drop a sink; outcomes that its commits have removed stay removed."""
+    cutoff = state.sinks.pop(event.app).outcomes_from
+    state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
+    return NO_EFFECTS
 
 
 def move_positions(
@@ -350,8 +357,8 @@ def move_positions(
 ) -> None:
     """Move groups to (group, stream, offset).
 
-    `mover` is None for a plain set, which leaves the last one: if it did not, a worker that skips a
-    message would let in all others that do not say where they have read from.
+    `mover` is None for a plain set, which keeps the last mover: otherwise, after an operator skips
+    a message, every worker that does not state an expected offset could move the position.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]
@@ -361,12 +368,16 @@ def move_positions(
         state.dirty.positions[number, group] = row
 
 
-def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
-    """Move groups, without a transaction."""
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> Effects:
+    """Move positions without a transaction."""
     move_positions(state, event.positions, time_ms)
+    return NO_EFFECTS
 
 
-def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
-    """Pin a group's step."""
+def apply_pinned(
+    state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int
+) -> Effects:
+    """Pin a step of a group."""
     state.snapshots[event.group] = event.row
     state.dirty.snapshots[event.group] = event.row
+    return NO_EFFECTS

@@ -1,4 +1,4 @@
-"""Exactly once: is this append new, a repeat, or somebody's who no longer owns the producer id?
+"""Exactly once: is this append new, a repeat, or from a fenced instance of the producer?
 
 The tables are those of `docs/reference/machine.md`; the letters and numbers in the comments are its
 rows. Nothing here changes the state.
@@ -37,11 +37,11 @@ FIRST_EPOCH: Final = 1
 
 
 class SequenceCheck(Struct, frozen=True, gc=False):
-    """What the producer tables say of an append.
+    """The result of the producer tables for an append.
 
-    `at_once` outcomes (identity and repeats, checks 7 and 8) end the decision; `later` ones
-    (sequence, check 11) wait for the stream's own checks. With neither the append is new and runs
-    under `epoch`.
+    An outcome in `at_once` (identity and repeats, checks 7 and 8) ends the decision; one in `later`
+    (sequence, check 11) comes after the checks of the stream. With neither the append is new and is
+    stored with `epoch`.
     """
 
     epoch: int = 0
@@ -50,7 +50,7 @@ class SequenceCheck(Struct, frozen=True, gc=False):
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
-    """Run the tables: identity, then repeats and sequence."""
+    """Apply the tables to an append: identity, then repeats and sequence."""
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -73,7 +73,7 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Tell the common case, to which no refusal applies: a producer's next append, epoch given."""
+    """Return whether this is the common case: the next append of a producer, with its epoch."""
     return (
         tag.first_seq == row.last_seq + 1
         and tag.epoch == row.epoch
@@ -86,12 +86,12 @@ def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
 
 
 def latest_seq(row: ProducerRow) -> int:
-    """Tell a producer's last sequence on a stream, inside transactions or outside."""
+    """Return the last sequence of a producer on a stream, inside transactions or outside."""
     return row.last_seq if row.latest_seq < 0 else row.latest_seq
 
 
 def highest_seq(row: ProducerRow) -> int:
-    """Tell a producer's highest sequence on a stream, inside transactions or outside."""
+    """Return the highest sequence of a producer on a stream, inside transactions or outside."""
     return max(row.last_seq, row.latest_seq)
 
 
@@ -99,7 +99,7 @@ def highest_seq(row: ProducerRow) -> int:
 
 
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
-    """Refuse whoever is not, or no longer, the producer it claims to be."""
+    """Refuse an append whose identity is unknown, fenced, or of another mode."""
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
     if row is not None and row.mode != tag.mode:
@@ -116,7 +116,7 @@ def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome |
 
 
 def is_assigned_id(producer_id: str) -> bool:
-    """Tell whether an id is of the kind only the server gives out."""
+    """Return whether an id has the form that only the server assigns."""
     return producer_id.isascii() and producer_id.isdigit()
 
 
@@ -149,7 +149,7 @@ def _identity_without(tag: ProducerTag, row: ProducerRow, floor: int) -> Outcome
     return StaleEpoch(floor) if is_own else None  # i
 
 
-# ---- the epoch an append would run under ---------------------------------------------------------
+# ---- the epoch of a new append -------------------------------------------------------------------
 
 
 def _newcomer(tag: ProducerTag, floor: int) -> SequenceCheck:
@@ -163,7 +163,7 @@ def _newcomer(tag: ProducerTag, floor: int) -> SequenceCheck:
 def _successor(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, floor: int
 ) -> SequenceCheck:
-    """Judge an append over a tombstone."""
+    """Check an append of a producer of which only a tombstone is left."""
     epoch = tag.epoch if tag.epoch is not None else _next_epoch(row, floor)
     if tag.mode != DENSE:
         return _sparse(stream, tag, row, digest=digest, epoch=epoch)
@@ -173,7 +173,7 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Find the epoch; one above the row's means the older instance is fenced."""
+    """Return the epoch of an append; one above that of the row fences the older instance."""
     if tag.epoch is not None:
         return tag.epoch
     if tag.session is None or tag.session == row.session:
@@ -208,7 +208,10 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 
 
 def _begins_bare(tag: ProducerTag) -> bool:
-    """Tell a bare 0: also right behind a claim it is a restart, for it is not the claimer's."""
+    """Return whether this is a bare sequence 0.
+
+    Even directly after a claim that is a restart: the claimer would send its session.
+    """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 
 
@@ -219,8 +222,8 @@ def _dense_repeat(
     receipt = receipts.find_dense(row.receipts, row.first_receipt, seq=seq, last_seq=row.last_seq)
     is_equal = receipt is not None and receipt.digest == digest
     if tag.epoch is None and tag.session is None and not is_equal:
-        # A bare claim carries nothing but its sequence: without an equal payload there is no
-        # telling a retry from a restart, and acknowledging it could swallow a new message.
+        # A bare append has nothing but its sequence: if the payload differs, it may be a retry or
+        # a restart, and to acknowledge it could lose a new message.
         if seq == 0:
             return _accept(row, restart)  # 5
         return SequenceCheck(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
@@ -232,7 +235,7 @@ def _dense_repeat(
 def repeat_of(
     stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
 ) -> Outcome:
-    """Answer a repeat, with the offsets of its receipt if that is still held."""
+    """Return the outcome of a repeat, with its offsets if the receipt is retained."""
     is_closed = stream.tail.is_closed
     if receipt is None:
         return Duplicate(None, None, is_closed, row.epoch, highest_seq(row))

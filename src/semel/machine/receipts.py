@@ -1,7 +1,7 @@
-"""Receipts: the last answers given to a producer, packed into bytes.
+"""Receipts: what the last appends of a producer returned, packed into bytes.
 
-A producer that has written for a while holds 64 of them. As objects they took 16 KB; packed they
-take 2 KB, and replacing the whole ring for a new receipt costs one small copy.
+A producer has 64 of them by default. As objects they would take 16 KB; packed they take 2 KB, and
+replacing the whole ring for a new receipt costs one small copy.
 """
 
 from struct import Struct as Layout
@@ -18,7 +18,7 @@ RECEIPT_BYTES: Final = _LAYOUT.size
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """What was answered to one accepted append."""
+    """What one accepted append returned."""
 
     first_seq: int
     last_seq: int
@@ -28,32 +28,32 @@ class Receipt(Struct, frozen=True, gc=False):
 
 
 def pack(first_seq: int, last_seq: int, first_offset: int, next_offset: int, digest: int) -> bytes:
-    """Pack one receipt."""
     count, span = next_offset - first_offset, last_seq - first_seq
     return _LAYOUT.pack(last_seq, next_offset, digest, count, span)
 
 
 def unpack(ring: bytes, index: int) -> Receipt:
-    """Read the receipt at `index`, oldest first."""
+    """Return the receipt at `index`, oldest first."""
     last_seq, next_offset, digest, count, span = _LAYOUT.unpack_from(ring, index * RECEIPT_BYTES)
     return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
 
 
 def receipts_of(ring: bytes) -> int:
-    """Count the receipts."""
+    """Return the number of receipts."""
     return len(ring) // RECEIPT_BYTES
 
 
 def push(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Add the newest; let the oldest go beyond `limit`."""
+    """Return the ring with a new receipt; beyond `limit` the oldest is dropped."""
     surplus = len(ring) + RECEIPT_BYTES - limit * RECEIPT_BYTES
     return (ring[surplus:] if surplus > 0 else ring) + packed
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Find a dense producer's receipt: sequences are consecutive, so its place is known.
+    """Return the receipt of a dense producer for a sequence, if it is retained.
 
-    Unless transactions used some in between: then it has to be looked for.
+    Sequences are consecutive, so its index is known, unless transactions used some in between: then
+    it is searched for. `zero` is the receipt of sequence 0.
     """
     if seq > last_seq:
         return None
@@ -67,7 +67,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
 
 
 def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
-    """Find the receipt that meets the range first_seq..last_seq, the newest if several do."""
+    """Return the newest receipt that overlaps the range first_seq..last_seq."""
     for index in range(receipts_of(ring) - 1, -1, -1):
         receipt = unpack(ring, index)
         if receipt.first_seq <= last_seq and first_seq <= receipt.last_seq:
@@ -78,26 +78,25 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
 
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Add the newest; beyond `limit` let the oldest but the very first go."""
+    """Return the ring with a new receipt; beyond `limit` the oldest but the first is dropped."""
     if receipts_of(ring) < max(limit, 2):
         return ring + packed
     return ring[:RECEIPT_BYTES] + ring[2 * RECEIPT_BYTES :] + packed
 
 
 def is_between(ring: bytes, seq: int, limit: int) -> bool:
-    """Tell whether a sequence belongs to a receipt that `push_after_first` let go."""
+    """Return whether a sequence belongs to a receipt that `push_after_first` dropped."""
     if receipts_of(ring) < max(limit, 2):
         return False
     return unpack(ring, 0).last_seq < seq < unpack(ring, 1).first_seq
 
 
 # ---- sessions ------------------------------------------------------------------------------------
-# The sessions a producer had before its present one.
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Put the present session to the older ones; `session` takes its place."""
-    older = tuple(known for known in old.old_sessions if known != session)
+    """Return the older sessions of a producer once `session` replaces its current one."""
+    older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
     return older[-SESSIONS_REMEMBERED:]

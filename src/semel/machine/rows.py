@@ -245,7 +245,3 @@ class PlacedChunkRow(Struct, frozen=True, gc=False):
     stream: int
     base: int
     count: int
-
-
-# What `apply` tells the journal's own tables: the state does not keep these.
-Effect = OutcomeRow | AbortedRow | PlacedChunkRow

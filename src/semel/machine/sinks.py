@@ -1,4 +1,4 @@
-"""Decisions on sinks: which version of which app is new, a repeat, or of another history.
+"""Decisions on sinks: whether a version of an app is new, a repeat, or of another history.
 
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
@@ -21,7 +21,7 @@ from semel.model.transactions import ForgetSink, RebindSink, SinkOwner, SinkTag
 
 
 def check_version(state: State, tag: SinkTag) -> Outcome | None:
-    """Answer a version that is not new, or refuse it; None if it may be committed."""
+    """Return the outcome of a version that is a repeat or refused; None if it may be committed."""
     sink = state.sinks.get(tag.app)
     if sink is None:
         return LimitReached("sinks", SINKS_MAX) if len(state.sinks) >= SINKS_MAX else None
@@ -59,20 +59,18 @@ def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
 
 
 def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
-    """List what an app has staged for this version and older ones, and does not commit."""
-    kept = {txn.row.number for txn in listed}
-    found = []
-    for number in sorted(state.owned.get((False, tag.app), ())):
-        txn = state.by_txn[number]
-        owner = txn.row.owner
-        assert isinstance(owner, SinkOwner)
-        if number not in kept and owner.version <= tag.version:
-            found.append(txn)
-    return found
+    """Return what an app has staged for this version and older ones, and does not commit."""
+    numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
+    txns = (state.by_txn[number] for number in sorted(numbers))
+    return [
+        txn
+        for txn in txns
+        if isinstance(txn.row.owner, SinkOwner) and txn.row.owner.version <= tag.version
+    ]
 
 
 def decide_rebind(state: State, command: RebindSink) -> Decision:
-    """Give a sink to another query."""
+    """Bind a sink to another query."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     event = SinkRebound(command.app, command.query_id, command.last_version)
@@ -80,7 +78,7 @@ def decide_rebind(state: State, command: RebindSink) -> Decision:
 
 
 def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
-    """Drop what is known of a sink."""
+    """Drop the row of a sink."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     return Decision(SinkChanged(), SinkForgotten(command.app))

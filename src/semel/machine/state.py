@@ -1,17 +1,20 @@
 """The state: every table the journal folds into, and what changed since the last checkpoint."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import (
+    AbortedRow,
     ChunkBlockRow,
-    Effect,
     KeyRow,
     MetaRow,
     NamedPosition,
+    OutcomeRow,
     OwnerKey,
+    PlacedChunkRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -22,14 +25,22 @@ from semel.machine.rows import (
     TxnRow,
     TxnStreamRow,
 )
+from semel.machine.tables import (
+    NAME_KEY,
+    NUMBER_KEY,
+    OF_STREAM,
+    OF_TXN,
+    OWNED_KEY,
+    PAIR_KEY,
+    Table,
+    tables_of,
+)
 from semel.model import limits as default
 from semel.model.transactions import TXN_INLINE, Owner, ProducerOwner
 
-OFFSET_MAX: Final = 1 << 63
-
 
 class MachineLimits(Struct, frozen=True):
-    """The limits a deployment may set; part of the machine's behaviour, so keep them stable."""
+    """The limits a deployment may set. Outcomes depend on them, so they should not change."""
 
     receipts: int = default.RECEIPTS_DEFAULT
     streams: int = default.STREAMS_MAX
@@ -46,9 +57,9 @@ class MachineLimits(Struct, frozen=True):
 
 
 class Stream(Struct, gc=False, eq=False):
-    """One stream: frozen rows behind a mutable holder.
+    """The current rows of a stream, and indexes derived from other tables.
 
-    There may be a million of these; the garbage collector has no business walking them.
+    There may be a million of these, so the garbage collector does not track them.
     """
 
     row: StreamRow
@@ -59,88 +70,169 @@ class Stream(Struct, gc=False, eq=False):
     forks: set[int] | None = None
     positions: dict[str, PositionRow] | None = None
     open: dict[int, int] | None = None  # inline transaction -> its first offset, oldest first
-    txns: set[int] | None = None  # every transaction that knows the stream
+    txns: set[int] | None = None  # every pending transaction that may write here or names it
     holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
 
 
 class Txn(Struct, gc=False, eq=False):
-    """One transaction that is not decided: frozen rows behind a mutable holder."""
+    """The current rows of a pending transaction."""
 
     row: TxnRow
     streams: dict[int, TxnStreamRow]
     chunk_blocks: list[bytes]
 
 
-class Dirty:
-    """The rows changed since the last checkpoint, by table; None means removed.
+class Effects(Struct, frozen=True, gc=False, eq=False):
+    """What one frame changed outside the tables of the state, as `apply` returns it.
 
-    `dropped` streams and `decided` transactions are removed with all their rows; `pruned` streams
-    may have lost data. `forgotten_sink_cutoffs`: per forgotten sink, the outcome number below which
-    its outcomes are removed.
+    `streams` are those whose tail changed or that were removed; one may occur twice. The other rows
+    belong to tables of the journal that the state does not keep.
     """
 
-    __slots__ = (
-        "decided",
-        "dropped",
-        "forgotten_sink_cutoffs",
-        "keys",
-        "parts",
-        "positions",
-        "producers",
-        "pruned",
-        "registry",
-        "sinks",
-        "snapshots",
-        "streams",
-        "tails",
-        "transactions",
-        "txn_streams",
-    )
+    streams: Sequence[Stream] = ()
+    outcomes: Sequence[OutcomeRow] = ()
+    aborted: Sequence[AbortedRow] = ()
+    placed: Sequence[PlacedChunkRow] = ()
 
-    def __init__(self) -> None:
-        self.streams: dict[int, StreamRow] = {}
-        self.tails: dict[int, TailRow] = {}
-        self.producers: dict[tuple[int, str], ProducerRow | None] = {}
-        self.keys: dict[tuple[int, str], KeyRow | None] = {}
-        self.registry: dict[str, RegistryRow] = {}
-        self.transactions: dict[int, TxnRow] = {}
-        self.txn_streams: dict[tuple[int, int], TxnStreamRow | None] = {}
-        self.parts: dict[tuple[int, int], ChunkBlockRow | None] = {}
-        self.positions: dict[tuple[int, str], PositionRow | None] = {}
-        self.snapshots: dict[str, SnapshotRow] = {}
-        self.sinks: dict[str, SinkRow | None] = {}
-        self.forgotten_sink_cutoffs: dict[str, int] = {}
-        self.dropped: set[int] = set()
-        self.pruned: set[int] = set()
-        self.decided: set[int] = set()
+
+NO_EFFECTS: Final = Effects()
+
+
+# ---- loading a checkpoint: rows of one table arrive in the order of their keys ------------------
+
+# The tail of a stream until its own row is loaded.
+_NO_TAIL: Final = TailRow(0, 0, False, False, None, 0)
+
+
+def _load_stream(state: "State", number: int, row: StreamRow) -> None:
+    state.by_number[number] = state.by_path[row.path] = Stream(row, _NO_TAIL)
+
+
+def _load_tail(state: "State", number: int, row: TailRow) -> None:
+    if row.stable < 0:  # written before there were transactions
+        row = msgspec.structs.replace(row, stable=row.tail)
+    state.by_number[number].tail = row
+
+
+def _load_producer(state: "State", key: tuple[int, str], row: ProducerRow) -> None:
+    number, producer_id = key
+    stream = state.by_number[number]
+    if stream.producers is None:
+        stream.producers = {}
+    stream.producers[producer_id] = row
+    state.live_producers += not row.is_expired
+
+
+def _load_key(state: "State", key: tuple[int, str], row: KeyRow) -> None:
+    number, idempotency_key = key
+    stream = state.by_number[number]
+    if stream.keys is None:
+        stream.keys = {}
+    stream.keys[idempotency_key] = row
+
+
+def _load_registered(state: "State", producer_id: str, row: RegistryRow) -> None:
+    state.registry[producer_id] = row
+
+
+def _load_transaction(state: "State", _number: int, row: TxnRow) -> None:
+    txn = Txn(row, {}, [])
+    add_transaction(state, txn)
+    for named in row.positions:
+        add_named_position(state, row.number, named)
+    if row.is_prepared:
+        hold_positions(state, txn)
+
+
+def _load_txn_stream(state: "State", key: tuple[int, int], row: TxnStreamRow) -> None:
+    txn_number, number = key
+    state.by_txn[txn_number].streams[number] = row
+    index_stream(state.by_number[number], txn_number)
+
+
+def _load_chunk_block(state: "State", key: tuple[int, int], row: ChunkBlockRow) -> None:
+    txn_number, block = key
+    blocks = state.by_txn[txn_number].chunk_blocks
+    if block != len(blocks):
+        raise KeyError(key)
+    blocks.append(row.packed)
+
+
+def _load_position(state: "State", key: tuple[int, str], row: PositionRow) -> None:
+    number, group = key
+    add_position(state, state.by_number[number], group, row)
+
+
+def _load_snapshot(state: "State", group: str, row: SnapshotRow) -> None:
+    state.snapshots[group] = row
+
+
+def _load_sink(state: "State", app: str, row: SinkRow) -> None:
+    state.sinks[app] = row
+
+
+# ---- the tables ----------------------------------------------------------------------------------
+
+
+class Dirty(Struct, eq=False):
+    """The rows changed since the last checkpoint, by table; None means removed.
+
+    Every annotated field declares a table of the checkpoint: see `tables.py`. A new table is one
+    more field. `dropped` streams and `decided` transactions are removed with all their rows;
+    `pruned` streams may have lost messages. `forgotten_sink_cutoffs`: per forgotten sink, the
+    outcome number below which its outcomes are removed.
+    """
+
+    streams: Annotated[
+        dict[int, StreamRow], Table(NUMBER_KEY, StreamRow, _load_stream, OF_STREAM)
+    ] = {}
+    tails: Annotated[dict[int, TailRow], Table(NUMBER_KEY, TailRow, _load_tail, OF_STREAM)] = {}
+    producers: Annotated[
+        dict[tuple[int, str], ProducerRow | None],
+        Table(OWNED_KEY, ProducerRow, _load_producer, OF_STREAM),
+    ] = {}
+    keys: Annotated[
+        dict[tuple[int, str], KeyRow | None], Table(OWNED_KEY, KeyRow, _load_key, OF_STREAM)
+    ] = {}
+    registry: Annotated[dict[str, RegistryRow], Table(NAME_KEY, RegistryRow, _load_registered)] = {}
+    transactions: Annotated[
+        dict[int, TxnRow], Table(NUMBER_KEY, TxnRow, _load_transaction, OF_TXN)
+    ] = {}
+    txn_streams: Annotated[
+        dict[tuple[int, int], TxnStreamRow | None],
+        Table(PAIR_KEY, TxnStreamRow, _load_txn_stream, OF_TXN),
+    ] = {}
+    parts: Annotated[
+        dict[tuple[int, int], ChunkBlockRow | None],
+        Table(PAIR_KEY, ChunkBlockRow, _load_chunk_block, OF_TXN),
+    ] = {}
+    positions: Annotated[
+        dict[tuple[int, str], PositionRow | None],
+        Table(OWNED_KEY, PositionRow, _load_position, OF_STREAM),
+    ] = {}
+    snapshots: Annotated[dict[str, SnapshotRow], Table(NAME_KEY, SnapshotRow, _load_snapshot)] = {}
+    sinks: Annotated[dict[str, SinkRow | None], Table(NAME_KEY, SinkRow, _load_sink)] = {}
+    forgotten_sink_cutoffs: dict[str, int] = {}
+    dropped: set[int] = set()
+    pruned: set[int] = set()
+    decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Take back what an abandoned checkpoint was to store; newer rows win."""
-        self.streams = older.streams | self.streams
-        self.tails = older.tails | self.tails
-        self.producers = older.producers | self.producers
-        self.keys = older.keys | self.keys
-        self.registry = older.registry | self.registry
-        self.transactions = older.transactions | self.transactions
-        self.txn_streams = older.txn_streams | self.txn_streams
-        self.parts = older.parts | self.parts
-        self.positions = older.positions | self.positions
-        self.snapshots = older.snapshots | self.snapshots
-        self.sinks = older.sinks | self.sinks
-        self.forgotten_sink_cutoffs = older.forgotten_sink_cutoffs | self.forgotten_sink_cutoffs
-        self.dropped |= older.dropped
-        self.pruned |= older.pruned
-        self.decided |= older.decided
+        """Add the changes of an abandoned checkpoint; newer rows win."""
+        for name in self.__struct_fields__:  # dicts and sets: both have a union
+            setattr(self, name, getattr(older, name) | getattr(self, name))
+
+
+STATE_TABLES: Final = tables_of(Dirty)
 
 
 class State:
     """The fold of the journal.
 
-    `touched` collects the streams that the last `apply` changed, `news` what belongs in tables the
-    state does not keep; whoever calls it empties both lists. `live_producers` counts the producers
-    of all streams that are not tombstones. `forgotten_sink_cutoffs`: per forgotten sink, the lowest
-    outcome number still valid; only needed until the next start, when older rows are gone. `named`
-    are the pending transactions that name a position: by group, then by stream.
+    `live_producers` counts the producers of all streams that are not tombstones.
+    `forgotten_sink_cutoffs`: per forgotten sink, the lowest outcome number still valid; only needed
+    until the next start, when older rows are gone. `named` are the pending transactions that name a
+    position: by group, then by stream.
     """
 
     __slots__ = (
@@ -153,7 +245,6 @@ class State:
         "limits",
         "live_producers",
         "named",
-        "news",
         "next_outcome",
         "next_producer",
         "next_stream",
@@ -164,7 +255,6 @@ class State:
         "sinks",
         "snapshots",
         "time_ms",
-        "touched",
         "transactions",
     )
 
@@ -189,25 +279,21 @@ class State:
         self.time_ms = 0
         self.live_producers = 0
         self.dirty = Dirty()
-        self.touched: list[Stream] = []
-        self.news: list[Effect] = []
 
     def frame_time(self, now_ms: int) -> int:
-        """Tell the time of a frame written now: it never goes back."""
+        """Return the time of a frame written now: it never goes back."""
         return now_ms if now_ms > self.time_ms else self.time_ms
 
     def take_dirty(self) -> Dirty:
-        """Hand over what changed and start collecting anew."""
+        """Return what changed since the last call."""
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
     def meta_row(self) -> MetaRow:
-        """Freeze the counters."""
+        """Return the counters as a row."""
         return MetaRow(
             self.next_stream, self.next_producer, self.time_ms, self.next_txn, self.next_outcome
         )
-
-    # ---- loading a checkpoint; rows arrive in any order within a table, streams first ----
 
     def load_meta(self, row: MetaRow) -> None:
         """Restore the counters."""
@@ -215,62 +301,19 @@ class State:
         self.time_ms = row.time_ms
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
-    def load_stream(self, row: StreamRow, tail: TailRow) -> None:
-        """Restore a stream."""
-        if tail.stable < 0:  # written before there were transactions
-            tail = msgspec.structs.replace(tail, stable=tail.tail)
-        stream = Stream(row, tail)
-        self.by_number[row.number] = stream
-        self.by_path[row.path] = stream
-
-    def load_producer(self, number: int, producer_id: str, row: ProducerRow) -> None:
-        """Restore a producer."""
-        stream = self.by_number[number]
-        if stream.producers is None:
-            stream.producers = {}
-        stream.producers[producer_id] = row
-        self.live_producers += not row.is_expired
-
-    def load_key(self, number: int, key: str, row: KeyRow) -> None:
-        """Restore an idempotency key."""
-        stream = self.by_number[number]
-        if stream.keys is None:
-            stream.keys = {}
-        stream.keys[key] = row
-
-    def load_position(self, number: int, group: str, row: PositionRow) -> None:
-        """Restore a group's position."""
-        add_position(self, self.by_number[number], group, row)
-
-    def load_transaction(self, row: TxnRow) -> None:
-        """Restore a transaction."""
-        txn = Txn(row, {}, [])
-        add_transaction(self, txn)
-        for named in row.positions:
-            add_named_position(self, row.number, named)
-        if row.is_prepared:
-            hold_positions(self, txn)
-
-    def load_txn_stream(self, txn_number: int, number: int, row: TxnStreamRow) -> None:
-        """Restore a stream of a transaction."""
-        self.by_txn[txn_number].streams[number] = row
-        index_stream(self.by_number[number], txn_number)
-
-    def load_parts(self, txn_number: int, page: int, row: ChunkBlockRow) -> None:
-        """Restore a page of a transaction's parts; pages arrive in order."""
-        pages = self.by_txn[txn_number].chunk_blocks
-        if page != len(pages):
-            raise KeyError((txn_number, page))
-        pages.append(row.packed)
-
     def load_links(self) -> None:
-        """Restore what is derived: who forks whom, who is open where, and the order of keys."""
+        """Restore what is derived, once all rows are loaded: forks, open offsets, order of keys.
+
+        Raises KeyError if a row that another one needs is missing.
+        """
         for txn_number, txn in self.by_txn.items():
             if txn.row.kind == TXN_INLINE:
                 for number, row in txn.streams.items():
                     if row.first >= 0:
                         mark_open_in(self.by_number[number], txn_number, row.first)
         for number, stream in self.by_number.items():
+            if stream.tail is _NO_TAIL:
+                raise KeyError(number)
             if stream.row.fork is not None:
                 add_fork(self.by_number[stream.row.fork.source], number)
             if stream.keys:
@@ -281,27 +324,83 @@ class State:
                 stream.open = dict(sorted(stream.open.items(), key=lambda item: item[1]))
 
 
+# ---- streams -------------------------------------------------------------------------------------
+
+
 def live_producers(stream: Stream) -> int:
-    """Count a stream's producers that are no tombstones."""
+    """Return the number of a stream's producers that are not tombstones."""
     return sum(not row.is_expired for row in (stream.producers or {}).values())
 
 
 def add_fork(source: Stream, number: int) -> None:
-    """Note that stream `number` reads from `source`."""
+    """Record that stream `number` reads from `source`."""
     if source.forks is None:
         source.forks = set()
     source.forks.add(number)
 
 
+def set_tail(state: State, stream: Stream, tail: TailRow) -> None:
+    """Store the tail row of a stream."""
+    stream.tail = state.dirty.tails[stream.row.number] = tail
+
+
+def advance_tail(
+    state: State,
+    stream: Stream,
+    tail: int,
+    time_ms: int,
+    stream_seq: str | None = None,
+    close: bool = False,
+) -> None:
+    """Move the tail of a stream to `tail`, and the stable offset with it.
+
+    The arguments are positional because this runs once per append.
+    """
+    old = stream.tail
+    stream.tail = state.dirty.tails[stream.row.number] = TailRow(
+        old.head,
+        tail,
+        close or old.is_closed,
+        False,
+        old.stream_seq if stream_seq is None else stream_seq,
+        time_ms,
+        old.dedup_from,
+        stable_of(stream, tail) if stream.open else tail,
+        old.aborted_end,
+    )
+
+
+def stable_of(stream: Stream, tail: int) -> int:
+    """Return the stable offset of a stream whose tail is `tail`."""
+    return next(iter(stream.open.values())) if stream.open else tail
+
+
+def index_stream(stream: Stream, txn_number: int) -> None:
+    """Record that a pending transaction may write a stream or names a position in it."""
+    if stream.txns is None:
+        stream.txns = set()
+    stream.txns.add(txn_number)
+
+
+def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
+    """Record that an inline transaction has messages in a stream from `first` on."""
+    if stream.open is None:
+        stream.open = {}
+    stream.open[txn_number] = first
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
 def owner_key(owner: Owner) -> OwnerKey:
-    """Tell who is behind an owner."""
+    """Return the producer without its epoch, or the sink without its task."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app
 
 
 def add_transaction(state: State, txn: Txn) -> None:
-    """Take a transaction in."""
+    """Add a transaction to the state, by id, number and owner."""
     row = txn.row
     state.transactions[row.id] = txn
     state.by_txn[row.number] = txn
@@ -310,7 +409,7 @@ def add_transaction(state: State, txn: Txn) -> None:
 
 
 def remove_transaction(state: State, txn: Txn) -> None:
-    """Let a transaction go."""
+    """Undo `add_transaction`."""
     row = txn.row
     del state.transactions[row.id]
     del state.by_txn[row.number]
@@ -321,29 +420,26 @@ def remove_transaction(state: State, txn: Txn) -> None:
     state.sink_txn_count -= not isinstance(row.owner, ProducerOwner)
 
 
-def index_stream(stream: Stream, txn_number: int) -> None:
-    """Note that a transaction knows a stream."""
-    if stream.txns is None:
-        stream.txns = set()
-    stream.txns.add(txn_number)
+# ---- positions -----------------------------------------------------------------------------------
 
 
-def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
-    """Note that an inline transaction has messages in a stream from `first` on."""
-    if stream.open is None:
-        stream.open = {}
-    stream.open[txn_number] = first
+def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> None:
+    """Set the position of a group in a stream."""
+    if stream.positions is None:
+        stream.positions = {}
+    stream.positions[group] = row
+    state.groups.setdefault(group, set()).add(stream.row.number)
 
 
 def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Note that a transaction names a position."""
+    """Record that a transaction names a position."""
     index_stream(state.by_number[named.stream], txn_number)
     streams = state.named.setdefault(named.group, {})
     streams.setdefault(named.stream, set()).add(txn_number)
 
 
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Note that a transaction no longer names a position, nor holds it."""
+    """Record that a transaction no longer names a position, nor holds it."""
     streams = state.named[named.group]
     others = streams[named.stream]
     others.discard(txn_number)
@@ -360,9 +456,10 @@ def remove_named_position(state: State, txn_number: int, named: NamedPosition) -
 
 
 def hold_positions(state: State, txn: Txn) -> None:
-    """Note that a prepared transaction holds the positions it names.
+    """Record that a prepared transaction holds the positions it names.
 
-    Before positions were held, several could be prepared that name one; the oldest holds it.
+    Journals from before holds may have several prepared transactions that name one position; then
+    the oldest holds it.
     """
     number = txn.row.number
     for named in txn.row.positions:
@@ -370,65 +467,3 @@ def hold_positions(state: State, txn: Txn) -> None:
         if stream.holds is None:
             stream.holds = {}
         stream.holds[named.group] = min(number, stream.holds.get(named.group, number))
-
-
-def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> None:
-    """Note where a group stands."""
-    if stream.positions is None:
-        stream.positions = {}
-    stream.positions[group] = row
-    state.groups.setdefault(group, set()).add(stream.row.number)
-
-
-def stable_of(stream: Stream, tail: int) -> int:
-    """Tell the first offset that is not decided, if the stream's tail is `tail`."""
-    return next(iter(stream.open.values())) if stream.open else tail
-
-
-def retained_range(state: State, stream: Stream, known: dict[int, int]) -> tuple[int, int]:
-    """Find the offsets of a stream that it or any fork of it still reads: from, up to.
-
-    `known` remembers what was found for others on the way.
-    """
-    if not stream.tail.is_deleted:
-        return retained_from(state, stream, known), OFFSET_MAX
-    starts = [fork_start(state.by_number[number]) for number in stream.forks or ()]
-    return retained_from(state, stream, known), max(starts, default=0)
-
-
-def fork_start(fork: Stream) -> int:
-    """Tell where a fork stops reading its source."""
-    assert fork.row.fork is not None
-    return fork.row.fork.start
-
-
-def retained_from(state: State, stream: Stream, known: dict[int, int]) -> int:
-    """Find the first offset of a stream that it or any fork of it still reads."""
-    if stream.row.number in known:
-        return known[stream.row.number]
-    floor = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
-    for number in stream.forks or ():
-        child = state.by_number[number]
-        needed = retained_from(state, child, known)
-        if needed < fork_start(child):
-            floor = min(floor, needed)
-    known[stream.row.number] = floor
-    return floor
-
-
-def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
-    """Tell whether a stream's time is over, given its latest use.
-
-    A date is compared with the clock, a window with the journal's time, which never goes back: a
-    clock that jumped far ahead once must not end every date to come.
-    """
-    row = stream.row
-    if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
-        return True
-    return row.ttl_ms is not None and time_ms >= key_window_end_ms(stream, touched_ms)
-
-
-def key_window_end_ms(stream: Stream, touched_ms: int) -> int:
-    """Tell when a stream's sliding window ends."""
-    assert stream.row.ttl_ms is not None
-    return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

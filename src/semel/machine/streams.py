@@ -1,4 +1,4 @@
-"""Decisions on a stream's life: create, fork, delete, trim, expire.
+"""Decisions on streams: create, fork, delete, trim, expire.
 
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
@@ -16,8 +16,9 @@ from semel.machine.events import (
     StreamTrimmed,
     UnguardedCreated,
 )
+from semel.machine.retention import is_expired
 from semel.machine.rows import ForkRow, StreamRow
-from semel.machine.state import State, Stream, is_expired
+from semel.machine.state import State, Stream
 from semel.model.commands import (
     Batch,
     Create,
@@ -53,7 +54,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
-    """Create a stream or compare with the one that is there."""
+    """Create a stream, or compare the request with the one that exists."""
     stream = state.by_path.get(command.path)
     if stream is not None:
         return Decision(_compare(stream, command))  # 1, 2
@@ -76,7 +77,7 @@ def decide_create(state: State, command: Create) -> Decision:
     return _accept(row, command, head=0, start=0, prefix=None, dedup=dedup)
 
 
-# ---- the same again ------------------------------------------------------------------------------
+# ---- comparing with an existing stream -----------------------------------------------------------
 
 
 def _compare(stream: Stream, command: Create) -> Outcome:
@@ -110,12 +111,12 @@ def _same_expiry(row: StreamRow, command: Create, *, is_ttl: bool) -> bool:
     return command.expires_at_ms == row.expires_at_ms
 
 
-def _same_fork(stored: ForkRow | None, given: ForkRequest | None) -> bool:
-    if stored is None or given is None:
-        return stored is None and given is None
-    if (given.source, given.sub_offset) != (stored.source_path, stored.sub_offset):
+def _same_fork(stored: ForkRow | None, request: ForkRequest | None) -> bool:
+    if stored is None or request is None:
+        return stored is None and request is None
+    if (request.source, request.sub_offset) != (stored.source_path, stored.sub_offset):
         return False
-    return given.offset is None or given.offset == stored.anchor
+    return request.offset is None or request.offset == stored.anchor
 
 
 # ---- forks ---------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Believe the fact the broker brought only if it is about this stream and offset."""
+    """Return the units of the append at the anchor; 0 if the lookup is not of this offset."""
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
     return stored.units
@@ -230,11 +231,11 @@ def _accept(
     return Decision(outcome, event, tuple(sections), grows=True)
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- delete, trim, switch, expire ----------------------------------------------------------------
 
 
 def find_stream(state: State, path: str) -> Stream | Outcome:
-    """Find the stream at a path, or what to answer if there is none any more."""
+    """Return the stream at a path, or the refusal if there is none."""
     stream = state.by_path.get(path)
     if stream is None:
         return NotFound()
@@ -242,7 +243,7 @@ def find_stream(state: State, path: str) -> Stream | Outcome:
 
 
 def decide_delete(state: State, command: Delete) -> Decision:
-    """Delete; softly while forks need the data."""
+    """Delete a stream; it is soft-deleted while forks need its messages."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
@@ -250,7 +251,7 @@ def decide_delete(state: State, command: Delete) -> Decision:
 
 
 def decide_trim(state: State, command: Trim) -> Decision:
-    """Move the head, never back and never past the tail."""
+    """Move the head of a stream, never back and never past the stable offset."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
@@ -265,7 +266,7 @@ def decide_trim(state: State, command: Trim) -> Decision:
 
 
 def decide_switch(state: State, command: SwitchDedup) -> Decision:
-    """Switch the recognition of duplicates; to switch to what it is changes nothing."""
+    """Switch duplicate detection of a stream on or off, if that is a change."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
@@ -279,7 +280,7 @@ def decide_switch(state: State, command: SwitchDedup) -> Decision:
 
 
 def decide_expire(state: State, command: Expire) -> Decision:
-    """End a stream, if its time is really over."""
+    """End a stream, if it has expired."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)
@@ -289,22 +290,21 @@ def decide_expire(state: State, command: Expire) -> Decision:
     return Decision(Expired(), StreamExpired(stream.row.number))
 
 
-# ---- named ---------------------------------------------------------------------------------------
-# The streams a command names: all of them have to be there.
+# ---- several streams -----------------------------------------------------------------------------
 
 
 def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
-    """Find every stream, or the first that is not there."""
-    found: dict[str, Stream] = {}
+    """Return the streams at all paths, or the refusal for the first that does not exist."""
+    streams: dict[str, Stream] = {}
     for path in paths:
         stream = find_stream(state, path)
         if not isinstance(stream, Stream):
             return named_refusal(path, stream)
-        found[path] = stream
-    return found
+        streams[path] = stream
+    return streams
 
 
 def named_refusal(path: str, cause: Outcome) -> StreamRefused:
-    """Name the stream of several that refuses."""
+    """Return a refusal that names the stream it is about."""
     assert isinstance(cause, Refusal)
     return StreamRefused(path, cause)

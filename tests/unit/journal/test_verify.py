@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from semel.broker.broker import Broker
-from semel.journal.checkpoint import FILE_NAME, CheckpointPosition, commit_cut, number_key
+from semel.journal.checkpoint import FILE_NAME, CheckpointPosition, commit_cut
 from semel.journal.frame import (
     KINDS,
     SegmentStarted,
@@ -28,6 +28,7 @@ from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import JournalWriter
 from semel.machine import checks
+from semel.machine.tables import NUMBER_KEY
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore
@@ -232,7 +233,7 @@ def test_a_flip_in_a_sealed_segment_is_found_with_file_and_byte(directory: Direc
     assert not report.is_sound
     first, index = damage(report)
     assert (first.file, first.position) == (name, at)
-    assert first.message.startswith("the checksum does not match; the next sound frame is at byte")
+    assert first.message.startswith("the checksum does not match; the next intact frame is at byte")
     assert (index.file, index.position) == (name, at)
     assert "(a), offsets" in index.message or "(b), offsets" in index.message
 
@@ -313,7 +314,7 @@ def test_a_cut_segment_is_found_with_where_it_is_cut(
     directory.truncate(name, size)
     first, *_ = damage(directory.verify())
     assert (first.file, first.position) == (name, size)
-    assert "cut short" in first.message or "empty" in first.message
+    assert "truncated" in first.message or "empty" in first.message
 
 
 def test_a_segment_of_another_directory_is_found(directory: Directory) -> None:
@@ -360,7 +361,7 @@ def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
     at = _overwrite_last(directory, watermark=1 << 40)
     (finding,) = damage(directory.verify())
     assert finding.position == at
-    assert "which lies after it" in finding.message
+    assert "is after the frame itself" in finding.message
 
 
 def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:
@@ -553,7 +554,7 @@ def test_an_index_that_ends_before_the_tail_is_found(directory: Directory) -> No
 
 def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
     for key, _ in directory.rows("index"):
-        if key.startswith(number_key(1)):
+        if key.startswith(NUMBER_KEY.encode(1)):
             directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
     assert "stream 1 (a): the index has nothing for offsets 0 to 22" in messages

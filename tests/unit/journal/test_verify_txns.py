@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from semel.journal.checkpoint import number_key, pair_key
 from semel.journal.tables import TableWriter
 from semel.journal.txn_history import outcome_key, pack_end, range_key
 from semel.journal.verify import verify
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
+from semel.machine.tables import NUMBER_KEY, PAIR_KEY
 from semel.machine.txn.chunk_list import CHUNK_BYTES, push_chunk
 from semel.model.commands import Trim
 from semel.model.outcomes import Unreadable
@@ -62,27 +62,27 @@ def open_txn(bed: TxnBed) -> int:
 
 
 CASES: list[tuple[str, Plant]] = [
-    ("once more", lambda tables: tables.put("transactions", number_key(8), encode(TXN))),
+    ("once more", lambda tables: tables.put("transactions", NUMBER_KEY.encode(8), encode(TXN))),
     ("does not decode", lambda tables: tables.put("sinks", b"app", encode(1))),
     (
         "a transaction that is not there",
-        lambda tables: tables.put("txn_streams", pair_key((77, 1)), encode(TxnStreamRow())),
+        lambda tables: tables.put("txn_streams", PAIR_KEY.encode((77, 1)), encode(TxnStreamRow())),
     ),
     (
         "a stream that is not there",
-        lambda tables: tables.put("positions", number_key(77) + b"g", encode((1, 2))),
+        lambda tables: tables.put("positions", NUMBER_KEY.encode(77) + b"g", encode((1, 2))),
     ),
     (
         "a stream that is not there",
-        lambda tables: tables.put("transactions", number_key(9), encode(naming(77, 0))),
+        lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
         "names version 1 of a position that has 0",
-        lambda tables: tables.put("transactions", number_key(9), encode(naming(1, 1))),
+        lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),
     (
         "a transaction that is not there",
-        lambda tables: tables.put("parts", pair_key((77, 0)), parts_at(0)),
+        lambda tables: tables.put("parts", PAIR_KEY.encode((77, 0)), parts_at(0)),
     ),
     ("is missing", lambda tables: tables.delete_all("outcome_order", b"")),
     ("is missing", lambda tables: tables.delete_all("outcome_owners", b"")),
@@ -104,7 +104,7 @@ def test_planted_damage_is_found(message: str, plant: Plant) -> None:
 
 def test_pages_that_do_not_join_and_chunks_that_are_nowhere_are_found() -> None:
     bed = rich_bed()
-    key = pair_key((open_txn(bed), 7))
+    key = PAIR_KEY.encode((open_txn(bed), 7))
     found = planted(bed, lambda tables: tables.put("parts", key, parts_at(1 << 40)))
     assert any("does not follow" in line for line in found)
     assert any("no segment holds" in line for line in found)

@@ -1,12 +1,22 @@
 """Short words for commands, and a machine that decides, applies and keeps what it wrote."""
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from semel.machine import Decision, Event, MachineLimits, Section, State, Stream, apply, decide
-from semel.machine.state import Dirty
+from semel.machine import (
+    Decision,
+    Event,
+    MachineLimits,
+    Section,
+    State,
+    Stream,
+    apply,
+    validate_and_decide,
+)
+from semel.machine.rows import ChunkBlockRow
+from semel.machine.state import STATE_TABLES, Dirty
 from semel.model.commands import (
     DENSE,
     SPARSE,
@@ -140,7 +150,7 @@ class Machine:
         self.journal: list[Written] = []
 
     def execute(self, command: EngineCommand) -> Outcome:
-        decision = decide(self.state, command)
+        decision = validate_and_decide(self.state, command)
         if decision.event is None:
             assert decision == Decision(decision.outcome), "nothing to write, but sections to write"
         else:
@@ -152,7 +162,6 @@ class Machine:
     def replay(self, written: Written) -> None:
         self.journal.append(written)
         apply(self.state, *written)
-        self.state.touched.clear()
 
     def stream(self, path: str = "s") -> Stream:
         return self.state.by_path[path]
@@ -173,15 +182,57 @@ def machine_of(*commands: EngineCommand, limits: MachineLimits | None = None) ->
 
 def unchanged(machine: Machine, command: EngineCommand) -> Outcome:
     """Decide a command that must write nothing, and return the answer."""
-    decision = decide(machine.state, command)
+    decision = validate_and_decide(machine.state, command)
     assert decision == Decision(decision.outcome)
     return decision.outcome
+
+
+def rows_of(state: State) -> dict[str, dict[Any, Any]]:
+    """Collect every row of a state, by table; the newest streams and keys come first."""
+    streams = dict(reversed(state.by_number.items()))
+    txns = dict(reversed(state.by_txn.items()))
+    return {
+        "streams": {n: stream.row for n, stream in streams.items()},
+        "tails": {n: stream.tail for n, stream in streams.items()},
+        "producers": {
+            (n, k): r for n, s in streams.items() for k, r in (s.producers or {}).items()
+        },
+        "keys": {
+            (n, k): r for n, s in streams.items() for k, r in reversed((s.keys or {}).items())
+        },
+        "registry": state.registry,
+        "transactions": {n: txn.row for n, txn in txns.items()},
+        "txn_streams": {(n, k): r for n, txn in txns.items() for k, r in txn.streams.items()},
+        "parts": {
+            (n, k): ChunkBlockRow(packed)
+            for n, txn in txns.items()
+            for k, packed in enumerate(txn.chunk_blocks)
+        },
+        "positions": {
+            (n, k): r for n, s in streams.items() for k, r in (s.positions or {}).items()
+        },
+        "snapshots": state.snapshots,
+        "sinks": state.sinks,
+    }
+
+
+def reloaded(state: State, limits: MachineLimits | None = None) -> State:
+    """Carry a state through the rows a checkpoint stores."""
+    twin = State(limits or state.limits)
+    twin.load_meta(state.meta_row())
+    rows = rows_of(state)
+    assert rows.keys() == STATE_TABLES.keys()
+    for name, table in STATE_TABLES.items():
+        for key, row in rows[name].items():
+            table.load(twin, key, row)
+    twin.load_links()
+    return twin
 
 
 def snapshot(thing: object) -> object:
     """Copy a state, or a part of one, into values that can be compared; order counts."""
     if isinstance(thing, State | Stream | Dirty):
-        names = thing.__struct_fields__ if isinstance(thing, Stream) else thing.__slots__
+        names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
         return [(name, snapshot(getattr(thing, name))) for name in names]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]

@@ -16,7 +16,7 @@ from semel.model.outcomes_txn import (
     ExtendDone,
     PositionConflict,
 )
-from tests.unit.machine.builders import create, unchanged
+from tests.unit.machine.builders import create, reloaded, unchanged
 from tests.unit.machine.position_stories import STORIES
 from tests.unit.machine.position_words import (
     HELD_BY_U,
@@ -32,7 +32,7 @@ from tests.unit.machine.position_words import (
     start,
     version_of,
 )
-from tests.unit.machine.test_txn_state import carried, comparable
+from tests.unit.machine.test_txn_state import comparable
 from tests.unit.machine.txn_builders import TxnMachine, abort, commit, prepare, txn_machine
 
 
@@ -138,7 +138,7 @@ def test_of_two_prepared_before_there_were_holds_the_older_one_holds() -> None:
     for number in (2, 1):
         apply(machine.state, TxnPrepared(number), (), 0)
     assert machine.stream().holds == {"g": 1}
-    assert comparable(carried(machine.state)) == comparable(machine.state)
+    assert comparable(reloaded(machine.state)) == comparable(machine.state)
     machine.execute(commit())
     assert machine.stream().holds == {"g": 2}, "it passes on"
     assert unchanged(machine, sets(move(0))) == held("u")

@@ -2,10 +2,19 @@
 
 import pytest
 
-from semel.machine import MachineLimits, State
+from semel.machine import MachineLimits
 from semel.model import outcomes as out
 from semel.model.commands import ProducerTag
-from tests.unit.machine.builders import Machine, append, bury, create, machine_of, sparse, unchanged
+from tests.unit.machine.builders import (
+    Machine,
+    append,
+    bury,
+    create,
+    machine_of,
+    reloaded,
+    sparse,
+    unchanged,
+)
 
 TWO_RECEIPTS = MachineLimits(receipts=2)
 
@@ -71,17 +80,9 @@ def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
     sends = [append(by=sparse(n)) for n in (10, 20, 30)]
     wide = machine_of(create(), *sends)
     narrow = Machine(TWO_RECEIPTS)
-    load(narrow.state, wide.state)
+    narrow.state = reloaded(wide.state, TWO_RECEIPTS)
     narrow.execute(append(by=sparse(40)))
     assert unchanged(narrow, sends[1]) == out.Duplicate(None, None, False, 1, 40)
-
-
-def load(state: State, other: State) -> None:
-    state.load_meta(other.meta_row())
-    for number, stream in other.by_number.items():
-        state.load_stream(stream.row, stream.tail)
-        for name, row in (stream.producers or {}).items():
-            state.load_producer(number, name, row)
 
 
 # rows: X28

@@ -4,7 +4,7 @@ import pytest
 
 from semel.machine import MachineLimits, State, apply
 from semel.machine.rows import MetaRow, RegistryRow
-from semel.machine.state import Dirty
+from semel.machine.state import STATE_TABLES, Dirty
 from semel.model import commands as ask
 from tests.unit.machine.builders import (
     append,
@@ -46,15 +46,9 @@ def test_a_state_loaded_from_its_rows_is_the_state_that_was() -> None:
     dirty = state.take_dirty()
     twin = State(state.limits)
     twin.load_meta(state.meta_row())
-    for number, row in sorted(dirty.streams.items()):
-        twin.load_stream(row, dirty.tails[number])
-    for (number, name), producer in dirty.producers.items():
-        assert producer is not None
-        twin.load_producer(number, name, producer)
-    for (number, key), use in sorted(dirty.keys.items()):
-        assert use is not None
-        twin.load_key(number, key, use)
-    twin.registry.update(dirty.registry)
+    for name, table in STATE_TABLES.items():
+        for key, row in sorted(getattr(dirty, name).items()):
+            table.load(twin, key, row)
     twin.load_links()
     assert snapshot(twin) == snapshot(state)
 
@@ -94,6 +88,7 @@ def test_an_abandoned_checkpoint_gives_back_what_nothing_newer_replaced() -> Non
 
 def test_whoever_applies_learns_which_streams_were_touched() -> None:
     machine = machine_of(create(), fork(), append())
-    for written in machine_of(create(), fork(), append(), append()).journal[3:]:
-        apply(machine.state, *written)
-    assert machine.state.touched == [machine.stream()]
+    (written,) = machine_of(create(), fork(), append(), append()).journal[3:]
+    effects = apply(machine.state, *written)
+    assert list(effects.streams) == [machine.stream()]
+    assert not (effects.outcomes or effects.aborted or effects.placed)

@@ -48,16 +48,11 @@ class TxnMachine(Machine):
 
     def replay(self, written: Written) -> None:
         self.journal.append(written)
-        apply(self.state, *written, len(self.journal) * FRAME_BYTES)
-        self.state.touched.clear()
-        for row in self.state.news:
-            if isinstance(row, OutcomeRow):
-                self.outcomes[row.outcome.id, row.outcome.epoch] = row
-            elif isinstance(row, AbortedRow):
-                self.aborted.append(row)
-            else:
-                self.placed.append(row)
-        self.state.news.clear()
+        effects = apply(self.state, *written, len(self.journal) * FRAME_BYTES)
+        for row in effects.outcomes:
+            self.outcomes[row.outcome.id, row.outcome.epoch] = row
+        self.aborted += effects.aborted
+        self.placed += effects.placed
 
     def facts(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
         row = self.outcomes.get((txn_id, epoch))

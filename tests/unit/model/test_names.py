@@ -5,7 +5,7 @@ import struct
 import pytest
 from msgspec.structs import replace
 
-from semel.machine import State, apply, decide
+from semel.machine import State, apply, decide, validate_and_decide
 from semel.model.commands import (
     SPARSE,
     Append,
@@ -77,7 +77,7 @@ def tagged(**fields: object) -> Append:
 )
 def test_a_field_out_of_bounds_is_named_and_refused(command: Command, field: str) -> None:
     assert find_invalid_field(command) == field
-    assert decide(State(), command).outcome == InvalidRequest(field)
+    assert validate_and_decide(State(), command).outcome == InvalidRequest(field)
 
 
 @pytest.mark.parametrize(

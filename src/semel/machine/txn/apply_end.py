@@ -1,4 +1,4 @@
-"""`apply` for decisions: the end of transactions, and all that goes with it."""
+"""`apply` for decision frames: the end of transactions, and all that changes with it."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,17 +22,17 @@ from semel.machine.rows import (
     PlacedChunkRow,
     RegistryRow,
     SinkRow,
-    TailRow,
     VersionRow,
 )
 from semel.machine.state import (
+    Effects,
     State,
     Stream,
     Txn,
+    advance_tail,
     owner_key,
     remove_named_position,
     remove_transaction,
-    stable_of,
 )
 from semel.machine.txn.chunk_list import chunks_in, extents_of
 from semel.machine.txn.result import pack_result, push_result, result_of, result_of_commit
@@ -45,42 +45,33 @@ Sections = tuple[Section, ...]
 Extent = tuple[int, int, int, int]
 
 
-def set_tail_offset(state: State, stream: Stream, tail: int, time_ms: int) -> None:
-    """Move a stream's tail, and with it what is stable."""
-    old = stream.tail
-    stream.tail = TailRow(
-        old.head,
-        tail,
-        old.is_closed,
-        False,
-        old.stream_seq,
-        time_ms,
-        old.dedup_from,
-        stable_of(stream, tail),
-        old.aborted_end,
-    )
-    state.dirty.tails[stream.row.number] = stream.tail
-    state.touched.append(stream)
-
-
 def end_transactions(
     state: State,
     ended: Iterable[Ended],
     controls: Iterable[Section],
     extents: Iterator[Extent],
     time_ms: int,
-) -> None:
-    """End transactions; chunks that get an offset have been counted by the caller."""
-    for end in ended:
-        _end(state, end, extents, time_ms)
+) -> Effects:
+    """End transactions, and append their control records.
+
+    `extents` are those of the committed chunks, in the order of `ended`; the caller has moved the
+    tails over them.
+    """
+    aborted: list[AbortedRow] = []
+    outcomes = [_end(state, end, extents, time_ms, aborted) for end in ended]
+    streams: list[Stream] = []
     for control in controls:
         stream = state.by_number[control.stream]
         is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
         invariant(is_next, "control records do not join")
-        set_tail_offset(state, stream, control.base + 1, time_ms)
+        advance_tail(state, stream, control.base + 1, time_ms)
+        streams.append(stream)
+    return Effects(streams, outcomes, aborted)
 
 
-def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> None:
+def _end(
+    state: State, end: Ended, extents: Iterator[Extent], time_ms: int, aborted: list[AbortedRow]
+) -> OutcomeRow:
     txn = state.by_txn[end.txn]
     chunks = sum(row.chunks for row in txn.streams.values()) if end.is_committed else 0
     result = result_of(state, txn, end, islice(extents, chunks))
@@ -96,26 +87,30 @@ def _end(state: State, end: Ended, extents: Iterator[Extent], time_ms: int) -> N
         moves = ((named.group, named.stream, named.to) for named in txn.row.positions)
         move_positions(state, moves, time_ms, owner_key(txn.row.owner))
     elif txn.row.kind == TXN_INLINE:
-        _note_aborted(state, txn, dict(end.markers))
-    _note_outcome(state, txn, end, result, time_ms)
+        aborted += _abort_extents(state, txn, dict(end.markers))
     remove_transaction(state, txn)
     _forget_rows(state, txn)
+    return _number_outcome(state, txn, end, result, time_ms)
 
 
-def _note_aborted(state: State, txn: Txn, markers: dict[int, int]) -> None:
-    """Tell readers what to skip; a control record behind it is skipped on the way."""
+def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
+    """Return the ranges that readers skip; one includes the control record directly after it."""
+    aborted: list[AbortedRow] = []
     ends: dict[int, int] = {}
     for first, number, count in chunks_in(txn.chunk_blocks):
         if number in txn.streams:
             end = first + count
             ends[number] = end + (markers[number] == end)
-            state.news.append(AbortedRow(number, first, ends[number]))
+            aborted.append(AbortedRow(number, first, ends[number]))
     for number, end in ends.items():
         stream = state.by_number[number]
         stream.tail = replace(stream.tail, aborted_end=max(stream.tail.aborted_end, end))
+    return aborted
 
 
-def _note_outcome(state: State, txn: Txn, end: Ended, result: TxnResult, time_ms: int) -> None:
+def _number_outcome(
+    state: State, txn: Txn, end: Ended, result: TxnResult, time_ms: int
+) -> OutcomeRow:
     row = txn.row
     decision = COMMITTED if end.is_committed else ABORTED
     outcome = TxnOutcome(row.id, row.epoch, decision, end.reason, time_ms, result)
@@ -126,8 +121,8 @@ def _note_outcome(state: State, txn: Txn, end: Ended, result: TxnResult, time_ms
         highest = max(registered.txn_epoch, row.epoch)
         changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
         _set_registered(state, row.owner.id, changed)
-    state.news.append(OutcomeRow(state.next_outcome, ordinal, row.owner, outcome))
     state.next_outcome += 1
+    return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome)
 
 
 def _forget_rows(state: State, txn: Txn) -> None:
@@ -140,23 +135,25 @@ def _forget_rows(state: State, txn: Txn) -> None:
         dirty.parts.pop((number, page), None)
 
 
-def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int) -> None:
-    """Do all that a decision says."""
+def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int) -> Effects:
+    """Apply a decision frame."""
     is_one_shot = event.sink is not None or (
         event.producer is not None and event.producer.seq is not None
     )
     packed = pack_result(result_of_commit(state, event, sections)) if is_one_shot else b""
     outcomes_from = state.next_outcome
-    ends = _place(state, event, sections)
-    for number, end in ends.items():
-        set_tail_offset(state, state.by_number[number], end, time_ms)
+    ends, placed = _place(state, event, sections)
+    streams = [state.by_number[number] for number in ends]
+    for stream, end in zip(streams, ends.values(), strict=True):
+        advance_tail(state, stream, end, time_ms)
     if event.producer is not None:
         _stamp_producer(state, event.producer, packed)
     controls = (section for section in sections if section.kind == SECTION_CONTROL)
-    end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
+    ended = end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
     move_positions(state, event.positions, time_ms, _mover_of(event))
     if event.sink is not None:
         _stamp_sink(state, event.sink, packed, outcomes_from)
+    return Effects([*streams, *ended.streams], ended.outcomes, ended.aborted, placed)
 
 
 def _mover_of(event: Decided) -> OwnerKey | None:
@@ -165,25 +162,31 @@ def _mover_of(event: Decided) -> OwnerKey | None:
     return None if event.sink is None else (False, event.sink.app)
 
 
-def _place(state: State, event: Decided, sections: Sections) -> dict[int, int]:
-    """Check that messages and chunks join their streams, and tell where these end then.
+def _place(
+    state: State, event: Decided, sections: Sections
+) -> tuple[dict[int, int], list[PlacedChunkRow]]:
+    """Return the new tails of the streams that get messages or chunks, and the placed chunks.
 
-    The loop runs once per chunk, of which there may be a million.
+    Raises InvariantBroken if an offset does not continue its stream. The loop runs once per chunk,
+    of which there may be a million.
     """
-    by_number, news = state.by_number, state.news
+    by_number = state.by_number
     ends: dict[int, int] = {}
-    # A direct append has no chunk of its own: 0.
-    pieces = [
-        (0, part.stream, part.base, part.count) for part in sections if part.kind == SECTION_DATA
+    placed: list[PlacedChunkRow] = []
+    # Messages in this frame are no chunk: LSN 0.
+    direct = [
+        (0, section.stream, section.base, section.count)
+        for section in sections
+        if section.kind == SECTION_DATA
     ]
-    for lsn, number, base, count in (*pieces, *extents_of(event.extents)):
+    for lsn, number, base, count in (*direct, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
             raise InvariantBroken("offsets do not join")
         ends[number] = base + count
         if lsn:
-            news.append(PlacedChunkRow(lsn, number, base, count))
-    return ends
+            placed.append(PlacedChunkRow(lsn, number, base, count))
+    return ends, placed
 
 
 # ---- who commits ---------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
-    """Know a producer at an epoch; a raised one begins its commits anew."""
+    """Register a producer at an epoch and return its row; at a higher one its commits restart."""
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:
         return old
@@ -206,18 +209,18 @@ def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRo
     return row
 
 
-def _stamp_producer(state: State, mark: CommitStamp, packed: bytes) -> None:
-    row = store_registration(state, mark.id, mark.epoch)
-    if mark.seq is not None:
+def _stamp_producer(state: State, stamp: CommitStamp, packed: bytes) -> None:
+    row = store_registration(state, stamp.id, stamp.epoch)
+    if stamp.seq is not None:
         results = push_result(row.results, packed)
-        digests = (*row.digests, mark.digest)[-len(results) :]
-        row = replace(row, commit_seq=mark.seq, results=results, digests=digests)
-        _set_registered(state, mark.id, row)
+        digests = (*row.digests, stamp.digest)[-len(results) :]
+        row = replace(row, commit_seq=stamp.seq, results=results, digests=digests)
+        _set_registered(state, stamp.id, row)
 
 
-def _stamp_sink(state: State, mark: SinkStamp, packed: bytes, outcomes_from: int) -> None:
-    old = state.sinks.get(mark.app)
+def _stamp_sink(state: State, stamp: SinkStamp, packed: bytes, outcomes_from: int) -> None:
+    old = state.sinks.get(stamp.app)
     versions = () if old is None else old.versions
-    versions = (*versions, VersionRow(mark.version, mark.input, packed))
+    versions = (*versions, VersionRow(stamp.version, stamp.input, packed))
     kept = versions[-SINK_VERSIONS_KEPT:]
-    set_sink(state, mark.app, SinkRow(mark.query_id, mark.version, kept, outcomes_from))
+    set_sink(state, stamp.app, SinkRow(stamp.query_id, stamp.version, kept, outcomes_from))

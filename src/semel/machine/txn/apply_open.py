@@ -1,4 +1,4 @@
-"""`apply` for the life of transactions, up to their end."""
+"""`apply` for pending transactions, up to their end."""
 
 from collections.abc import Iterable
 
@@ -22,17 +22,20 @@ from semel.machine.positions import stored_position
 from semel.machine.receipts import retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, ProducerRow, TxnRow, TxnStreamRow
 from semel.machine.state import (
+    NO_EFFECTS,
+    Effects,
     State,
     Stream,
     Txn,
     add_named_position,
     add_transaction,
+    advance_tail,
     hold_positions,
     index_stream,
     mark_open_in,
     remove_named_position,
 )
-from semel.machine.txn.apply_end import end_transactions, set_tail_offset, store_registration
+from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.chunk_list import push_chunk, push_extent
 from semel.model.commands import DENSE
 from semel.model.errors import invariant
@@ -51,12 +54,12 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
     state.dirty.txn_streams[txn.row.number, number] = row
 
 
-# ---- the life of a transaction -------------------------------------------------------------------
+# ---- from begin to prepare -----------------------------------------------------------------------
 
 
-def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> None:
-    """Begin a transaction; its producer's older instances lose theirs."""
-    end_transactions(state, event.ended, sections, iter(()), time_ms)
+def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
+    """Begin a transaction; those of older instances of its producer are aborted."""
+    effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
     invariant(event.number == state.next_txn, "transaction numbers do not join")
     invariant(event.id not in state.transactions, "a transaction of that id is open")
     state.next_txn += 1
@@ -80,6 +83,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
     add_transaction(state, txn)
     _set_row(state, txn, row)
     _add_streams(state, txn, event.streams)
+    return effects
 
 
 def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
@@ -88,8 +92,8 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
         index_stream(state.by_number[number], txn.row.number)
 
 
-def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
-    """Add streams to a transaction; and positions, if the frame was written before versions."""
+def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> Effects:
+    """Add streams to a transaction; in old journals, also positions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
     guards = {(named.group, named.stream): named.guard for named in txn.row.positions}
@@ -98,25 +102,26 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
         stored = stored_position(state.by_number[number], group)
         guard = guards.setdefault((group, number), stored.version)
         named.append(NamedPosition(group, number, to, guard))
-    _name(state, txn, named, time_ms)
+    return _name(state, txn, named, time_ms)
 
 
-def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
+def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> Effects:
     """Name positions that the commit of a transaction moves."""
-    _name(state, state.by_txn[event.txn], event.positions, time_ms)
+    return _name(state, state.by_txn[event.txn], event.positions, time_ms)
 
 
-def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
-    found = {(named.group, named.stream): named for named in txn.row.positions}
+def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> Effects:
+    merged = {(named.group, named.stream): named for named in txn.row.positions}
     for named in positions:
-        found[named.group, named.stream] = named
+        merged[named.group, named.stream] = named
         add_named_position(state, txn.row.number, named)
-    _set_row(state, txn, replace(txn.row, positions=tuple(found.values()), touched_ms=time_ms))
+    _set_row(state, txn, replace(txn.row, positions=tuple(merged.values()), touched_ms=time_ms))
+    return NO_EFFECTS
 
 
 def apply_staged(
     state: State, event: ChunkStaged, sections: Sections, time_ms: int, lsn: int
-) -> None:
+) -> Effects:
     """Add a chunk to a staged transaction."""
     txn = state.by_txn[event.txn]
     (section,) = sections
@@ -126,29 +131,31 @@ def apply_staged(
     index_stream(state.by_number[number], event.txn)
     old = txn.streams.get(number, TxnStreamRow())
     _set_stream(state, txn, number, TxnStreamRow(-1, old.messages + count, old.chunks + 1))
-    page = push_chunk(txn.chunk_blocks, lsn, number, count, digest_of_chunk(section))
-    _note_block(state, txn, page)
+    block = push_chunk(txn.chunk_blocks, lsn, number, count, digest_of_chunk(section))
+    _note_block(state, txn, block)
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)
+    return NO_EFFECTS
 
 
-def _note_block(state: State, txn: Txn, page: int) -> None:
-    state.dirty.parts[txn.row.number, page] = ChunkBlockRow(txn.chunk_blocks[page])
+def _note_block(state: State, txn: Txn, block: int) -> None:
+    state.dirty.parts[txn.row.number, block] = ChunkBlockRow(txn.chunk_blocks[block])
 
 
-def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
-    """Seal a transaction; from now on it holds the positions it names."""
+def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> Effects:
+    """Prepare a transaction; from now on it holds the positions it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
     hold_positions(state, txn)
+    return NO_EFFECTS
 
 
 # ---- inline messages -----------------------------------------------------------------------------
 
 
-def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> None:
+def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> Effects:
     """Append messages of an inline transaction."""
     append = event.append
     stream, txn = state.by_number[append.stream], state.by_txn[event.txn]
@@ -156,43 +163,40 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     old = stream.tail
     invariant(section.base == old.tail and not old.is_closed, "offsets do not join")
     number, first = append.stream, old.tail
-    known = txn.streams.get(number, TxnStreamRow())
-    if known.first < 0:
+    row = txn.streams.get(number, TxnStreamRow())
+    if row.first < 0:
         index_stream(stream, event.txn)
         mark_open_in(stream, event.txn, first)
-        known = TxnStreamRow(first)
-    messages = known.messages + section.count
-    _set_stream(state, txn, number, TxnStreamRow(known.first, messages))
+        row = TxnStreamRow(first)
+    _set_stream(state, txn, number, TxnStreamRow(row.first, row.messages + section.count))
     _set_row(state, txn, replace(txn.row, touched_ms=time_ms))
     _note_block(state, txn, push_extent(txn.chunk_blocks, first, number, section.count))
-    set_tail_offset(state, stream, first + section.count, time_ms)
-    if append.stream_seq is not None:
-        stream.tail = replace(stream.tail, stream_seq=append.stream_seq)
-        state.dirty.tails[number] = stream.tail
+    advance_tail(state, stream, first + section.count, time_ms, append.stream_seq)
     if append.stamp is not None:
         _record_publish(state, stream, append.stamp, event.txn, first)
+    return Effects((stream,))
 
 
 def _record_publish(
-    state: State, stream: Stream, mark: ProducerStamp, txn_number: int, first: int
+    state: State, stream: Stream, stamp: ProducerStamp, txn_number: int, first: int
 ) -> None:
     if stream.producers is None:
         stream.producers = {}
-    old = stream.producers.get(mark.id)
+    old = stream.producers.get(stamp.id)
     if old is None or old.is_expired:
         state.live_producers += 1
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
-    receipt = receipts.pack(mark.first_seq, mark.last_seq, first, tail, mark.digest)
-    row = ProducerRow(DENSE, mark.epoch, None, (), -1, b"", b"", None, time_ms)
+    receipt = receipts.pack(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
+    row = ProducerRow(DENSE, stamp.epoch, None, (), -1, b"", b"", None, time_ms)
     ring = b""
     if old is not None:
-        is_same = old.epoch == mark.epoch and not old.is_expired
+        is_same = old.epoch == stamp.epoch and not old.is_expired
         if is_same:
             row = old
             ring = old.txn_receipts if old.txn == txn_number else b""
         else:
             row = replace(row, cursor=old.cursor, first_receipt=last_receipt(old))
-        session = mark.session
+        session = stamp.session
         if session is None and is_same:
             session = old.session
         row = replace(
@@ -202,27 +206,27 @@ def _record_publish(
             if session == old.session
             else retained_sessions(old, session),
         )
-    elif mark.session is not None:
-        row = replace(row, session=mark.session)
+    elif stamp.session is not None:
+        row = replace(row, session=stamp.session)
     row = replace(
         row,
         updated_ms=time_ms,
         txn=txn_number,
         txn_receipts=receipts.push_after_first(ring, receipt, state.limits.receipts),
-        latest_seq=mark.last_seq,
+        latest_seq=stamp.last_seq,
     )
-    stream.producers[mark.id] = row
-    state.dirty.producers[stream.row.number, mark.id] = row
+    stream.producers[stamp.id] = row
+    state.dirty.producers[stream.row.number, stamp.id] = row
 
 
-# ---- a stream ends -------------------------------------------------------------------------------
+# ---- the end of a stream -------------------------------------------------------------------------
 
 
 def leave_all_streams(state: State, stream: Stream) -> None:
-    """Drop a stream that ends from every group and transaction.
+    """Remove a stream that ends from every group and transaction.
 
-    A position that was named in it stays known as lost: what was made of its messages may have been
-    committed by another worker, and the position that told so is gone.
+    A named position in it is recorded as lost, and the commit is refused: another worker may have
+    committed the same messages, and the position that would show this is gone.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):

@@ -1,4 +1,4 @@
-"""Decisions on a transaction's beginning, and on what it may write and move.
+"""Decisions on the begin of a transaction, and on what it may write and move.
 
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
@@ -10,7 +10,7 @@ from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
 from semel.machine.txn.lookup import expired_epoch, find_open
-from semel.model import outcomes_txn as answer
+from semel.model import outcomes_txn as outcomes
 from semel.model.limits import (
     SINK_TXN_OPEN_MAX,
     TXN_OPEN_MAX,
@@ -36,7 +36,7 @@ from semel.model.transactions import (
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
-    """Begin a transaction, or find the one of that id still open."""
+    """Begin a transaction, or return the open one of that id."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
         return Decision(InvalidRequest("kind"))  # 1
@@ -48,7 +48,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
         if refusal is not None:
             return Decision(refusal)
     if txn is not None and not _is_older(txn, command):
-        return Decision(answer.ConcurrentTransactions(command.id))  # 5
+        return Decision(outcomes.ConcurrentTransactions(command.id))  # 5
     refusal = _refuse_owner_room(state, command) or _refuse_room(state, command)
     if refusal is not None:
         return Decision(refusal)
@@ -64,12 +64,12 @@ def decide_begin(state: State, command: Begin) -> Decision:
 def _again(txn: Txn) -> Outcome:
     row = txn.row
     if row.is_prepared:
-        return answer.InvalidTxnState("prepared")
-    return answer.Begun(row.id, row.epoch, row.deadline_ms, is_new=False)
+        return outcomes.InvalidTxnState("prepared")
+    return outcomes.Begun(row.id, row.epoch, row.deadline_ms, is_new=False)
 
 
 def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
-    """Refuse an identity that was never given out, or an older instance."""
+    """Refuse an id that was never assigned, or an older instance of a producer."""
     registered = state.registry.get(producer_id)
     if registered is None:
         return UnknownProducer() if is_assigned_id(producer_id) else None
@@ -77,7 +77,7 @@ def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | Non
 
 
 def _is_older(txn: Txn, command: Begin) -> bool:
-    """Tell whether the transaction of that id is one of an older instance of the producer."""
+    """Return whether a transaction belongs to an older instance of the same producer."""
     mine, other = command.owner, txn.row.owner
     if not isinstance(mine, ProducerOwner) or not isinstance(other, ProducerOwner):
         return False
@@ -85,7 +85,7 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse a producer that has enough under way."""
+    """Refuse a producer that has too many pending transactions."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
         return None
@@ -94,9 +94,9 @@ def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
     pending = [row for row in rows if row.owner == owner]
     for row in pending:
         if command.kind == TXN_INLINE and row.kind == TXN_INLINE and not row.is_prepared:
-            return answer.ConcurrentTransactions(row.id)  # 7
+            return outcomes.ConcurrentTransactions(row.id)  # 7
     if len(pending) >= TXN_PENDING_MAX:
-        return answer.TooManyTransactions(TXN_PENDING_MAX)  # 8
+        return outcomes.TooManyTransactions(TXN_PENDING_MAX)  # 8
     return None
 
 
@@ -141,15 +141,15 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
         tuple(draft.ended),
     )
     deadline_ms = None if timeout_ms is None else state.frame_time(command.now_ms) + timeout_ms
-    outcome = answer.Begun(command.id, epoch, deadline_ms, is_new=True)
+    outcome = outcomes.Begun(command.id, epoch, deadline_ms, is_new=True)
     return Decision(outcome, event, tuple(draft.sections), grows=True)
 
 
-# ---- more streams, more positions ----------------------------------------------------------------
+# ---- adding streams and positions ----------------------------------------------------------------
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Let a transaction write more streams."""
+    """Add streams that a transaction may write."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -162,14 +162,14 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     maximum = state.limits.txn_streams
     if count > maximum:
         return Decision(LimitReached("transaction_streams", maximum))
-    outcome = answer.ExtendDone(command.id, count)
+    outcome = outcomes.ExtendDone(command.id, count)
     if not fresh:
         return Decision(outcome)
     return Decision(outcome, TxnExtended(txn.row.number, fresh), grows=True)
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Let a transaction's commit move more positions."""
+    """Add positions that the commit of a transaction moves."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -177,7 +177,7 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     if not isinstance(named, tuple):
         return Decision(named)
     every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
-    outcome = answer.ExtendDone(command.id, len(every) + len(txn.row.lost))
+    outcome = outcomes.ExtendDone(command.id, len(every) + len(txn.row.lost))
     if not named:
         return Decision(outcome)
     return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)

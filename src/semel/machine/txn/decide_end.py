@@ -1,4 +1,4 @@
-"""Decisions on a transaction's end: prepare, commit, abort, fence, time out."""
+"""Decisions on the end of a transaction: prepare, commit, abort, fence, time out."""
 
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
@@ -26,6 +26,7 @@ from semel.model.transactions import (
     CommitTxn,
     ExpireTxn,
     FenceTxn,
+    ListedTxn,
     Prepare,
     ProducerOwner,
 )
@@ -40,7 +41,7 @@ from semel.model.txn_outcome import (
 
 
 def decide_prepare(state: State, command: Prepare) -> Decision:
-    """Seal a transaction."""
+    """Prepare a transaction: it can only be committed or aborted then."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         return Decision(ended_refusal(txn))
@@ -65,26 +66,28 @@ def _is_complete(state: State, txn: Txn, command: Prepare) -> bool:
         return True
     by_number = state.by_number
     staged = {by_number[n].row.path: row.messages for n, row in txn.streams.items()}
-    given = dict(command.messages)
-    return all(staged.get(path, 0) == given.get(path, 0) for path in {*staged, *given})
+    expected = dict(command.messages)
+    return all(staged.get(path, 0) == expected.get(path, 0) for path in {*staged, *expected})
 
 
 def chunks_of(txn: Txn) -> int:
-    """Count the chunks staged for streams that are there."""
+    """Return the number of chunks staged for streams that still exist."""
     return sum(row.chunks for row in txn.streams.values())
 
 
 def incomplete(txn: Txn) -> BranchIncomplete:
-    """Tell what is staged of a transaction."""
+    """Return the refusal that reports what is staged of a transaction."""
     messages = sum(row.messages for row in txn.streams.values())
     return BranchIncomplete(txn.row.id, chunks_of(txn), messages)
 
 
 def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
-    """Commit a transaction."""
+    """Commit a transaction of a producer."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
-        return Decision(_already_committed(txn))
+        if txn.decision != COMMITTED:
+            return Decision(already_aborted(txn))
+        return Decision(CommitDone(txn.id, txn.epoch, txn.result, is_duplicate=True))
     if not isinstance(txn, Txn):
         return Decision(txn)
     row = txn.row
@@ -104,7 +107,7 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
 
 
 def refuse_closed(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to put chunks into a stream that was closed: the first one in their order."""
+    """Refuse to commit chunks to a closed stream: the first one in their order."""
     by_number = state.by_number
     closed = {n for n, row in txn.streams.items() if row.chunks and by_number[n].tail.is_closed}
     if not closed:
@@ -114,19 +117,13 @@ def refuse_closed(state: State, txn: Txn) -> Outcome | None:
     return named_refusal(stream.row.path, StreamClosed(stream.tail.tail))
 
 
-def _already_committed(found: TxnOutcome) -> Outcome:
-    if found.decision == COMMITTED:
-        return CommitDone(found.id, found.epoch, found.result, is_duplicate=True)
-    return already_aborted(found)
-
-
-def already_aborted(found: TxnOutcome) -> Outcome:
-    """Answer a commit of a transaction that was aborted."""
-    return TxnTimedOut() if found.reason == BY_TIMEOUT else AlreadyAborted(found.reason)
+def already_aborted(txn: TxnOutcome) -> Outcome:
+    """Return the refusal for the commit of an aborted transaction."""
+    return TxnTimedOut() if txn.reason == BY_TIMEOUT else AlreadyAborted(txn.reason)
 
 
 def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
-    """Abort a transaction; or fence its producer, too."""
+    """Abort a transaction, or fence its producer as well."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision == COMMITTED:
@@ -136,41 +133,39 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
         return Decision(txn)
     is_fence = isinstance(command, FenceTxn)
     reason = BY_OPERATOR if is_fence or command.by_operator else BY_REQUEST
-    draft, mark = Draft(state), None
+    draft, stamp = Draft(state), None
     owner = txn.row.owner
     if is_fence and isinstance(owner, ProducerOwner):
         epoch = state.registry[owner.id].epoch
         if epoch >= NUMBER_MAX:
             return Decision(EpochExhausted(epoch))
-        mark = CommitStamp(owner.id, epoch + 1, None)
+        stamp = CommitStamp(owner.id, epoch + 1, None)
         draft.fence(owner.id, epoch + 1, named=txn.row.number)
     else:
         draft.end(txn, is_committed=False, reason=reason)
-    event = Decided(tuple(draft.ended), producer=mark, by_operator=reason == BY_OPERATOR)
+    event = Decided(tuple(draft.ended), producer=stamp, by_operator=reason == BY_OPERATOR)
     outcome = AbortDone(txn.row.id, txn.row.epoch, reason)
     return Decision(outcome, event, tuple(draft.sections))
 
 
 def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
-    """Abort a transaction whose time is over."""
-    found = find_txn(
-        state, command.id, command.epoch, now_ms=command.now_ms, remembered=None, last_epoch=0
-    )
-    if not isinstance(found, Txn):
-        assert isinstance(found, Outcome)
-        return Decision(found)
-    due_ms = deadline_of(found)
+    """Abort a transaction whose deadline has passed."""
+    txn = find_txn(state, ListedTxn(command.id, command.epoch), command.now_ms)
+    if not isinstance(txn, Txn):
+        assert isinstance(txn, Outcome)
+        return Decision(txn)
+    due_ms = deadline_of(txn)
     if due_ms is None or state.frame_time(command.now_ms) < due_ms:
         return Decision(StillAlive())
-    reason = BY_TIMEOUT if isinstance(found.row.owner, ProducerOwner) else BY_REAPER
+    reason = BY_TIMEOUT if isinstance(txn.row.owner, ProducerOwner) else BY_REAPER
     draft = Draft(state)
-    draft.end(found, is_committed=False, reason=reason)
-    outcome = AbortDone(found.row.id, found.row.epoch, reason)
+    draft.end(txn, is_committed=False, reason=reason)
+    outcome = AbortDone(txn.row.id, txn.row.epoch, reason)
     return Decision(outcome, Decided(tuple(draft.ended)), tuple(draft.sections))
 
 
 def deadline_of(txn: Txn) -> int | None:
-    """Tell when a transaction's time is over; None: it waits as long as it takes."""
+    """Return the deadline of a transaction; None if it has none. That of a sink is by idleness."""
     row = txn.row
     if isinstance(row.owner, ProducerOwner):
         return row.deadline_ms

@@ -1,4 +1,4 @@
-"""A decision in the making: here, and nowhere else, offsets are given out to several streams."""
+"""The draft of a frame that changes several streams: only here are their offsets assigned."""
 
 from semel.machine.checks import section_of
 from semel.machine.events import SECTION_CONTROL, Ended, Section
@@ -11,7 +11,7 @@ from semel.model.txn_outcome import BY_FENCE, BY_OPERATOR
 
 
 class Draft:
-    """What one frame is going to hold. Messages first, then control records."""
+    """The sections and ends of one frame: messages first, then control records."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -22,25 +22,24 @@ class Draft:
 
     @property
     def extents(self) -> bytes:
-        """The places of all chunks, packed."""
+        """The extents of all chunks, packed."""
         return b"".join(self._extents)
 
     def tail_of(self, stream: Stream) -> int:
-        """Tell where a stream ends by now."""
+        """Return the tail of a stream after the draft."""
         return self._tails.get(stream.row.number, stream.tail.tail)
 
     def append(self, stream: Stream, batch: Batch) -> None:
-        """Place messages."""
         row, base = stream.row, self.tail_of(stream)
         self.sections.append(section_of(row.number, base, batch, row.content_type))
         self._tails[row.number] = base + batch.count
 
     def advance(self, stream: Stream, count: int) -> None:
-        """Count messages that the caller places by itself."""
+        """Count messages for which the caller makes the section."""
         self._tails[stream.row.number] = self.tail_of(stream) + count
 
     def place_chunks(self, txn: Txn) -> None:
-        """Give a staged transaction's chunks their offsets; those of streams that ended have none.
+        """Assign offsets to the chunks of a staged transaction, except those of ended streams.
 
         The loop runs once per chunk, of which there may be a million.
         """
@@ -54,7 +53,7 @@ class Draft:
                 tails[number] = base + count
 
     def end(self, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
-        """End a transaction; one control record goes into each stream that holds its messages."""
+        """End a transaction, with a control record in each stream that has messages of it."""
         markers: list[tuple[int, int]] = []
         if txn.row.kind == TXN_INLINE:
             for number, row in txn.streams.items():
@@ -67,7 +66,7 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort what a producer's older instances left open; one is `named` by an operator."""
+        """Abort pending transactions of older instances; an operator has `named` one of them."""
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]
             owner = txn.row.owner
@@ -78,5 +77,5 @@ class Draft:
 
 
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
-    """Tell whether an epoch is above the registry's, or the producer new to it."""
+    """Return whether an epoch is above that of the registry, or the producer not in it."""
     return registered is None or epoch > registered.epoch

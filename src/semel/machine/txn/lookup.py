@@ -1,10 +1,11 @@
-"""Whose transaction: the table every call on a transaction begins with.
+"""Finding the transaction of a call: the table that every call on a transaction begins with.
 
 The letters in the comments are its rows in `docs/reference/transactions.md`.
 """
 
 from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn
+from semel.model.commands import TxnTag
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import Outcome, Refusal, StaleEpoch
 from semel.model.outcomes_txn import (
@@ -14,50 +15,36 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
-from semel.model.transactions import Owner, ProducerOwner, TxnCall
+from semel.model.transactions import ListedTxn, Owner, ProducerOwner, TxnCall
 from semel.model.txn_outcome import ABORTED, BY_TIMEOUT, TxnOutcome
 
 TxnOrRefusal = Txn | TxnOutcome | Outcome
 
 
-def find_txn(
-    state: State,
-    txn_id: str,
-    epoch: int,
-    *,
-    now_ms: int,
-    remembered: TxnOutcome | None,
-    last_epoch: int,
-) -> TxnOrRefusal:
-    """Find a transaction, or its outcome, or why there is neither."""
+def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> TxnOrRefusal:
+    """Return the named transaction, its outcome, or the refusal if there is neither."""
+    outcome = named.remembered
     if (
-        remembered is not None
-        and (remembered.id, remembered.epoch) == (txn_id, epoch)
-        and state.frame_time(now_ms) < remembered.time_ms + OUTCOME_WINDOW_MS
+        outcome is not None
+        and (outcome.id, outcome.epoch) == (named.id, named.epoch)
+        and state.frame_time(now_ms) < outcome.time_ms + OUTCOME_WINDOW_MS
     ):
-        return remembered  # a
-    txn = state.transactions.get(txn_id)
-    last = last_epoch if txn is None else txn.row.epoch
-    if epoch < last:
+        return outcome  # a
+    txn = state.transactions.get(named.id)
+    last = named.last_epoch if txn is None else txn.row.epoch
+    if named.epoch < last:
         return StaleTransaction(last)  # c
-    if txn is None or epoch > last:
+    if txn is None or named.epoch > last:
         return UnknownTransaction()  # b, d
     return txn
 
 
 def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
-    """Find the transaction a call is about, if the caller may touch it."""
-    found = find_txn(
-        state,
-        call.id,
-        call.epoch,
-        now_ms=call.now_ms,
-        remembered=call.remembered,
-        last_epoch=call.last_epoch,
-    )
-    if call.by_operator or not isinstance(found, Txn):
-        return found
-    return refuse_owner(found, call.producer_id, call.producer_epoch) or found
+    """Return the transaction of a call if the caller may change it, its outcome, or the refusal."""
+    txn = find_txn(state, call, call.now_ms)
+    if call.by_operator or not isinstance(txn, Txn):
+        return txn
+    return refuse_owner(txn, call.producer_id, call.producer_epoch) or txn
 
 
 def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusal | None:
@@ -72,31 +59,30 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
     return None
 
 
-def ended_refusal(found: TxnOutcome) -> Refusal:
-    """Answer a call that changes a transaction which has ended."""
-    if found.decision == ABORTED and found.reason == BY_TIMEOUT:
+def ended_refusal(txn: TxnOutcome) -> Refusal:
+    """Return the refusal for a call that would change an ended transaction."""
+    if txn.decision == ABORTED and txn.reason == BY_TIMEOUT:
         return TxnTimedOut()
-    return InvalidTxnState(found.decision, found.reason or None)
+    return InvalidTxnState(txn.decision, txn.reason or None)
 
 
 def find_open(state: State, call: TxnCall) -> Txn | Outcome:
-    """Find a transaction that can still be changed."""
-    found = find_for_call(state, call)
-    if isinstance(found, TxnOutcome):
-        return ended_refusal(found)
-    if isinstance(found, Txn) and found.row.is_prepared:
+    """Return the transaction of a call if it can still be changed, or the refusal."""
+    txn = find_for_call(state, call)
+    if isinstance(txn, TxnOutcome):
+        return ended_refusal(txn)
+    if isinstance(txn, Txn) and txn.row.is_prepared:
         return InvalidTxnState("prepared")
-    return found
+    return txn
 
 
-# ---- outcomes kept -------------------------------------------------------------------------------
-# How long an outcome is remembered.
+# ---- retention of outcomes -----------------------------------------------------------------------
 
 
 def expired_epoch(state: State, owner: Owner) -> int:
-    """Tell an epoch that none of the outcomes forgotten for their number was above.
+    """Return an epoch at or above that of every outcome dropped because there were too many.
 
-    An id that is not known may have been one of them, and its owner may call again late.
+    An id without an outcome may be one of those, and a late call may still use its epoch.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
@@ -105,12 +91,12 @@ def expired_epoch(state: State, owner: Owner) -> int:
 
 
 def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
-    """Tell whether an outcome still answers; one that does not may be gone from the store."""
+    """Return whether an outcome is retained; if not, it may be missing in the store."""
     if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
         return False
     owner = row.owner
     if isinstance(owner, ProducerOwner):
         return row.ordinal >= state.registry[owner.id].decided - OUTCOMES_PER_PRODUCER_MAX
     sink = state.sinks.get(owner.app)
-    floor = state.forgotten_sink_cutoffs.get(owner.app, 0) if sink is None else sink.outcomes_from
-    return row.number >= floor
+    cutoff = state.forgotten_sink_cutoffs.get(owner.app, 0) if sink is None else sink.outcomes_from
+    return row.number >= cutoff

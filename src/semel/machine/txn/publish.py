@@ -1,4 +1,4 @@
-"""The decision on an append inside a transaction: check 6, and what differs after it."""
+"""The decision on an append inside a transaction: check 6, and the checks that differ after it."""
 
 from semel.machine import receipts
 from semel.machine.checks import (
@@ -55,20 +55,13 @@ def decide_publish(state: State, command: Append) -> Decision:
 
 
 def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
-    found = find_txn(
-        state,
-        tag.id,
-        tag.epoch,
-        now_ms=command.now_ms,
-        remembered=tag.remembered,
-        last_epoch=tag.last_epoch,
-    )
-    if isinstance(found, TxnOutcome):
-        return ended_refusal(found)  # 6a
+    txn = find_txn(state, tag, command.now_ms)
+    if isinstance(txn, TxnOutcome):
+        return ended_refusal(txn)  # 6a
     producer = command.producer
-    if isinstance(found, Txn) and producer is not None:
-        return refuse_owner(found, producer.id, producer.epoch) or found  # 6a
-    return found
+    if isinstance(txn, Txn) and producer is not None:
+        return refuse_owner(txn, producer.id, producer.epoch) or txn  # 6a
+    return txn
 
 
 def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
@@ -100,7 +93,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     if tag is None or tag.mode != DENSE or tag.epoch is None:
         return Decision(InvalidRequest("producer"))
     if tag.cursor is not None:
-        return Decision(InvalidRequest("producer_cursor"))  # an abort would not take it back
+        return Decision(InvalidRequest("producer_cursor"))  # an abort would not undo it
     if stream.tail.dedup_from is None:
         return _decide_unguarded(state, txn, stream, command)
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -108,28 +101,28 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     if refusal is not None:
         return Decision(refusal)  # 7
     digest = digest_of_append(stream, command)
-    known = row if row is not None and row.epoch == tag.epoch and not row.is_expired else None
-    if known is not None and known.txn == txn.row.number:
-        repeat = _repeat(stream, tag, known, digest, state.limits.receipts)
+    current = row if row is not None and row.epoch == tag.epoch and not row.is_expired else None
+    if current is not None and current.txn == txn.row.number:
+        repeat = _repeat(stream, tag, current, digest, state.limits.receipts)
         if repeat is not None:
             return Decision(repeat)  # 8
     refusal = (
         check_stream(state, stream, command)
-        or _refuse_sequence(txn, tag, known)  # 11
+        or _refuse_sequence(txn, tag, current)  # 11
         or check_content(stream, command)
         or check_room(state, stream, tag)
         or _refuse_more_streams(state, txn, stream)
     )
     if refusal is not None:
         return Decision(refusal)
-    mark = ProducerStamp(
+    stamp = ProducerStamp(
         tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None
     )
-    return _accept_inline(txn, stream, command, mark)
+    return _accept_inline(txn, stream, command, stamp)
 
 
 def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
-    """Decide a publish to a stream that does not look for duplicates."""
+    """Decide a publish to a stream without duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)
@@ -139,15 +132,15 @@ def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -
 
 
 def _accept_inline(
-    txn: Txn, stream: Stream, command: Append, mark: ProducerStamp | None
+    txn: Txn, stream: Stream, command: Append, stamp: ProducerStamp | None
 ) -> Decision:
     number, base = stream.row.number, stream.tail.tail
     tag, batch = command.producer, command.batch
     assert tag is not None
     assert batch is not None
-    append = StreamAppended(number, stream_seq=command.stream_seq, stamp=mark)
+    append = StreamAppended(number, stream_seq=command.stream_seq, stamp=stamp)
     outcome = Appended(
-        base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=mark is None
+        base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=stamp is None
     )
     section = section_of(number, base, batch, stream.row.content_type)
     event = TxnPublished(txn.row.number, append)
@@ -157,14 +150,14 @@ def _accept_inline(
 def _repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
 ) -> Outcome | None:
-    """Find the answer given before to this publish of this transaction."""
+    """Return the outcome of a repeated publish of this transaction; None if it is new."""
     receipt = receipts.find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
     if receipt is not None:
         is_equal = receipt.digest == digest
         return repeat_of(stream, tag, row, receipt, is_equal=is_equal)
     if not receipts.is_between(row.txn_receipts, tag.first_seq, receipts_max):
         return None
-    # Once the producer has written outside as well, whose a sequence was can no longer be told.
+    # If the producer has also appended outside, the sequence may have been used there.
     if row.last_seq >= receipts.unpack(row.txn_receipts, 0).first_seq:
         return None
     return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
@@ -211,7 +204,7 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
 
 
 def _repeat_of_chunk(txn: Txn, stream: Stream, command: Append, tag: TxnTag) -> Outcome:
-    """Answer a chunk whose number was used: it had no offsets then, and has none now."""
+    """Return the outcome of a repeated chunk: like the first one, it has no offsets."""
     assert tag.seq is not None
     digest = digest_of_append(stream, command) >> 32
     is_equal = chunk_at(txn.chunk_blocks, tag.seq) == (stream.row.number, digest)

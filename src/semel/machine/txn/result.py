@@ -1,4 +1,4 @@
-"""What a decision did, in the words of its answer: computed from the frame, now and ever again."""
+"""The result of a commit, computed from its frame: the same live and in recovery."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -17,7 +17,7 @@ Moves = Iterable[tuple[str, int, int]]
 
 
 def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
-    """Tell what the end of one transaction did; `extents` are those of its chunks."""
+    """Return the result of the end of one transaction; `extents` are those of its chunks."""
     if not ended.is_committed:
         return TxnResult(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
@@ -35,7 +35,7 @@ def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResu
 
 
 def deleted_of(row: TxnRow) -> tuple[str, ...]:
-    """Return the paths of streams that ended under a transaction, those of its positions too."""
+    """Return the paths of streams that ended while the transaction was pending."""
     return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
 
 
@@ -44,27 +44,25 @@ def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
 
 
 def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
-    """Tell what a one-shot commit does, before it is applied."""
-    pieces = [
-        (part.stream, part.base, part.count) for part in sections if part.kind == SECTION_DATA
-    ]
-    pieces += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
+    """Return the result of a one-shot commit, before it is applied."""
+    added = [(s.stream, s.base, s.count) for s in sections if s.kind == SECTION_DATA]
+    added += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
     moves = [move for row in listed for move in _moves_of(row)]
     return TxnResult(
         _sorted(
             StreamResult(state.by_number[number].row.path, first, end, end - first)
-            for number, first, end in _joined(pieces)
+            for number, first, end in _joined(added)
         ),
         _positions(state, [*moves, *event.positions]),
         tuple(sorted({path for row in listed for path in deleted_of(row)})),
     )
 
 
-def _joined(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join pieces of (stream, base, count), which follow one another in each stream."""
+def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return (stream, first, end) for consecutive (stream, base, count) of each stream."""
     spans: dict[int, tuple[int, int]] = {}
-    for number, base, count in pieces:
+    for number, base, count in added:
         first, _ = spans.get(number, (base, base))
         spans[number] = (first, base + count)
     return [(number, first, end) for number, (first, end) in spans.items()]
@@ -80,8 +78,8 @@ def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
     return tuple(sorted(results, key=lambda result: result.path))
 
 
-# ---- results -------------------------------------------------------------------------------------
-# Results of one-shot commits, packed: a producer keeps the newest, a sink one per version.
+# ---- packed results ------------------------------------------------------------------------------
+# A producer keeps the results of its newest one-shot commits, a sink one per version.
 
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -89,17 +87,15 @@ _DECODE: Final = msgspec.msgpack.Decoder(TxnResult).decode
 
 
 def pack_result(result: TxnResult) -> bytes:
-    """Pack a result."""
     return _ENCODE(result)
 
 
 def unpack_result(packed: bytes) -> TxnResult:
-    """Read it back."""
     return _DECODE(packed)
 
 
 def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
-    """Keep the newest; they are few, and small together. The last one always stays."""
+    """Return the kept results with a new one, within the limits; the new one is always kept."""
     results = [*kept[1 - RESULTS_KEPT :], packed]
     size = sum(map(len, results))
     while size > RESULTS_BYTES_MAX and len(results) > 1:

@@ -1,4 +1,4 @@
-"""What an operator or a client may see of transactions, groups and sinks: plain values."""
+"""Transactions, groups and sinks as plain values, for operators and clients."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ PREPARED = "prepared"
 
 
 class TxnStreamView(Struct, frozen=True):
-    """A stream of a transaction; without an offset while nothing of it is in the stream."""
+    """A stream of a transaction; it has a first offset if the transaction has messages there."""
 
     path: str
     first_offset: int | None
@@ -25,7 +25,7 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """Where a group is, or will be once a transaction is committed; `version` counts its moves."""
+    """The position of a group, or the one a commit will set; `version` counts its moves."""
 
     group: str
     path: str
@@ -35,7 +35,7 @@ class PositionView(Struct, frozen=True):
 
 
 class PendingView(Struct, frozen=True):
-    """A move of a group by a transaction that is not decided; `due_ms` as in `TxnView`."""
+    """A pending move of a group by a transaction; `due_ms` as in `TxnView`."""
 
     path: str
     id: str
@@ -46,7 +46,7 @@ class PendingView(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """Where a group is, by path, and the moves that are not decided, one for each path."""
+    """The positions of a group by path, and its pending moves, one for each path."""
 
     group: str
     positions: tuple[PositionView, ...]
@@ -54,7 +54,7 @@ class GroupView(Struct, frozen=True):
 
 
 class TxnView(Struct, frozen=True):
-    """A transaction that is not decided; `due_ms` is when its time is over, if ever."""
+    """A pending transaction; `due_ms` is its deadline, if it has one."""
 
     id: str
     epoch: int
@@ -91,7 +91,7 @@ class SinkVersionView(Struct, frozen=True):
 
 
 class SinkView(Struct, frozen=True):
-    """A sink, its kept versions oldest first, and how many of its transactions are open."""
+    """A sink, its retained versions oldest first, and the number of its pending transactions."""
 
     app: str
     query_id: str
@@ -106,7 +106,7 @@ def transactions(
     stream: str | None = None,
     after: int = 0,
 ) -> Iterator[TxnView]:
-    """List what is not decided, oldest first: all, of one state, of one stream, after a number."""
+    """Yield pending transactions, oldest first: all, or by state, by stream, after a number."""
     return (
         _view(state, txn)
         for txn in _of_stream(state, stream)
@@ -123,13 +123,13 @@ def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
 
 
 def transaction(state: State, txn_id: str) -> TxnView | None:
-    """Look at the open transaction of an id."""
+    """Return the pending transaction of an id."""
     txn = state.transactions.get(txn_id)
     return None if txn is None else _view(state, txn)
 
 
 def holding_view(state: State, path: str) -> TxnView | None:
-    """Find the transaction that keeps a stream's stable offset from moving on."""
+    """Return the transaction that holds the stable offset of a stream."""
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
         return None
@@ -145,48 +145,48 @@ def _view(state: State, txn: Txn) -> TxnView:
     streams = (
         TxnStreamView(
             by_number[number].row.path,
-            None if known.first < 0 else known.first,
-            known.messages,
-            known.chunks,
+            None if stream.first < 0 else stream.first,
+            stream.messages,
+            stream.chunks,
         )
-        for number, known in txn.streams.items()
+        for number, stream in txn.streams.items()
     )
     return TxnView(
-        row.id,
-        row.epoch,
-        row.number,
-        row.kind,
-        row.owner,
-        _state_of(txn),
-        row.is_implicit,
-        row.begun_ms,
-        row.touched_ms,
-        deadline_of(txn),
-        chunks_of(txn),
-        row.next_seq,
-        tuple(streams),
-        tuple(
+        id=row.id,
+        epoch=row.epoch,
+        number=row.number,
+        kind=row.kind,
+        owner=row.owner,
+        state=_state_of(txn),
+        is_implicit=row.is_implicit,
+        begun_ms=row.begun_ms,
+        touched_ms=row.touched_ms,
+        due_ms=deadline_of(txn),
+        chunks=chunks_of(txn),
+        next_seq=row.next_seq,
+        streams=tuple(streams),
+        positions=tuple(
             PositionView(named.group, by_number[named.stream].row.path, named.to)
             for named in row.positions
         ),
-        deleted_of(row),
+        deleted=deleted_of(row),
     )
 
 
 def group_view(
     state: State, group: str, *, stream: str | None = None, transaction: str | None = None
 ) -> GroupView:
-    """Return where a group is, in all streams or in one.
+    """Return the positions of a group, in all streams or in one.
 
-    What is pending in the `transaction` of that id is left out: its owner need not wait for it.
+    Moves pending in the `transaction` of that id are left out: its owner need not wait for them.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
         only = state.by_path.get(stream)
         numbers &= set() if only is None else {only.row.number}
     streams = sorted((state.by_number[number] for number in numbers), key=lambda s: s.row.path)
-    stored = (_position_view(found, group) for found in streams)
-    pending = (_pending_view(state, found, group, transaction) for found in streams)
+    stored = (_position_view(each, group) for each in streams)
+    pending = (_pending_view(state, each, group, transaction) for each in streams)
     return GroupView(
         group,
         tuple(view for view in stored if view is not None),
@@ -204,7 +204,7 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 def _pending_view(
     state: State, stream: Stream, group: str, exempt: str | None
 ) -> PendingView | None:
-    """Return the move that holds the position, or else the oldest one that is open."""
+    """Return the move that holds the position, else the oldest pending one."""
     number = stream.row.number
     txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
     txns = [txn for txn in txns if txn.row.id != exempt]
@@ -219,26 +219,25 @@ def _pending_view(
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:
-    """Look at the step a group has pinned."""
+    """Return the step a group has pinned."""
     row = state.snapshots.get(group)
     return None if row is None else SnapshotView(group, row.number, row.ranges, row.hash)
 
 
 def sinks(state: State) -> list[SinkView]:
-    """List all sinks."""
     return [_sink_view(state, app, row) for app, row in sorted(state.sinks.items())]
 
 
 def sink(state: State, app: str) -> SinkView | None:
-    """Look at one sink."""
+    """Return one sink."""
     row = state.sinks.get(app)
     return None if row is None else _sink_view(state, app, row)
 
 
 def _sink_view(state: State, app: str, row: SinkRow) -> SinkView:
     versions = tuple(
-        SinkVersionView(known.version, known.input, unpack_result(known.result))
-        for known in row.versions
+        SinkVersionView(version.version, version.input, unpack_result(version.result))
+        for version in row.versions
     )
     count = len(state.owned.get((False, app), ()))
     return SinkView(app, row.query_id, row.last_version, versions, count)

@@ -1,4 +1,4 @@
-"""What verification finds, and what it carries from the checkpoint to the journal."""
+"""What verification reports, and what it keeps of the checkpoint to check the journal."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ from semel.journal.checkpoint import CheckpointPosition
 from semel.machine.state import State
 from semel.model.limits import FINDINGS_MAX
 
-# (what is read, how much of it is done, how much there is; 0 if that is not known)
+# (what is read, how much of it is done, how much there is; 0 if that is unknown)
 Progress = Callable[[str, int, int], None]
 
 
 class Finding(Struct, frozen=True):
-    """Something that is not as it was written; a note is nothing to worry about."""
+    """Something that is not as it was written. A note is no damage."""
 
     file: str
     position: int | None
@@ -22,7 +22,7 @@ class Finding(Struct, frozen=True):
 
 
 class Report(Struct):
-    """What was read, and everything found on the way."""
+    """How much was read, and all findings."""
 
     segment_count: int = 0
     segment_bytes: int = 0
@@ -39,12 +39,11 @@ class Report(Struct):
     is_sound: bool = True
 
     def corrupt(self, file: str, position: int | None, message: str) -> None:
-        """Report damage."""
         self.is_sound = False
         self._add(Finding(file, position, message))
 
     def note(self, file: str, position: int | None, message: str) -> None:
-        """Report something worth knowing."""
+        """Report something that is no damage."""
         self._add(Finding(file, position, message, is_note=True))
 
     def _add(self, finding: Finding) -> None:
@@ -54,8 +53,8 @@ class Report(Struct):
             self.omitted_count += 1
 
 
-class StreamLabels:
-    """What the checkpoint says, as far as it can be believed."""
+class StoredCheckpoint:
+    """The content of the checkpoint, as far as it can be trusted."""
 
     def __init__(self) -> None:
         self.position = CheckpointPosition(0, 0, ())
@@ -65,6 +64,6 @@ class StreamLabels:
         self.keys: dict[int, bytearray] = {}
 
     def label(self, number: int) -> str:
-        """Name a stream for people."""
+        """Return number and path of a stream, for a message."""
         stream = self.state.by_number.get(number)
         return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"

@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import File
-from semel.journal.findings import Progress, Report, StreamLabels
 from semel.journal.frame import (
     ALIGN,
     HEADER_BYTES,
@@ -24,6 +23,7 @@ from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
 from semel.journal.scan import TornTail, check_torn, frames_of, holds_chunk
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import StoreReader
+from semel.journal.verify.report import Progress, Report, StoredCheckpoint
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_DATA,
@@ -35,29 +35,26 @@ from semel.machine.txn.chunk_list import extents_of
 from semel.model.errors import CorruptData
 from semel.model.messages import find_extras_fault
 
-# The base of a staged chunk: the decision has it.
+# The offset of a staged chunk, which only its decision frame has.
 _NOWHERE: Final = 2**64 - 1
 
 
 class Files(Protocol):
     """What verification needs of a `Disk`."""
 
-    def names(self) -> list[str]:
-        """List the files."""
+    def names(self) -> list[str]: ...
 
-    def open(self, name: str) -> File:
-        """Open a file."""
+    def open(self, name: str) -> File: ...
 
 
 class TableReader(Protocol):
     """What verification needs of a `Store`."""
 
-    def read(self) -> AbstractContextManager[StoreReader]:
-        """Open a view."""
+    def read(self) -> AbstractContextManager[StoreReader]: ...
 
 
 class _Sections:
-    """What the frames of one segment hold, in columns; rows stand in the order of positions."""
+    """The sections of one segment, in columns, in the order of positions."""
 
     def __init__(self) -> None:
         self.positions = array("I")
@@ -82,15 +79,15 @@ class _Sections:
 
 
 class SegmentCheck:
-    """Walks the segments, one in memory at a time."""
+    """Checks the segments, with one in memory at a time."""
 
     def __init__(
-        self, disk: Files, store: TableReader, seed: int, known: StreamLabels, report: Report
+        self, disk: Files, store: TableReader, seed: int, stored: StoredCheckpoint, report: Report
     ) -> None:
         self._disk = disk
         self._store = store
         self._seed = seed
-        self._known = known
+        self._stored = stored
         self._report = report
         self._firsts: list[int] = []
         self._last = -1
@@ -101,7 +98,7 @@ class SegmentCheck:
         self._sections = _Sections()
 
     def check(self, tick: Progress) -> None:
-        """Check all of them."""
+        """Check all segments and report damage."""
         spans = self._spans()
         total = sum(min(end, following) - first for first, end, following in spans)
         done = 0
@@ -122,17 +119,17 @@ class SegmentCheck:
     # ---- which segments there are ---------------------------------------------------------------
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        """List the segments that are there: first LSN, end, and the end of the file at most."""
+        """Return the segments that exist: first LSN, end, and the end of the file."""
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
         if not firsts:
             self._report.corrupt("journal", None, "has no segments")
             return []
-        position = self._known.position
-        listed = dict(position.segments) if self._known.is_readable else {}
+        position = self._stored.position
+        listed = dict(position.segments) if self._stored.is_readable else {}
         for first in sorted(listed.keys() - set(firsts)):
             self._missing(first)
-        if self._known.is_readable:
+        if self._stored.is_readable:
             firsts = self._without_dead(firsts, listed, position.lsn)
         self._firsts, self._last = firsts, firsts[-1]
         sizes = {first: self._size(first) for first in firsts}
@@ -143,16 +140,16 @@ class SegmentCheck:
         ]
 
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
-        """Find where a segment must end: where the checkpoint says, else where the next begins."""
+        """Return where a segment must end: by the checkpoint, else where the next one begins."""
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
         if first in listed and first != max(listed):
             message = "the checkpoint lists it as open, though it is not the last: "
-            message += "its data is safe, its space is never given back"
+            message += "its data is intact, but its space is never freed"
             self._report.note(segment_name(first), None, message)
-        elif self._known.is_readable:
+        elif self._stored.is_readable:
             return following
-        # Whether a segment between the two was given up is not known.
+        # It is unknown whether there was a segment between the two.
         return following if following <= first + size else OPEN_END
 
     def _without_dead(self, firsts: list[int], listed: dict[int, int], lsn: int) -> list[int]:
@@ -162,17 +159,17 @@ class SegmentCheck:
             return firsts
         dead = [first for first in firsts if first < tail and first not in listed]
         for first in dead:
-            message = "the checkpoint has given it up; the next start removes it"
+            message = "the checkpoint no longer needs it; the next start removes it"
             self._report.note(segment_name(first), None, message)
         return [first for first in firsts if first not in dead]
 
     def _missing(self, first: int) -> None:
-        """Report a missing segment, unless a running process has given it up just now."""
+        """Report a missing segment, unless a running process has just removed it."""
         with self._store.read() as view:
-            now = read_position(view) or self._known.position
-        if now.lsn > self._known.position.lsn and first not in dict(now.segments):
+            now = read_position(view) or self._stored.position
+        if now.lsn > self._stored.position.lsn and first not in dict(now.segments):
             return
-        count = len(self._known.keys.get(first, b"")) // KEY_BYTES
+        count = len(self._stored.keys.get(first, b"")) // KEY_BYTES
         message = f"the segment is missing; {count} rows of the index point into it"
         self._report.corrupt(segment_name(first), None, message)
 
@@ -190,7 +187,7 @@ class SegmentCheck:
         try:
             file = self._disk.open(name)
         except FileNotFoundError:
-            self._report.note(name, None, "was removed by a running process in the meantime")
+            self._report.note(name, None, "a running process removed it in the meantime")
             return None
         except OSError as error:
             self._report.corrupt(name, None, f"cannot be opened: {error.strerror or error}")
@@ -206,7 +203,7 @@ class SegmentCheck:
     # ---- frame by frame -------------------------------------------------------------------------
 
     def _walk(self, data: bytes, first: int, end: int) -> None:
-        is_cut = self._is_cut(data, first, end)
+        is_truncated = self._is_truncated(data, first, end)
         if first != self._lsn:
             self._lsn, self._crc = first, self._chain_at(data, first)
         looked_again = -1
@@ -214,11 +211,11 @@ class SegmentCheck:
             if end == OPEN_END and self._is_open_end(data, first, tear):
                 break
             if end == OPEN_END and looked_again != tear.lsn:
-                # A running process may have written it after we read that far: look again.
+                # A running process may have written it after the file was read: read it again.
                 looked_again, data = tear.lsn, self._read(first) or data
                 continue
             frame = self._after(data, first, tear, end)
-            if frame is not None or not is_cut:
+            if frame is not None or not is_truncated:
                 self._report_gap(first, tear, end, frame)
             if frame is None:
                 break
@@ -228,12 +225,12 @@ class SegmentCheck:
             self._report.corrupt(segment_name(first), end - first, message)
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
-        """Take frames up to `end`; answer where the chain stops before it."""
+        """Check frames up to `end`; return where the chain of checksums ends before it."""
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
             while self._lsn < end:
                 frame = next(frames)
-                self._take(frame, first)
+                self._check_frame(frame, first)
                 self._lsn, self._crc = frame.end, frame.crc
         except TornTail as tear:
             return tear
@@ -241,37 +238,37 @@ class SegmentCheck:
             return TornTail(self._lsn, str(error.__cause__ or error))
         return None
 
-    def _is_cut(self, data: bytes, first: int, end: int) -> bool:
-        """Check the file's length against what its first frame, or the next file, says."""
+    def _is_truncated(self, data: bytes, first: int, end: int) -> bool:
+        """Check the length of a file; return whether it is truncated."""
         name, size = segment_name(first), len(data)
-        given = size
+        allocated = size
         try:
             record = decode(data, 0, lsn=first, seed=self._seed).record
         except (BadFrame, UnknownVersion):
-            given = max(given, end - first) if end != OPEN_END else given
+            allocated = max(size, end - first) if end != OPEN_END else size
         else:
             if isinstance(record, SegmentStarted):
-                given = record.capacity_bytes
+                allocated = record.capacity_bytes
             else:
-                self._report.corrupt(name, 0, "does not begin as a segment does")
+                self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
         if size == 0:
             self._report.corrupt(name, 0, "the segment is empty")
-        elif size != given:
-            what = "cut short" if size < given else "too long"
-            message = f"the segment is {what}: it has {size} bytes and was given {given}"
-            self._report.corrupt(name, min(size, given), message)
-        return size == 0 or size < given
+        elif size != allocated:
+            what = "truncated" if size < allocated else "too long"
+            message = f"the segment is {what}: it has {size} bytes, and {allocated} were allocated"
+            self._report.corrupt(name, min(size, allocated), message)
+        return size == 0 or size < allocated
 
     def _chain_at(self, data: bytes, first: int) -> int:
-        """Believe the first frame about what came before it, if that is no longer here."""
+        """Return the checksum of the frame before a segment, as its first frame has it."""
         try:
             return decode(data, 0, lsn=first, seed=self._seed).previous_crc
         except (BadFrame, UnknownVersion):
             return 0
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
-        """Tell whether the journal may end here: nothing proves that more was durable."""
-        is_proven = tear.lsn < self._known.position.lsn and self._known.is_readable
+        """Return whether the journal may end here: nothing proves that more was durable."""
+        is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
             return False
         try:
@@ -281,12 +278,12 @@ class SegmentCheck:
         at = tear.lsn - first
         rest = len(data[at:].rstrip(b"\0"))
         if rest:
-            message = f"a torn tail: {tear.reason}; the next start cuts the {rest} bytes here, "
+            message = f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, "
             self._report.note(segment_name(first), at, message + "which nothing proves durable")
         return True
 
     def _after(self, data: bytes, first: int, tear: TornTail, end: int) -> Frame | None:
-        """Find the next sound frame; it may be the one at the tear, if only the chain is broken."""
+        """Return the next intact frame: the one at the tear itself, if only the chain is broken."""
         stop = min(end - first, len(data))
         at = data.find(MAGIC, tear.lsn - first, stop)
         while at >= 0:
@@ -300,22 +297,22 @@ class SegmentCheck:
 
     def _report_gap(self, first: int, tear: TornTail, end: int, frame: Frame | None) -> None:
         if frame is not None:
-            follows = f"the next sound frame is at byte {frame.lsn - first}"
+            follows = f"the next intact frame is at byte {frame.lsn - first}"
         elif end != OPEN_END:
-            follows = f"no sound frame follows up to byte {end - first}, where the segment ends"
+            follows = f"no intact frame follows up to byte {end - first}, where the segment ends"
         else:
-            follows = "no sound frame follows"
-        if self._known.is_readable and tear.lsn < self._known.position.lsn:
+            follows = "no intact frame follows"
+        if self._stored.is_readable and tear.lsn < self._stored.position.lsn:
             follows += "; the checkpoint proves that it was durable"
         self._report.corrupt(segment_name(first), tear.lsn - first, f"{tear.reason}; {follows}")
 
-    def _take(self, frame: Frame, first: int) -> None:
+    def _check_frame(self, frame: Frame, first: int) -> None:
         report, name, at = self._report, segment_name(first), frame.lsn - first
         report.frame_count += 1
         if isinstance(frame.record, SegmentStarted) and at != 0:
             report.corrupt(name, at, "a segment begins inside another")
         if frame.watermark > frame.lsn:
-            report.corrupt(name, at, f"claims {frame.watermark} durable, which lies after it")
+            report.corrupt(name, at, f"its watermark {frame.watermark} is after the frame itself")
         elif frame.watermark < self._watermark:
             report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
         self._watermark = max(self._watermark, frame.watermark)
@@ -326,15 +323,15 @@ class SegmentCheck:
             fault = find_extras_fault(section.extras, section.count) if section.extras else None
             if fault is not None:
                 report.corrupt(name, at, fault)
-        if self._known.is_readable:
+        if self._stored.is_readable:
             self._check_joint(frame, first)
 
     def _check_joint(self, frame: Frame, first: int) -> None:
-        """Check where the checkpoint meets the journal, and what comes behind that."""
+        """Check the frame at which the checkpoint was made, and those after it."""
         name, at = segment_name(first), frame.lsn - first
-        lsn, crc = self._known.position.lsn, self._known.position.previous_crc
+        lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
         if frame.lsn < lsn < frame.end:
-            self._report.corrupt(name, at, f"the checkpoint's position {lsn} is inside this frame")
+            self._report.corrupt(name, at, f"the checkpoint's LSN {lsn} is inside this frame")
         elif (frame.end == lsn and frame.crc != crc) or (
             frame.lsn == lsn and frame.previous_crc != crc
         ):
@@ -344,21 +341,21 @@ class SegmentCheck:
             self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
-        """Check that behind the checkpoint every stream goes on where it stopped."""
+        """Check that the offsets of every stream continue after the checkpoint."""
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
-        for number, base, count in _pieces(frame):
-            stream = self._known.state.by_number.get(number)
+        for number, base, count in _additions(frame):
+            stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
-                label = self._known.label(number)
-                message = f"{label} goes on at offset {base}, not at {expected}"
+                label = self._stored.label(number)
+                message = f"{label} continues at offset {base}, not at {expected}"
                 self._report.corrupt(name, at, message)
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
-        """Check that the chunks a decision places are there; older ones the index knows."""
+        """Check that the chunks which a decision frame gives offsets exist."""
         if not isinstance(frame.record, Decided):
             return
         for lsn, stream, _, count in extents_of(frame.record.extents):
@@ -389,7 +386,7 @@ class SegmentCheck:
     # ---- the index against the frames -----------------------------------------------------------
 
     def _check_index(self, first: int) -> None:
-        keys = self._known.keys.get(first)
+        keys = self._stored.keys.get(first)
         if keys is None:
             return
         try:
@@ -397,32 +394,32 @@ class SegmentCheck:
                 for at in range(0, len(keys), KEY_BYTES):
                     key = bytes(keys[at : at + KEY_BYTES])
                     sealed = view.get("index", key)
-                    # None: a running process has pruned it since.
+                    # None: a running process has removed it since.
                     if sealed is not None:
-                        self._check_chunk(split_key(key)[0], decode_block(key, sealed))
+                        self._check_block(split_key(key)[0], decode_block(key, sealed))
         except (CorruptData, BadSeal) as error:
             self._report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
 
-    def _check_chunk(self, number: int, chunk: IndexBlock) -> None:
-        ends = (*chunk.offsets[1:], chunk.next - chunk.first)
-        self._report.index_position_count += len(chunk.positions)
+    def _check_block(self, number: int, block: IndexBlock) -> None:
+        ends = (*block.offsets[1:], block.next - block.first)
+        self._report.index_position_count += len(block.positions)
         lost = [
-            (at, chunk.first + start, chunk.first + end - 1)
-            for at, start, end in zip(chunk.positions, chunk.offsets, ends, strict=True)
-            if not self._sections.has(at, number, chunk.first + start, end - start)
+            (at, block.first + start, block.first + end - 1)
+            for at, start, end in zip(block.positions, block.offsets, ends, strict=True)
+            if not self._sections.has(at, number, block.first + start, end - start)
         ]
         if not lost:
             return
         at, start, last = lost[0]
-        message = f"the index has {self._known.label(number)}, offsets {start} to {last}, here; "
+        message = f"the index has {self._stored.label(number)}, offsets {start} to {last}, here; "
         message += "no such frame was read"
         if len(lost) > 1:
             message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
-        self._report.corrupt(segment_name(chunk.segment), at, message)
+        self._report.corrupt(segment_name(block.segment), at, message)
 
 
-def _pieces(frame: Frame) -> list[tuple[int, int, int]]:
-    """List what a frame adds to streams, in the order of offsets: stream, base, count."""
+def _additions(frame: Frame) -> list[tuple[int, int, int]]:
+    """Return what a frame adds to streams, in the order of offsets: (stream, base, count)."""
     own: dict[int, list[tuple[int, int, int]]] = {
         kind: [] for kind in (SECTION_DATA, SECTION_CONTROL, SECTION_STAGED)
     }

@@ -1,49 +1,48 @@
-"""Judging a data directory without changing it: every row, every frame, every position.
+"""Verifying a data directory without changing it: every row, every frame, every index entry.
 
-Recovery reads what it needs to go on and stops at the first thing that is wrong. Verification reads
-everything and goes on behind what is wrong, so that a report names all of it. Memory holds one
-segment, the stream rows, and 16 bytes per row of the index; it does not grow with messages.
+Recovery reads what it needs and stops at the first error. Verification reads everything and
+continues after an error, so that the report names all of them. It needs memory for one segment, the
+rows of the streams, and 16 bytes per row of the index; that does not grow with the messages.
 """
 
 import struct
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.findings import Finding, Progress, Report, StreamLabels
 from semel.journal.frame import checksum_seed
 from semel.journal.identity import IDENTITY_NAME, read_identity
-from semel.journal.verify_rows import RowCheck
-from semel.journal.verify_segments import Files, SegmentCheck, TableReader
+from semel.journal.verify.report import Finding, Progress, Report, StoredCheckpoint
+from semel.journal.verify.rows import RowCheck
+from semel.journal.verify.segments import Files, SegmentCheck, TableReader
 from semel.model.errors import CorruptData
 
 __all__ = ["Files", "Finding", "Progress", "Report", "TableReader", "verify"]
 
 
 def verify(disk: Files, store: TableReader, progress: Progress | None = None) -> Report:
-    """Read all of a directory. Raises nothing about what it holds: the report does."""
+    """Read all of a directory and return what was found; damage is reported, never raised."""
     report = Report()
     tick = progress or _no_progress
     seed = _check_identity(disk, report)
-    known = StreamLabels()
+    stored = StoredCheckpoint()
     try:
         with store.read() as view:
-            RowCheck(view, known, report, tick).check()
+            RowCheck(view, stored, report, tick).check()
     except CorruptData as error:
-        known.is_readable = False
+        stored.is_readable = False
         report.corrupt(error.file, error.position, _reason(error))
     except (struct.error, UnicodeDecodeError) as error:
-        known.is_readable = False
+        stored.is_readable = False
         report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
     if seed is not None:
-        SegmentCheck(disk, store, seed, known, report).check(tick)
+        SegmentCheck(disk, store, seed, stored, report).check(tick)
     return report
 
 
-def _no_progress(_what: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+def _no_progress(_what: str, _done: int, _total: int) -> None: ...
 
 
 def _reason(error: CorruptData) -> str:
-    """Take the place off the message: a finding names it by itself."""
+    """Return the message without file and position: a finding has them itself."""
     return str(error).partition(": ")[2]
 
 
