@@ -20,6 +20,7 @@ __all__ = [
     "Response",
     "ResponseStream",
     "SharedBytes",
+    "internal_error",
     "malformed",
     "problem",
 ]
@@ -154,6 +155,11 @@ class HttpRefused(Exception):
 def malformed(message: str) -> HttpRefused:
     """The request is not the HTTP we speak; nobody may guess what was meant."""
     return HttpRefused(400, "malformed_request", message)
+
+
+def internal_error() -> HttpRefused:
+    """Return the refusal of a request at which the server failed."""
+    return HttpRefused(500, "internal_error", "the server has a bug; see its log")
 
 
 def problem(refused: HttpRefused) -> Response:
