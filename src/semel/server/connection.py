@@ -374,7 +374,7 @@ class ServerConnection(asyncio.Protocol):
     def _uncount_unread(self) -> None:
         count, self.unread_bytes = self.unread_bytes, 0
         if count:
-            self._registry.unread.take(count)
+            self._registry.unread.remove(count)
 
     def advance(self) -> None:
         """Remove complete exchanges; send what the next ones have held until now."""

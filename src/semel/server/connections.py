@@ -71,7 +71,7 @@ class ConnectionSet:
         self.starts.turn()
         for connection in tuple(self.members):
             connection.check(now)
-        self.unread.cut(self.members, now)
+        self.unread.close_stalled(self.members, now)
 
     def drain(self) -> None:
         """Let every connection end as soon as it owes nothing."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
+from semel.wire.requests import AppendPlan
 from semel.wire.responses import problem_response
 
 __all__ = [
@@ -46,7 +47,7 @@ class Head(Struct, gc=False, eq=False):
     closes: bool = False  # the client will not go on after this request
     is_expecting: bool = False  # the client waits for a word from us before it sends the body
     is_exposed: bool = True  # a script of another site may read the headers of the answer
-    plan: object = None
+    plan: AppendPlan | None = None
 
 
 class Request(Struct, gc=False, eq=False):
