@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from semel.broker.clock import Clock
-from semel.server.admission import UnreadBudget
+from semel.server.admission import UnreadBudget, UnreadHolder
 from semel.server.exchange import PrefixCache
 from semel.server.http import HttpRefused
 from semel.server.limits_http import HttpLimits, connections_allowed
 from semel.server.request_head import HeadCache
 
 
-class ConnectionLike(Protocol):
+class ConnectionLike(UnreadHolder, Protocol):
     """A connection, as the set of all connections uses it."""
 
     def refuse(self, refused: HttpRefused) -> None:
@@ -22,17 +22,6 @@ class ConnectionLike(Protocol):
 
     def drain(self) -> None:
         """Close the connection once no response is owed and no request is incomplete."""
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-
-    @property
-    def unread_bytes(self) -> int:
-        """How many bytes of its long responses are counted as unread."""
-
-    @property
-    def unread_since(self) -> float:
-        """Since when, by the loop's time."""
 
 
 class ConnectionSet:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
 from ssl import SSLContext
 from typing import Final
 
@@ -116,7 +115,9 @@ class Acceptor:
         self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
         self._entries: set[asyncio.Task[None]] = set()
-        self._has_handshakes = False
+        self._factory: Factory
+        self._tls: SSLContext | None = None
+        self._handshake_seconds: float | None = None
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
@@ -145,21 +146,19 @@ class Acceptor:
     def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
         """Accept connections from now on."""
         self._is_open = True
-        self._has_handshakes = tls is not None
-        connect = partial(
-            self._connect,
-            factory,
-            tls,
+        self._factory = factory
+        if tls is not None:
             # A connection is checked from the end of its handshake on: TLS has its own timeout.
-            None if tls is None else handshake_seconds,
-        )
+            self._tls, self._handshake_seconds = tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
-            self._loop.add_reader(listening.fileno(), self._accept, listening, connect)
+            self._watch(listening)
 
-    def _accept(
-        self, listening: socket.socket, connect: Callable[[socket.socket], asyncio.Task[None]]
-    ) -> None:
+    def _watch(self, listening: socket.socket) -> None:
+        if self._is_open:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, _address = listening.accept()
@@ -167,42 +166,26 @@ class Acceptor:
                 return
             except OSError as error:
                 _log.warning("cannot accept a connection: %s", error.strerror)
-                self._pause(listening, connect)
+                # Pause: the next connection would cause the same error at once.
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)
                 return
             accepted.setblocking(False)
-            entry = connect(accepted)
+            entry = self._loop.create_task(self._enter(accepted))
             self._entries.add(entry)
             entry.add_done_callback(self._entries.discard)
 
-    def _pause(
-        self, listening: socket.socket, connect: Callable[[socket.socket], asyncio.Task[None]]
-    ) -> None:
-        """Stop accepting for a moment: the next connection would cause the same error at once."""
-
-        def resume() -> None:
-            if self._is_open:
-                self._loop.add_reader(listening.fileno(), self._accept, listening, connect)
-
-        self._loop.remove_reader(listening.fileno())
-        self._loop.call_later(_PAUSE_SECONDS, resume)
-
-    def _connect(
-        self,
-        factory: Factory,
-        tls: SSLContext | None,
-        seconds: float | None,
-        accepted: socket.socket,
-    ) -> asyncio.Task[None]:
-        async def connect() -> None:
-            try:
-                await self._loop.connect_accepted_socket(
-                    factory, accepted, ssl=tls, ssl_handshake_timeout=seconds
-                )
-            except OSError as error:
-                _log.debug("a connection ended before it began: %s", error)
-                accepted.close()
-
-        return self._loop.create_task(connect())
+    async def _enter(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_seconds,
+            )
+        except OSError as error:
+            _log.debug("a connection ended before it began: %s", error)
+            accepted.close()
 
     async def shut(self) -> None:
         """Accept no more, and wait for connections that are being accepted.
@@ -211,7 +194,7 @@ class Acceptor:
         and if it is cancelled there, uvloop never calls `connection_lost`.
         """
         self.close()
-        if self._has_handshakes:
+        if self._tls is not None:
             for entry in self._entries:
                 entry.cancel()
         await asyncio.gather(*self._entries, return_exceptions=True)
