@@ -274,6 +274,7 @@ PLAIN = [
     ROOT / "docs/README.md",
     ROOT / "docs/contributing/README.md",
     ROOT / "docs/contributing/changing-the-journal.md",
+    ROOT / "docs/contributing/connections.md",
     CLI,
     LIMITS,
 ]

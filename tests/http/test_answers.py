@@ -140,6 +140,16 @@ def test_a_handler_that_raises_is_answered_for() -> None:
         assert [record.exc_info is not None for record in server.logged] == [True]
 
 
+def test_a_handler_that_raises_after_its_response_ends_the_connection() -> None:
+    def handler(_: Request, responder: Responder) -> None:
+        responder.send(Response(200, [], b"sent"))
+        raise ValueError("secret")
+
+    with serving(handler, may_log=True) as server, server.connect() as client:
+        assert client.ask(get()).body == b"sent"
+        assert client.is_closed()
+
+
 @pytest.mark.parametrize(
     "response",
     [

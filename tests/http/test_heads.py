@@ -142,8 +142,8 @@ def test_what_comes_only_once_is_not_kept_and_what_is_kept_is_bounded() -> None:
     heads = HeadCache(LIMITS)
     for number in range(5_000):
         heads.read(HEAD + b"\r\nX-Once: %d" % number)
-    assert not heads._known
+    assert not heads._heads
     for number in range(5_000):
         read_often(heads, HEAD + b"\r\nX-Often: %d" % number)
-    assert len(heads._known) <= 4_096
-    assert len(heads._met) <= 4_096
+    assert len(heads._heads) <= 4_096
+    assert len(heads._once) <= 4_096

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from semel.server.http import Request, Responder, Response
-from semel.server.limits_http import HttpLimits, connection_room
+from semel.server.limits_http import HttpLimits, connections_allowed
 from tests.http.harness import HOST, Answer, Server, eventually, get, post, serving
 
 KIB = 1024
@@ -160,14 +160,14 @@ def test_a_flood_of_connections_is_not_even_answered() -> None:
 def test_the_files_of_the_process_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     files = 1_000
     monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
-    assert connection_room(HttpLimits()) == 800
-    assert connection_room(HttpLimits(connections_max=700)) == 700
+    assert connections_allowed(HttpLimits()) == 800
+    assert connections_allowed(HttpLimits(connections_max=700)) == 700
     files = 100  # some belong to the journal, come what may
-    assert connection_room(HttpLimits()) == 36
+    assert connections_allowed(HttpLimits()) == 36
     files = 10
-    assert connection_room(HttpLimits()) == 1
+    assert connections_allowed(HttpLimits()) == 1
     files = -1
-    assert connection_room(HttpLimits()) == 16_384
+    assert connections_allowed(HttpLimits()) == 16_384
 
 
 def test_all_connections_together_hold_so_many_bytes() -> None:

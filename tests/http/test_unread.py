@@ -13,6 +13,7 @@ from semel.broker.settings import Settings
 from semel.model.limits import KIB, MIB
 from semel.server.admission import UnreadBudget
 from semel.server.app import App
+from semel.server.fanout import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
 from tests.http.harness import Client, Server, eventually, get, post, serving
@@ -32,6 +33,7 @@ class Bed:
         self.server = server
         self.unread = unread
         self.reads = 0
+        self.app: App
 
     def connect(self) -> Client:
         """Connect one who reads little."""
@@ -45,10 +47,9 @@ class Bed:
 @contextmanager
 def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
     unread = UnreadBudget(limits)
-    apps: list[App] = []
 
     def handler(request: Request, responder: Responder) -> None:
-        apps[0].handle(request, responder)
+        bed.app.handle(request, responder)
 
     with serving(handler, limits, unread=unread) as server:
         bed = Bed(server, unread)
@@ -62,7 +63,7 @@ def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
                 read(*arguments, **more)  # type: ignore[arg-type]
 
             engine.read = count  # type: ignore[method-assign]
-            apps.append(App(engine, long_poll_seconds=5, sse_seconds=60, unread=unread))
+            bed.app = App(engine, long_poll_seconds=5, sse_seconds=60, unread=unread)
             return engine
 
         engine: Engine = server.run(begin())
@@ -88,7 +89,7 @@ def test_stuck_readers_hold_no_more_than_the_limit(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits()) as bed, ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(bed.connect()).send(EVENTS)
-        assert eventually(lambda: bed.unread.wanted_bytes > 0 and bed.unread.is_full)
+        assert eventually(lambda: bed.unread.waiting_bytes > 0 and bed.unread.is_full)
         most = 0
         for _ in range(50):
             most = max(most, bed.server.call(lambda: bed.unread.bytes))
@@ -100,7 +101,7 @@ def test_others_are_served_while_readers_are_stuck(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits(crowded_stall_seconds=0.2)) as bed, ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(bed.connect()).send(EVENTS)
-        assert eventually(lambda: bed.unread.wanted_bytes > 0 and bed.unread.is_full)
+        assert eventually(lambda: bed.unread.waiting_bytes > 0 and bed.unread.is_full)
         with bed.server.connect() as client:
             assert client.ask(get("/health")).status == 200
             assert client.ask(post(b"x", TYPED, path="/v1/stream/s")).status == 204
@@ -146,12 +147,12 @@ def test_a_read_whose_client_has_gone_is_not_begun(tmp_path: Path) -> None:
         for _ in range(5):
             with bed.connect() as client:
                 client.send(PAGE)
-                assert eventually(lambda: bed.unread.wanted_bytes > 0)
+                assert eventually(lambda: bed.unread.waiting_bytes > 0)
         waiting = stack.enter_context(bed.server.connect())
         waiting.send(PAGE)
-        assert eventually(lambda: bed.unread.wanted_bytes == 6 * MIB)
+        assert eventually(lambda: bed.unread.waiting_bytes == 6 * MIB)
         assert eventually(lambda: bed.count() == 1)
-        bed.server.call(lambda: bed.unread.take(2 * MIB))
+        bed.server.call(lambda: bed.unread.remove(2 * MIB))
         assert waiting.answer().body == TEXT[:MIB]
         assert bed.reads == before + 1
 
@@ -163,7 +164,7 @@ def test_what_was_read_counts_no_longer(tmp_path: Path, coding: str) -> None:
             asked = get("/v1/stream/s?offset=-1", f"Accept-Encoding: {coding}")
             assert client.ask(asked).headers.get("content-encoding", "identity") == coding
         assert eventually(lambda: bed.unread.bytes == bed.unread.reserved_bytes == 0)
-    assert bed.unread.wanted_bytes == 0
+    assert bed.unread.waiting_bytes == 0
 
 
 def test_a_cut_connection_counts_no_longer(tmp_path: Path) -> None:
@@ -184,6 +185,71 @@ def test_an_event_of_a_catch_up_is_not_longer_than_it_must_be(tmp_path: Path) ->
             sizes.append(len(client.chunk()))
         assert max(sizes) < 256 * KIB + APPEND_BYTES
         assert min(sizes[:-1]) >= 256 * KIB
+
+
+# ---- fan-out groups ------------------------------------------------------------------------------
+
+
+def at_tail(bed: Bed, client: Client) -> Client:
+    """Start an event stream at the tail, and read up to its first control event."""
+    client.send(get("/v1/stream/s?offset=now&live=sse"))
+    assert client.head()[0] == 200
+    assert b"upToDate" in client.chunk()
+    return client
+
+
+def test_stuck_members_of_a_group_hold_one_event_each(tmp_path: Path) -> None:
+    """However much is appended: the next events are read for those only that read this one."""
+    readers, body = 30, TEXT[:APPEND_BYTES]
+    with a_bed(tmp_path, HttpLimits()) as bed, ExitStack() as stack:
+        for _ in range(readers):
+            at_tail(bed, stack.enter_context(bed.connect()))
+        most = 0
+        with bed.server.connect() as client:
+            for _ in range(100):
+                assert client.ask(post(body, TYPED, path="/v1/stream/s")).status == 204
+                most = max(most, bed.server.call(lambda: bed.unread.bytes))
+        assert bed.count() == readers
+        event_bytes = 2 * APPEND_BYTES  # one append, or two that became durable together
+        assert 0 < most <= readers * (event_bytes + HttpLimits().write_buffer_bytes)
+
+
+def test_a_group_reads_only_when_it_is_admitted(tmp_path: Path) -> None:
+    with a_bed(tmp_path, limits()) as bed, bed.server.connect() as client:
+        reader = at_tail(bed, client)
+        bed.server.call(lambda: bed.unread.add(2 * MIB))
+        before = bed.reads
+        with bed.server.connect() as other:
+            for text in (b"one", b"two"):
+                assert other.ask(post(text, TYPED, path="/v1/stream/s")).status == 204
+        assert eventually(lambda: bed.unread.waiting_bytes == MIB)
+        assert bed.reads == before
+        bed.server.call(lambda: bed.unread.remove(2 * MIB))
+        assert b"data:onetwo" in reader.chunk()
+        assert bed.reads == before + 1
+        assert bed.unread.waiting_bytes == 0
+
+
+def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
+    tmp_path: Path,
+) -> None:
+    with a_bed(tmp_path, limits()) as bed, ExitStack() as stack:
+        clients = [stack.enter_context(bed.server.connect()) for _ in range(2)]
+        first = at_tail(bed, clients[0])
+        group: FanoutGroup = next(iter(bed.app._groups.values()))
+        bed.server.call(lambda: bed.unread.add(2 * MIB))
+        with bed.server.connect() as other:
+            assert other.ask(post(b"one", TYPED, path="/v1/stream/s")).status == 204
+        assert eventually(lambda: bed.unread.waiting_bytes == MIB)
+        member = next(iter(group._members))
+        bed.server.call(lambda: group.join(member))  # as one who has read up to the old tail
+        bed.server.call(lambda: bed.unread.remove(2 * MIB))
+        assert b"data:one" in first.chunk()
+        with bed.server.connect() as other:
+            assert other.ask(post(b"two", TYPED, path="/v1/stream/s")).status == 204
+        event = first.chunk()
+        assert b"data:two" in event
+        assert b"one" not in event
 
 
 # ---- who has to go -------------------------------------------------------------------------------
@@ -214,6 +280,6 @@ def test_the_longest_stuck_goes_first_and_no_more_than_needed(wanted: int, cut: 
     unread = UnreadBudget(HttpLimits(unread_bytes_max=1_000, crowded_stall_seconds=2))
     holders = [Stuck(300, 5.0), Stuck(400, 9.0), Stuck(300, 1.0)]
     unread.add(1_000)
-    unread.wanted_bytes = wanted
-    unread.cut(holders, 10.0)
+    unread.waiting_bytes = wanted
+    unread.close_stalled(holders, 10.0)
     assert [holder.is_cut for holder in holders] == cut

@@ -160,7 +160,7 @@ def test_a_reply_that_raises_stops_the_engine(tmp_path: Path) -> None:
 def test_a_crowd_of_reads_takes_turns_with_everybody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.broker.engine._READING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("semel.broker.worker._READING_SECONDS_MAX", 0.0)
 
     async def story(engine: Engine, _fatal: list[BaseException]) -> None:
         await engine.execute(append(engine))
@@ -179,7 +179,7 @@ def test_a_crowd_of_reads_takes_turns_with_everybody_else(
 def test_reads_that_wait_for_their_turn_are_answered_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.broker.engine._READING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("semel.broker.worker._READING_SECONDS_MAX", 0.0)
 
     async def story(engine: Engine, _fatal: list[BaseException]) -> None:
         waiting = [asyncio.ensure_future(engine.fetch("s")) for _ in range(5)]
@@ -217,10 +217,12 @@ def test_transactions_live_on_in_a_real_directory(tmp_path: Path) -> None:
         assert isinstance(found, ReadDone)
         assert [piece.payload for piece in found.slices] == [b"plain", b"chunk"]
         assert found.next_offset == found.tail.stable == 4
-        ends: list[TxnOutcome] = []
+        ends: list[TxnOutcome | out.Outcome | None] = []
         engine.outcome("inline", None, ends.append)
         await engine.settle()
-        assert (ends[0].decision, ends[0].epoch) == ("aborted", 1)
+        (end,) = ends
+        assert isinstance(end, TxnOutcome)
+        assert (end.decision, end.epoch) == ("aborted", 1)
 
     for story in (first, second, third):
         assert play(tmp_path, story) == []

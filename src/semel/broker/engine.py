@@ -9,16 +9,16 @@ import gc
 import logging
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
-from semel.broker.broker import Broker, ReadDone, Reply
+from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.clock import Clock, SystemClock
+from semel.broker.durable_view import DurableView, StreamView, Waiter
 from semel.broker.settings import Settings
-from semel.broker.worker import Worker
+from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut, drop_removed
 from semel.journal.disk import Disk, RealDisk
@@ -29,6 +29,8 @@ from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
+from semel.machine.state import Stream
+from semel.machine.txn.views import TxnView, holding_view
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
@@ -37,6 +39,7 @@ from semel.model.transactions import READ_UNCOMMITTED, EngineCommand
 log = logging.getLogger("semel")
 
 T = TypeVar("T")
+Waiting = tuple[StreamView, Waiter]  # what `Engine.wait` returns
 
 _SWITCH_SECONDS: Final = 0.0005
 _GC_ALLOCATIONS: Final = 10_000
@@ -44,7 +47,6 @@ _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
 _EXIT_BUG: Final = 70
 _INLINE_SYNC_SECONDS: Final = 0.001
-_READING_SECONDS_MAX: Final = 0.005
 
 
 def end_process(error: BaseException) -> None:
@@ -90,6 +92,7 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             producer_idle_ms=settings.producer_idle_ms,
         )
+        self.durable_view: Final[DurableView] = self.broker.durable_view  # what readers may see
         self.clock: Final = clock
         self.replayed_frames: Final = recovered.replayed_frames
         self.replayed_bytes: Final = recovered.replayed_bytes
@@ -103,9 +106,7 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             reserve_bytes=settings.reserve_bytes,
         )
-        self._reads: deque[Callable[..., None]] = deque()
-        self._reading_seconds = 0.0
-        self._is_reading_due = False
+        self._read_turns = ReadTurns(self._loop)
         self._is_flush_due = False
         self._is_writing = False
         self._sync_seconds = 0.0
@@ -118,7 +119,7 @@ class Engine:
         self._needs_reserve = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
-        self._calls: set[asyncio.Future[Any]] = set()
+        self._calls: set[asyncio.Future[Outcome]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
     @classmethod
@@ -178,7 +179,6 @@ class Engine:
 
     @property
     def sync_count(self) -> int:
-        """How often the journal was synced since the start."""
         return self._writer.sync_count
 
     # ---- commands ------------------------------------------------------------------------------
@@ -200,55 +200,38 @@ class Engine:
         self,
         path: str,
         offset: int | None,
-        reply: Callable[[Any], None],
+        reply: Reply,
         *,
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read what is durable from `offset` on (None: the head).
+        """Read what is durable from `offset` (None: the head; TAIL: the tail).
 
-        `reply` gets a ReadDone or a refusal. Reads share the loop with everything else: those that
-        do not fit into one turn of the loop wait for the next.
+        `reply` gets a ReadDone or a refusal, at once or on a later turn of the loop (`ReadTurns`).
         """
         self._check_running()
-        read = partial(
-            self.broker.read,
-            path,
-            offset,
-            reply=reply,
-            bytes_max=bytes_max,
-            isolation=isolation,
-        )
-        if self._reads or self._reading_seconds > _READING_SECONDS_MAX:
-            self._reads.append(read)
-        else:
-            self._read_now(read)
-        if not self._is_reading_due:
-            self._is_reading_due = True
-            self._loop.call_soon(self._read_on)
 
-    def _read_now(self, read: Callable[..., None]) -> None:
-        started = monotonic()
-        self._do(partial(read, now_ms=self.clock.now_ms()))
-        self._reading_seconds += monotonic() - started
+        def read() -> None:
+            broker_read = partial(
+                self.broker.read,
+                path,
+                offset,
+                now_ms=self.clock.now_ms(),
+                reply=reply,
+                bytes_max=bytes_max,
+                isolation=isolation,
+            )
+            self._do(broker_read)
 
-    def _read_on(self) -> None:
-        """Begin a turn of the loop with the reads that did not fit into the last one."""
-        self._is_reading_due = False
-        self._reading_seconds = 0.0
-        while self._reads and self._reading_seconds <= _READING_SECONDS_MAX:
-            self._read_now(self._reads.popleft())
-        if self._reads and not self._is_reading_due:
-            self._is_reading_due = True
-            self._loop.call_soon(self._read_on)
+        self._read_turns.begin(read)
 
-    def outcome(self, txn_id: str, epoch: int | None, reply: Callable[[Any], None]) -> None:
-        """Reply with the TxnOutcome of a transaction (no epoch: the newest of its id), or None."""
+    def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
+        """Reply with a transaction's outcome, or None; if `epoch` is None, the newest of its id."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
-    def head(self, path: str, reply: Callable[[Any], None]) -> None:
-        """Reply with the durable state of a stream: a ReadDone without messages, or a refusal."""
+    def head(self, path: str, reply: Reply) -> None:
+        """Reply with a stream's durable state, as a ReadDone without messages, or a refusal."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
 
@@ -275,6 +258,33 @@ class Engine:
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
         return result[0]
 
+    # ---- queries of the server -------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        return self.broker.is_full
+
+    @property
+    def durable(self) -> int:
+        return self.broker.durable
+
+    def stream(self, path: str) -> Stream | None:
+        """Return a stream as the next command will find it, perhaps not durable yet, or None."""
+        return self.broker.state.by_path.get(path)
+
+    def holding_txn(self, path: str) -> TxnView | None:
+        """Return the transaction at a stream's stable offset, perhaps not durable yet, or None."""
+        return holding_view(self.broker.state, path)
+
+    def wait(
+        self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
+    ) -> Waiting | None:
+        """Call `wake` once, as `Broker.wait` does."""
+        return self.broker.wait(path, offset, wake, isolation)
+
+    def stop_waiting(self, waiting: Waiting) -> None:
+        self.broker.stop_waiting(waiting)
+
     def _do(self, action: Callable[[], None]) -> None:
         """Call the broker, then write what that left to write. Raises EngineStopped."""
         self._check_running()
@@ -299,8 +309,7 @@ class Engine:
 
     async def execute(self, command: EngineCommand) -> Outcome:
         """Execute a command and return its outcome."""
-        outcome: Outcome = await self._call(partial(self.submit, command))
-        return outcome
+        return await self._call(partial(self.submit, command))
 
     async def fetch(
         self,
@@ -309,18 +318,17 @@ class Engine:
         *,
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
-    ) -> ReadDone | Outcome:
+    ) -> Outcome:
         """Read from `offset` on (None: the head); return a ReadDone or a refusal."""
-        start = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
-        result: ReadDone | Outcome = await self._call(start)
-        return result
+        read = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
+        return await self._call(read)
 
-    async def _call(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        call: asyncio.Future[Any] = self._loop.create_future()
+    async def _call(self, start: Callable[[Reply], None]) -> Outcome:
+        call: asyncio.Future[Outcome] = self._loop.create_future()
 
-        def reply(result: Any) -> None:
+        def reply(outcome: Outcome) -> None:
             if not call.done():
-                call.set_result(result)
+                call.set_result(outcome)
 
         self._calls.add(call)
         try:
@@ -452,7 +460,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True
-        self._reads.clear()
+        self._read_turns.drop()
         self._on_fatal(error)
         # Reached only if `on_fatal` returns, in a program that embeds the engine: end all waits.
         self._settle_idle()
@@ -475,8 +483,7 @@ class Engine:
         """Accept nothing new, finish what is under way, checkpoint, and close the directory."""
         if self._is_closed:
             return
-        while self._reads:
-            self._read_now(self._reads.popleft())
+        self._read_turns.finish()
         self._is_draining = True
         if not self._is_stopped:
             await self.settle()

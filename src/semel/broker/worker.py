@@ -1,10 +1,12 @@
-"""A thread that runs one job after another and passes the results to the event loop."""
+"""Where work runs: on a thread of its own, or on the loop for a limited time per turn."""
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -43,3 +45,59 @@ class Worker:
             then(result)
         except Exception as error:  # noqa: BLE001 - the boundary of a background task
             self._on_error(error)
+
+
+# ---- the loop's turns ----------------------------------------------------------------------------
+# Reads run on the loop, for a limited time per turn. This is the second of the three limits that a
+# read passes; `semel.server.admission` describes all of them.
+
+
+_READING_SECONDS_MAX: Final = 0.005
+
+
+class ReadTurns:
+    """Runs reads in order: at once, or on a later turn of the loop if this one's time is used up.
+
+    At least one read is run per turn, however long it takes.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._seconds = 0.0  # used in this turn of the loop
+        self._is_due = False
+
+    def begin(self, read: Callable[[], None]) -> None:
+        """Run `read` now, or after those that wait already."""
+        if self._waiting or self._seconds > _READING_SECONDS_MAX:
+            self._waiting.append(read)
+        else:
+            self._run(read)
+        self._call_soon()
+
+    def finish(self) -> None:
+        """Run everything that waits."""
+        while self._waiting:
+            self._run(self._waiting.popleft())
+
+    def drop(self) -> None:
+        """Drop everything that waits."""
+        self._waiting.clear()
+
+    def _run(self, read: Callable[[], None]) -> None:
+        started = monotonic()
+        read()
+        self._seconds += monotonic() - started
+
+    def _call_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_due = False
+        self._seconds = 0.0
+        while self._waiting and self._seconds <= _READING_SECONDS_MAX:
+            self._run(self._waiting.popleft())
+        if self._waiting:
+            self._call_soon()

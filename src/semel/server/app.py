@@ -1,19 +1,19 @@
-"""The routes: what each address answers, from the engine's outcomes through `wire`."""
+"""The routes: each request is parsed by `wire`, run by the engine, and answered through `wire`."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.broker import TAIL, ReadDone, Reply
 from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.engine import Engine
+from semel.broker.figures import engine_figures
 from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
-from semel.model.transactions import READ_COMMITTED
 from semel.server.admission import AdmittedRead, ReadAdmission, UnreadBudget, send_response
 from semel.server.event_stream import EventStream
 from semel.server.fanout import FanoutGroups
@@ -43,7 +43,7 @@ _INCARNATION_BYTES: Final = 8
 
 
 class App:
-    """Handles requests on one engine. All of it runs on the loop's thread."""
+    """Handles the requests for one engine. All methods must be called on the loop's thread."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class App:
             call_later = asyncio.get_running_loop().call_later
             self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
             self._append = self._gaps.submit
-        self._origin = origin  # for those who do not say whom they asked
+        self._origin = origin  # for requests without a Host header
         self._scheme = origin.partition(":")[0]
         self._tally = OutcomeCounts()
         self._streams = Resource(engine, self._tally)
@@ -89,8 +89,8 @@ class App:
             "/metrics": self._metrics,
             "/v1/streams": self._list,
         }
-        # By the first two segments of their addresses.
-        self._calls: dict[str, Callable[[Request, Responder], None]] = {
+        # By the first two segments of their paths.
+        self._resources: dict[str, Callable[[Request, Responder], None]] = {
             TRANSACTIONS: TransactionsResource(engine, self._tally).handle,
             COMMITS: CommitsResource(engine, self._tally).handle,
             GROUPS: GroupsResource(engine, self._tally).handle,
@@ -98,10 +98,10 @@ class App:
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Answer one request, now or when the engine is ready to."""
+        """Respond to one request, now or when its outcome is durable."""
         plan = request.head.plan
-        if isinstance(plan, AppendPlan):
-            self._carry_out(plan, request, responder)
+        if plan is not None:
+            self._submit_append(plan, request, responder)
         elif request.method == "OPTIONS":
             send_response(responder, responses.options_response())
         elif request.path.startswith(STREAM_PREFIX):
@@ -110,19 +110,14 @@ class App:
             self._handle_page(request, responder)
         elif request.path in (PRODUCERS, CLAIM, EXPLAIN):
             self._producers.handle(request, responder)
-        else:
-            self._handle_call(request, responder)
-
-    def _handle_call(self, request: Request, responder: Responder) -> None:
-        handle = self._calls.get("/".join(request.path.split("/", 3)[:3]))
-        if handle is not None:
+        elif handle := self._resources.get("/".join(request.path.split("/", 3)[:3])):
             handle(request, responder)
-            return
-        problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
-        send_response(responder, responses.problem_response(problem))
+        else:
+            problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
+            send_response(responder, responses.problem_response(problem))
 
     def drain(self) -> None:
-        """Answer everybody who waits for data, and appends that wait for others."""
+        """End all live reads, and submit the appends that wait for their predecessors."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()
@@ -162,7 +157,7 @@ class App:
         self._streams.submit(command, responder, partial(responses.put_response, location=location))
 
     def _source_type(self, path: str) -> str | None:
-        stream = self._engine.broker.state.by_path.get(path)
+        stream = self._engine.stream(path)
         return None if stream is None else stream.row.content_type
 
     def _post(self, request: Request, responder: Responder, path: str) -> None:
@@ -180,11 +175,11 @@ class App:
         if isinstance(plan, Problem):
             send_response(responder, responses.problem_response(plan))
             return
-        if plan.is_named and not is_assignable:  # what the next request with this head will mean
+        if plan.is_named and not is_assignable:  # the same for every request with this head
             request.head.plan = plan
-        self._carry_out(plan, request, responder)
+        self._submit_append(plan, request, responder)
 
-    def _carry_out(self, plan: AppendPlan, request: Request, responder: Responder) -> None:
+    def _submit_append(self, plan: AppendPlan, request: Request, responder: Responder) -> None:
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
         if isinstance(command, Problem):
@@ -192,7 +187,7 @@ class App:
             return
         note = self._tally.note
 
-        def reply(outcome: Outcome) -> None:  # one closure: this runs once per append
+        def reply(outcome: Outcome) -> None:  # a closure is cheaper than an object per append
             note(outcome)
             if plan.is_common and type(outcome) is Appended and not outcome.is_unguarded:
                 responder.send_lines(*responses.append_response_lines(outcome))
@@ -217,71 +212,66 @@ class App:
     # ---- reads -----------------------------------------------------------------------------------
 
     def _head(self, _request: Request, responder: Responder, path: str) -> None:
-        def reply(found: Any) -> None:
-            if isinstance(found, ReadDone):
-                send_response(responder, responses.head_response(facts_of(found)))
-            else:
-                send_response(responder, responses.outcome_response(found))
+        self._engine.head(path, partial(self._send_head, responder))
 
-        self._engine.head(path, reply)
+    def _send_head(self, responder: Responder, outcome: Outcome) -> None:
+        if isinstance(outcome, ReadDone):
+            send_response(responder, responses.head_response(facts_of(outcome)))
+        else:
+            send_response(responder, responses.outcome_response(outcome))
 
     def _get(self, request: Request, responder: Responder, path: str) -> None:
-        wanted = queries.parse_get(request.query, request.headers)
-        if isinstance(wanted, Problem):
-            send_response(responder, responses.problem_response(wanted))
-        elif wanted.live == CATCH_UP:
-            self._catch_up(path, wanted, responder)
-        elif wanted.live == LONG_POLL:
-            LongPoll(self._live, path, wanted, responder).start()
-        else:
-            EventStream(self._live, self._groups, path, wanted, responder).start()
-
-    def _catch_up(self, path: str, wanted: ReadRequest, responder: Responder) -> None:
-        def reply(found: Any) -> None:
-            if not isinstance(found, ReadDone):
-                send_response(responder, responses.outcome_response(found))
-                return
-            slices = found.slices
-            start = slices[0].offset if slices else found.next_offset
-            is_committed = wanted.isolation == READ_COMMITTED
-            blocker = blocker_of(self._engine, found) if is_committed else None
-            send_response(
-                responder,
-                responses.read_response(
-                    facts_of(found, blocker),
-                    wanted,
-                    slices,
-                    start=start,
-                    next_offset=found.next_offset,
-                ),
-                self._reads.unread,
+        read = queries.parse_get(request.query, request.headers)
+        if isinstance(read, Problem):
+            send_response(responder, responses.problem_response(read))
+        elif read.live == CATCH_UP:
+            offset = TAIL if read.is_now else read.offset
+            reply = partial(self._send_messages, read, responder)
+            self._reads.begin(
+                AdmittedRead(path, offset, reply, responder, isolation=read.isolation)
             )
+        elif read.live == LONG_POLL:
+            LongPoll(self._live, path, read, responder).start()
+        else:
+            EventStream(self._live, self._groups, path, read, responder).start()
 
-        offset = TAIL if wanted.is_now else wanted.offset
-        self._reads.begin(AdmittedRead(path, offset, reply, responder, isolation=wanted.isolation))
+    def _send_messages(self, read: ReadRequest, responder: Responder, outcome: Outcome) -> None:
+        if not isinstance(outcome, ReadDone):
+            send_response(responder, responses.outcome_response(outcome))
+            return
+        slices = outcome.slices
+        response = responses.read_response(
+            facts_of(outcome, blocker_of(self._engine, outcome, read.isolation)),
+            read,
+            slices,
+            start=slices[0].offset if slices else outcome.next_offset,
+            next_offset=outcome.next_offset,
+        )
+        send_response(responder, response, self._reads.unread)
 
     # ---- pages -----------------------------------------------------------------------------------
 
     def _health(self, _request: Request) -> WireResponse:
-        broker = self._engine.broker
-        status = "full" if broker.is_full else "ok"
-        return responses.json_response(200, {"status": status, "durable": broker.durable})
+        engine = self._engine
+        status = "full" if engine.is_full else "ok"
+        return responses.json_response(200, {"status": status, "durable": engine.durable})
 
     def _metrics(self, _request: Request) -> WireResponse:
         text = render_metrics(
-            self._engine,
+            engine_figures(self._engine),
             self._tally,
-            live_readers=self._live.waiting_count,
+            now_ms=self._engine.clock.now_ms(),
+            live_readers=len(self._live.readers),
             gaps_held=0 if self._gaps is None else self._gaps.count,
         )
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
         return WireResponse(200, headers, text.encode())
 
     def _list(self, request: Request) -> WireResponse:
-        found = streams_page(self._engine.broker.durable_view, request.query)
-        if isinstance(found, Problem):
-            return responses.problem_response(found)
-        return responses.json_response(200, found)
+        page = streams_page(self._engine.durable_view, request.query)
+        if isinstance(page, Problem):
+            return responses.problem_response(page)
+        return responses.json_response(200, page)
 
 
 # ---- pages ---------------------------------------------------------------------------------------

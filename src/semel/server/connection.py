@@ -1,8 +1,12 @@
-"""One HTTP/1.1 connection: strict in what it reads, in order in what it answers, bounded in both.
+"""One HTTP/1.1 connection: strict parsing, responses in the order of the requests, bounded memory.
 
-Reading stops while too many requests wait for their answers or the client does not read them.
-There is no timer per connection: a sweep looks at each from time to time. One clock serves every
-deadline, because a connection waits for one thing at a time; it restarts when that thing changes.
+What a connection does next depends on its phase; the legal changes are in `phases.py`. It stops
+reading while too many requests wait for their responses, or while the client does not read them
+(`admission.py` describes this together with the other limits on reads).
+
+There is no timer per connection: the listener calls `check` on every connection at intervals. One
+clock serves every deadline, because a connection waits for one thing at a time; the clock restarts
+when that changes.
 """
 
 import asyncio
@@ -12,9 +16,18 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from semel.server.connections import ConnectionSet
-from semel.server.exchange import CONTINUE, Exchange
-from semel.server.http import Handler, HttpRefused, Request, problem
+from semel.server.exchange import CONTINUE_RESPONSE, Exchange
+from semel.server.http import Handler, HttpRefused, Request, internal_error, problem
 from semel.server.limits_http import HttpLimits
+from semel.server.phases import (
+    CONNECTION,
+    INPUT,
+    ConnectionEvent,
+    ConnectionPhase,
+    ExchangePhase,
+    InputEvent,
+    InputPhase,
+)
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
 
@@ -24,9 +37,19 @@ _OUT_BYTES_MAX: Final = 64 * 1024
 _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
+# Looking up a member of an enum costs more than a global name. These are used for every request.
+_IDLE: Final = ConnectionPhase.IDLE
+_CONTINUE: Final = ConnectionPhase.CONTINUE
+_BODY: Final = ConnectionPhase.BODY
+_HALF_CLOSED: Final = ConnectionPhase.HALF_CLOSED
+_FLUSHING: Final = ConnectionPhase.FLUSHING
+_RUNNING: Final = InputPhase.RUNNING
+_PAUSED: Final = InputPhase.PAUSED
+_COMPLETE: Final = ExchangePhase.COMPLETE
+
 
 class ServerConnection(asyncio.Protocol):
-    """One client. All methods belong to the loop's thread."""
+    """The connection of one client. All methods must be called on the loop's thread."""
 
     __slots__ = (
         "_body",
@@ -34,26 +57,18 @@ class ServerConnection(asyncio.Protocol):
         "_clock",
         "_delivered_bytes",
         "_handler",
-        "_has_stopped_reading",
         "_held_bytes",
-        "_is_begun",
-        "_is_continue_due",
-        "_is_fresh",
-        "_is_half_closed",
-        "_is_paused",
-        "_is_reading",
-        "_is_resume_due",
-        "_is_shut",
+        "_input",
         "_limits",
         "_loop",
         "_out",
         "_out_bytes",
+        "_phase",
         "_progress_at",
         "_registry",
         "_sent_bytes",
         "_transport",
         "_waiting",
-        "_will_shut",
         "is_write_blocked",
         "unread_bytes",
         "unread_since",
@@ -65,83 +80,74 @@ class ServerConnection(asyncio.Protocol):
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        # What is being read.
-        self._buffer = b""  # arrived, not consumed
-        self._is_begun = False  # a head has begun and is not whole
-        self._is_fresh = True  # no request was ever whole
-        self._body: PartialBody | None = None  # of a request that is not whole
-        self._is_continue_due = False
-        self._is_reading = False
-        self._is_paused = False
-        self._is_resume_due = False
-        self._has_stopped_reading = False  # what arrives no longer matters
-        # What is owed and sent.
-        self._waiting: deque[Exchange] = deque()
-        self._held_bytes = 0
-        self._out: list[bytes] = []
+        self._phase = ConnectionPhase.FRESH
+        # Input.
+        self._input = _RUNNING
+        self._buffer = b""  # received, not parsed
+        self._body: PartialBody | None = None  # in phases CONTINUE and BODY
+        # Output.
+        self._waiting: deque[Exchange] = deque()  # exchanges whose responses are owed
+        self._held_bytes = 0  # bodies of their requests
+        self._out: list[bytes] | None = None  # responses to one read, written together at its end
         self._out_bytes = 0
         self._sent_bytes = 0
         self.is_write_blocked = False
         self.unread_bytes = 0
         self.unread_since = _UNSET
-        # How it ends.
-        self._will_shut = False
-        self._is_shut = False
-        self._is_half_closed = False
+        # Deadlines.
         self._clock = _UNSET
         self._progress_at = _UNSET
         self._delivered_bytes = 0
 
-    # ---- the transport's calls -----------------------------------------------------------------
+    def _move(self, event: ConnectionEvent) -> None:
+        self._phase = CONNECTION.next(self._phase, event)
+
+    def _move_input(self, event: InputEvent) -> None:
+        self._input = INPUT.next(self._input, event)
+
+    # ---- called by the transport ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
         self._transport = cast("asyncio.Transport", transport)
-        # It is fed again when all is read: a buffer that is still in use is held as a whole.
+        # Resume writing only when the buffer is empty: a part of it in use holds all of it.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         self._registry.enter(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have arrived."""
-        if self._has_stopped_reading:
+        if self._phase > _BODY:
             return
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
-        if self._is_paused:
-            self._buffer = data
-        else:
+        if self._input is _RUNNING:
             self._read(data)
+        else:
+            self._buffer = data
 
     def eof_received(self) -> bool:
-        """The client says no more. It may still read: what it asked for is answered first."""
-        is_streaming = bool(self._waiting) and self._waiting[0].is_started
+        """Return whether to keep the transport open: responses are owed, and can be written."""
+        waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot
-        if self._is_shut or not self._waiting or is_streaming or not can_half_close:
+        if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
             return False
-        self._stop_reading()
-        self._is_half_closed = True
+        self._end_reading(ConnectionEvent.CLIENT_ENDED)
         self._clock = _UNSET
-        self._waiting[-1].closes = True
+        waiting[-1].closes = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         del exc
-        self._stop_reading()
-        self._drop_waiting()
+        self._closed()
         self._registry.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._uncount_unread()
         self._registry.leave(self)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly."""
         self.is_write_blocked = True
         self._count_unread(0)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self.is_write_blocked = False
         self._uncount_unread()
         if self._waiting:
@@ -151,24 +157,30 @@ class ServerConnection(asyncio.Protocol):
     # ---- reading -------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> None:
-        self._is_reading = True
+        self._out = []
         try:
             position = self._consume(data)
-            if position < len(data) and not self._has_stopped_reading:
+            if position < len(data) and self._phase <= _BODY:
                 self._buffer = data[position:]
         except HttpRefused as refused:
             self.refuse(refused)
         except Exception:  # noqa: BLE001 - the boundary of a connection
             _log.exception("a connection failed")
-            self.refuse(HttpRefused(500, "internal_error", "the server has a bug; see its log"))
-        self._is_reading = False
-        self._flush()
+            if self._phase <= _BODY:
+                self.refuse(internal_error())
+            else:
+                self.abort()
+        out, self._out = self._out, None
+        if out:
+            self._write_out(out)
+        if self._phase is _FLUSHING:
+            self._end_output()
 
     def _consume(self, data: bytes) -> int:
-        """Take every whole request; where the rest begins."""
+        """Handle every complete request; return the position after the last one."""
         position = 0
-        while position < len(data) and not self._has_stopped_reading:
-            if (self._waiting or self.is_write_blocked) and self._is_crowded():
+        while position < len(data) and self._phase <= _BODY:
+            if (self._waiting or self.is_write_blocked) and self._is_overfull():
                 self._pause()
                 break
             before = position
@@ -184,14 +196,14 @@ class ServerConnection(asyncio.Protocol):
         # Some clients end a body with one line end too many.
         start = position + 2 if data.startswith(b"\r\n", position) else position
         if self._waiting and data.startswith(_READS, start):
-            # It must see what the writes before it do. And its answer may be long: one is enough.
+            # A read must see the effect of the writes before it. And its response may be long:
+            # one at a time is enough.
             self._pause()
             return position
         end = data.find(b"\r\n\r\n", start)
         if end < 0:
-            self._begin_head(data[start:], is_new=position > 0)
+            self._check_partial(data[start:])
             return position
-        self._is_begun = False
         if end + 4 - start > self._limits.head_bytes_max:
             raise head_too_large(data[start:end], self._limits)
         request, length = self._registry.heads.read(data[start:end])
@@ -202,30 +214,31 @@ class ServerConnection(asyncio.Protocol):
                 self._hold(length)
             self._dispatch(request)
             return position + length
-        is_continue_due = request.head.is_expecting and position == len(data)
-        self._begin_body(request, length, is_continue_due)
+        is_expecting = request.head.is_expecting and position == len(data)
+        self._move(
+            ConnectionEvent.CONTINUE_EXPECTED if is_expecting else ConnectionEvent.BODY_BEGUN
+        )
+        self._clock = _UNSET
+        self._body = PartialBody(request, length, self._limits)
+        if is_expecting:
+            self._send_continue_if_turn()
         return position
 
-    def _begin_head(self, partial: bytes, *, is_new: bool) -> None:
-        if partial:
-            check_partial_head(partial, self._limits)
-            if is_new or not self._is_begun:
-                self._is_begun = True
+    def _check_partial(self, head: bytes) -> None:
+        if head:
+            check_partial_head(head, self._limits)
+            if self._phase is not ConnectionPhase.HEAD:
+                self._move(ConnectionEvent.HEAD_BEGUN)
                 self._clock = _UNSET
 
-    def _begin_body(self, request: Request, length: int, is_continue_due: bool) -> None:
-        self._body = PartialBody(request, length, self._limits)
-        self._clock = _UNSET
-        self._is_continue_due = is_continue_due
-        self._continue_if_due()
-
-    def _continue_if_due(self) -> None:
-        if self._is_continue_due and not self._waiting:
-            self._is_continue_due = False
-            self.emit(CONTINUE)
+    def _send_continue_if_turn(self) -> None:
+        if not self._waiting:
+            self._move(ConnectionEvent.CONTINUE_SENT)
+            self.emit(CONTINUE_RESPONSE)
 
     def _take_body(self, data: bytes, position: int, body: PartialBody) -> int:
-        self._is_continue_due = False
+        if self._phase is _CONTINUE:
+            self._move(ConnectionEvent.BODY_RECEIVED)
         position, grown = body.take(data, position)
         self._hold(grown)
         if body.is_complete:
@@ -234,11 +247,12 @@ class ServerConnection(asyncio.Protocol):
         return position
 
     def _dispatch(self, request: Request) -> None:
-        self._is_fresh = False
+        if self._phase is not _IDLE:
+            self._move(ConnectionEvent.REQUEST_RECEIVED)
         head = request.head
         closes = head.closes or self._registry.is_draining
         if closes:
-            self._stop_reading()
+            self._end_reading(ConnectionEvent.READING_ENDED)
         starts = self._registry.starts
         lines = starts.exposed if head.is_exposed else starts.plain
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
@@ -247,8 +261,15 @@ class ServerConnection(asyncio.Protocol):
             self._handler(request, exchange)
         except Exception:  # noqa: BLE001 - the boundary of a request
             _log.exception("the handler of %s %s failed", request.method, request.path)
-            self._stop_reading()
-            exchange.fail()
+            self._fail(exchange)
+
+    def _fail(self, exchange: Exchange) -> None:
+        """Send 500 if there is no response yet, and close the connection after it."""
+        if self._phase <= _BODY:
+            self._end_reading(ConnectionEvent.READING_ENDED)
+        exchange.fail()
+        if not self._waiting and self._phase is ConnectionPhase.FINISHING:
+            self._end_output_soon()  # the response was complete before the handler failed
 
     # ---- back-pressure -------------------------------------------------------------------------
 
@@ -258,8 +279,8 @@ class ServerConnection(asyncio.Protocol):
         if self._registry.held_bytes > self._limits.held_bytes_max:
             raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
-    def _is_crowded(self) -> bool:
-        """Whether to take nothing more for now. A body that has begun may end."""
+    def _is_overfull(self) -> bool:
+        """Return whether no further request is accepted for now. One that has begun may end."""
         if self._body is not None:
             return False
         return (
@@ -269,53 +290,60 @@ class ServerConnection(asyncio.Protocol):
         )
 
     def _pause(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
+        if self._input is _RUNNING:
+            self._move_input(InputEvent.OVERFULL)
             if not self._transport.is_closing():
                 self._transport.pause_reading()
 
     def _resume_soon(self) -> None:
-        # From the loop: an answer may come from deep inside the engine, a request must not.
-        if self._is_paused and not self._is_resume_due and not self._has_stopped_reading:
-            self._is_resume_due = True
+        # On the next turn of the loop: this is called from inside the engine, where no further
+        # request may be submitted.
+        if self._input is _PAUSED and self._phase <= _BODY:
+            self._move_input(InputEvent.CAPACITY)
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        self._is_resume_due = False
-        if self._has_stopped_reading or self._is_crowded():
+        has_ended = self._input is _RUNNING  # the output has, and with it the pause
+        if has_ended:
             return
-        self._is_paused = False
+        if self._phase > _BODY or self._is_overfull():
+            self._move_input(InputEvent.STILL_FULL)
+            return
+        self._move_input(InputEvent.RESUMED)
         data, self._buffer = self._buffer, b""
         self._read(data)
-        if not self._is_paused and not self._transport.is_closing():
+        if self._input is _RUNNING and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # ---- answering -----------------------------------------------------------------------------
+    # ---- responding ----------------------------------------------------------------------------
 
     def is_turn(self, exchange: Exchange) -> bool:
-        """Nothing is owed to the client before this exchange's answer."""
+        """Return whether no earlier response is owed."""
         waiting = self._waiting
         return bool(waiting) and waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back from the loop."""
+        """Call back on the next turn of the loop."""
         self._loop.call_soon(callback)
 
     def emit(self, data: bytes) -> None:
-        """Send bytes; those of one read go out together."""
-        self._sent_bytes += len(data)
-        if not self._is_reading:
+        """Send bytes; responses to requests that were received together are sent together."""
+        size = len(data)
+        self._sent_bytes += size
+        out = self._out
+        if out is None:
             self._transport.write(data)
-            if len(data) > self._limits.write_buffer_bytes:
-                self._count_unread(len(data))
+            if size > self._limits.write_buffer_bytes:
+                self._count_unread(size)
             return
-        self._out.append(data)
-        self._out_bytes += len(data)
+        out.append(data)
+        self._out_bytes += size
         if self._out_bytes > _OUT_BYTES_MAX:
-            self._flush()
+            self._out = []
+            self._write_out(out)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send the last bytes of an exchange and pass the turn on; False if it is not its turn."""
+        """Send the last bytes of a response; return False, and send nothing, before its turn."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False
@@ -323,23 +351,17 @@ class ServerConnection(asyncio.Protocol):
         self.advance()
         return True
 
-    def _flush(self) -> None:
-        out = self._out
-        if out:
-            size = self._out_bytes
-            self._out = []
-            self._out_bytes = 0
-            if len(out) == 1:
-                self._transport.write(out[0])
-            else:
-                self._transport.writelines(out)
-            if size > self._limits.write_buffer_bytes:
-                self._count_unread(size)
-        if self._will_shut and not self._is_reading:
-            self._shut()
+    def _write_out(self, out: list[bytes]) -> None:
+        size, self._out_bytes = self._out_bytes, 0
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+        if size > self._limits.write_buffer_bytes:
+            self._count_unread(size)
 
     def _count_unread(self, size: int) -> None:
-        """Count what was just written as long as a part of it is in the buffer."""
+        """Count `size` bytes that were just written, while a part of them is in the buffer."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if not unread or more <= 0:
@@ -352,100 +374,107 @@ class ServerConnection(asyncio.Protocol):
     def _uncount_unread(self) -> None:
         count, self.unread_bytes = self.unread_bytes, 0
         if count:
-            self._registry.unread.take(count)
+            self._registry.unread.remove(count)
 
     def advance(self) -> None:
-        """Pass the turn on while answers are complete."""
+        """Remove complete exchanges; send what the next ones have held until now."""
         waiting = self._waiting
-        while waiting and waiting[0].is_complete:
+        while waiting and waiting[0].phase is _COMPLETE:
             exchange = waiting.popleft()
             self._held_bytes -= exchange.body_bytes
             self._registry.held_bytes -= exchange.body_bytes
             if exchange.closes:
-                self._shut_soon()
+                self._end_output_soon()
                 return
             if waiting:
                 waiting[0].take_turn()
-        if not self._is_begun and self._body is None:
+        phase = self._phase
+        if phase is _IDLE or phase is _HALF_CLOSED:
             self._clock = _UNSET
-        if self._is_continue_due:
-            self._continue_if_due()
-        if self._is_paused:
+        elif phase is _CONTINUE:
+            self._send_continue_if_turn()
+        if self._input is _PAUSED:
             self._resume_soon()
 
     def refuse(self, refused: HttpRefused) -> None:
-        """Answer what cannot be served, after all that is owed, and end."""
-        self._stop_reading()
+        """Send a refusal after all responses that are owed, and close the connection."""
+        self._end_reading(ConnectionEvent.READING_ENDED)
         exchange = Exchange(self, self._registry.starts.exposed, closes=True)
         self._waiting.append(exchange)
         exchange.send(problem(refused))
 
-    # ---- the end -------------------------------------------------------------------------------
+    # ---- closing -------------------------------------------------------------------------------
 
-    def _stop_reading(self) -> None:
-        self._has_stopped_reading = True
-        self._is_begun = self._is_continue_due = False
+    def _end_reading(self, event: ConnectionEvent) -> None:
+        self._move(event)
         self._buffer = b""
         self._body = None
 
     def _drop_waiting(self) -> None:
-        """Nothing more can be said: whatever is still owed has lost its client."""
         waiting = tuple(self._waiting)
         self._waiting.clear()
         for exchange in waiting:
             exchange.client_gone()
 
-    def _shut_soon(self) -> None:
-        self._stop_reading()
+    def _end_output_soon(self) -> None:
+        """Drop exchanges after the last response; close our side once that is written."""
+        if self._phase <= _BODY:
+            self._end_reading(ConnectionEvent.READING_ENDED)
         self._drop_waiting()
-        self._will_shut = True
-        if not self._is_reading:
-            self._shut()
+        if self._phase is not _HALF_CLOSED:
+            self._move(ConnectionEvent.LAST_RESPONSE)
+        if self._out is None:
+            self._end_output()
 
-    def _shut(self) -> None:
-        """Say no more, and wait for the client to see it: an early end could cost it the answer."""
-        if self._is_shut or self._transport.is_closing():
+    def _end_output(self) -> None:
+        """Close our side, and wait for the client's: a reset could cost it the response."""
+        if self._transport.is_closing():
             return
-        self._is_shut = True
+        is_half_closed = self._phase is _HALF_CLOSED
+        self._move(ConnectionEvent.OUTPUT_ENDED)
         self._clock = _UNSET
-        if self._is_half_closed or not self._transport.can_write_eof():
+        if is_half_closed or not self._transport.can_write_eof():
             self._transport.close()
             return
         self._transport.write_eof()
-        if self._is_paused:
-            self._is_paused = False
+        if self._input is not _RUNNING:
+            self._move_input(InputEvent.OUTPUT_ENDED)
             self._transport.resume_reading()
 
-    def abort(self) -> None:
-        """Cut the line: what was sent cannot be completed."""
-        self._stop_reading()
-        self._out = []
+    def _closed(self) -> None:
+        if self._phase is not ConnectionPhase.CLOSED:
+            self._end_reading(ConnectionEvent.TRANSPORT_CLOSED)
         self._drop_waiting()
+
+    def abort(self) -> None:
+        """Close the connection at once: what was sent cannot be completed."""
+        if self._out is not None:
+            self._out = []
+        self._closed()
         self._transport.abort()
 
     def drain(self) -> None:
-        """End once nothing is owed."""
-        if self._is_shut:
+        """Close the connection once no response is owed and no request is incomplete."""
+        if self._phase > _IDLE:
             return
         if self._waiting:
-            if not self._is_begun and self._body is None:
-                self._stop_reading()
-                self._waiting[-1].closes = True
-        elif not self._is_begun and self._body is None:
+            self._end_reading(ConnectionEvent.READING_ENDED)
+            self._waiting[-1].closes = True
+        else:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """End a connection that owes nothing."""
-        self._stop_reading()
+        """Close a connection that owes no response."""
+        self._closed()
         self._transport.close()
 
     # ---- deadlines -----------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Look whether the client lets us wait too long."""
+        """Refuse or close the connection if a deadline has passed."""
         if self._sent_bytes != self._delivered_bytes and self._is_stalled(now):
             self.abort()
-        elif self._clock == _UNSET or self._is_paused:
+        elif self._clock == _UNSET or self._input is not _RUNNING:
             self._clock = now
         else:
             self._check_elapsed(now - self._clock)
@@ -460,23 +489,27 @@ class ServerConnection(asyncio.Protocol):
             self._uncount_unread()
             self._progress_at = _UNSET
             return False
-        if self._is_shut:
+        if self._phase is ConnectionPhase.LINGERING:
             self._clock = now
         return now - self._progress_at > self._limits.stall_seconds
 
     def _check_elapsed(self, elapsed: float) -> None:
         limits = self._limits
-        if self._is_shut or self._is_half_closed:
-            rest = limits.linger_seconds if self._is_shut else limits.half_closed_seconds
-            if elapsed > rest:
-                self.abort()
-        elif self._body is not None:
-            if self._body.is_late(elapsed):
-                self.refuse(HttpRefused(408, "request_timeout", "the body comes too slowly"))
-        elif self._is_begun:
-            if elapsed > limits.header_seconds:
-                self.refuse(HttpRefused(408, "request_timeout", "the headers come too slowly"))
-        elif not self._waiting:
-            idle = limits.header_seconds if self._is_fresh else limits.keep_alive_seconds
-            if elapsed > idle:
+        match self._phase:
+            case ConnectionPhase.FRESH if elapsed > limits.header_seconds:
                 self._hang_up()
+            case ConnectionPhase.IDLE if elapsed > limits.keep_alive_seconds and not self._waiting:
+                self._hang_up()
+            case ConnectionPhase.HEAD if elapsed > limits.header_seconds:
+                self.refuse(_timeout("the headers come too slowly"))
+            case ConnectionPhase.CONTINUE | ConnectionPhase.BODY:
+                if self._body is not None and self._body.is_late(elapsed):
+                    self.refuse(_timeout("the body comes too slowly"))
+            case ConnectionPhase.HALF_CLOSED if elapsed > limits.half_closed_seconds:
+                self.abort()
+            case ConnectionPhase.LINGERING if elapsed > limits.linger_seconds:
+                self.abort()
+
+
+def _timeout(message: str) -> HttpRefused:
+    return HttpRefused(408, "request_timeout", message)

@@ -1,42 +1,31 @@
-"""All connections of a listener: how many there may be, and what they hold together."""
+"""All connections of a listener: their number, their memory, and what they share."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from semel.broker.clock import Clock
-from semel.server.admission import UnreadBudget
+from semel.server.admission import UnreadBudget, UnreadHolder
 from semel.server.exchange import PrefixCache
 from semel.server.http import HttpRefused
-from semel.server.limits_http import HttpLimits, connection_room
+from semel.server.limits_http import HttpLimits, connections_allowed
 from semel.server.request_head import HeadCache
 
 
-class ConnectionLike(Protocol):
-    """What the registry needs of a connection."""
+class ConnectionLike(UnreadHolder, Protocol):
+    """A connection, as the set of all connections uses it."""
 
     def refuse(self, refused: HttpRefused) -> None:
-        """Answer what cannot be served, and end."""
+        """Send a refusal after all responses that are owed, and close the connection."""
 
     def check(self, now: float) -> None:
-        """Look whether the client lets us wait too long."""
+        """Refuse or close the connection if a deadline has passed."""
 
     def drain(self) -> None:
-        """End once nothing is owed."""
-
-    def abort(self) -> None:
-        """Cut the line."""
-
-    @property
-    def unread_bytes(self) -> int:
-        """What its long answers count for until they are read."""
-
-    @property
-    def unread_since(self) -> float:
-        """Since when, by the loop's time."""
+        """Close the connection once no response is owed and no request is incomplete."""
 
 
 class ConnectionSet:
-    """All connections of a listener, and what they hold together."""
+    """All connections of a listener; `held_bytes` is the size of bodies that wait to be stored."""
 
     def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
         self.heads: Final = HeadCache(limits)
@@ -46,40 +35,40 @@ class ConnectionSet:
         self.is_draining = False
         self.members: Final[set[ConnectionLike]] = set()
         self.on_empty: Callable[[], None] | None = None
-        self._room = connection_room(limits)
+        self._count_max = connections_allowed(limits)
 
     def enter(self, connection: ConnectionLike) -> None:
-        """Take a new connection in, or refuse it."""
+        """Add a connection; refuse it, or close it, if there are too many."""
         self.members.add(connection)
-        if self.is_draining or len(self.members) > self._room + self._room // 8 + 1:
+        if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
             connection.abort()
-        elif len(self.members) > self._room:
+        elif len(self.members) > self._count_max:
             connection.refuse(
                 HttpRefused(
-                    503, "too_many_connections", f"there are {self._room} connections already"
+                    503, "too_many_connections", f"there are {self._count_max} connections already"
                 )
             )
 
     def leave(self, connection: ConnectionLike) -> None:
-        """It has ended."""
+        """Remove a connection; call `on_empty` after the last one."""
         self.members.discard(connection)
         if not self.members and self.on_empty is not None:
             self.on_empty()
 
     def sweep(self, now: float) -> None:
-        """Look at the clock, and at every deadline."""
+        """Update the date of responses, and check every deadline."""
         self.starts.turn()
         for connection in tuple(self.members):
             connection.check(now)
-        self.unread.cut(self.members, now)
+        self.unread.close_stalled(self.members, now)
 
     def drain(self) -> None:
-        """Let every connection end as soon as it owes nothing."""
+        """Close every connection as soon as it owes no response."""
         self.is_draining = True
         for connection in tuple(self.members):
             connection.drain()
 
     def abort(self) -> None:
-        """Cut every connection."""
+        """Close every connection at once."""
         for connection in tuple(self.members):
             connection.abort()

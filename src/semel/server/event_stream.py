@@ -1,11 +1,12 @@
-"""Event streams: each catches up by itself, and joins the group at the end."""
+"""Server-sent events: a reader catches up alone; at the tail it joins a fan-out group."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.durable_view import tail_of_view
 from semel.model.limits import KIB
+from semel.model.outcomes import Outcome
 from semel.model.transactions import READ_COMMITTED
 from semel.server.admission import AdmittedRead, send_response
 from semel.server.fanout import FanoutGroup, FanoutGroups, control_of
@@ -14,101 +15,115 @@ from semel.server.live import Live, blocker_of, facts_of
 from semel.wire import responses, sse
 from semel.wire.queries import ReadRequest
 
-# An event a reader does not take stays in memory. One append is never split.
+# An event stays in memory until the client has read it. An append is never split, so an event may
+# be longer by one append.
 _EVENT_BYTES: Final = 256 * KIB
 
 
 class EventStream:
-    """Writes events until the stream is closed, the reader is gone or its time is over."""
+    """Writes events until the stream is closed, the client is gone or its time is over."""
 
     def __init__(
-        self, live: Live, groups: FanoutGroups, path: str, wanted: ReadRequest, responder: Responder
+        self,
+        live: Live,
+        groups: FanoutGroups,
+        path: str,
+        request: ReadRequest,
+        responder: Responder,
     ) -> None:
         self._live = live
         self._groups = groups
         self.path = path
-        self._wanted = wanted
+        self._request = request
         self._responder = responder
-        self._is_committed = wanted.isolation == READ_COMMITTED
-        self._offset: int | None = TAIL if wanted.is_now else wanted.offset
-        self._number = 0  # of the stream, once it was read
+        self._offset: int | None = TAIL if request.is_now else request.offset
+        self._number = 0  # of the stream, after the first read
         self._encoder: sse.SseEncoder | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.stream: ResponseStream | None = None
         self.group: FanoutGroup | None = None
-        # A client that sent a cursor gets control events of its own.
-        self._has_own_cursor = wanted.cursor is not None
         self._is_over = False
 
     def start(self) -> None:
-        """Begin with what is there."""
+        """Begin with a read; the response begins with its result."""
         self._live.readers.add(self)
         self._responder.on_gone(self._end)
         self.read()
 
     def read(self) -> None:
-        """Go on by itself, from where it stands."""
+        """Continue from the current offset, outside of any group."""
         if not self._is_over:
-            isolation = self._wanted.isolation
-            read = AdmittedRead(
-                self.path, self._offset, self.take, self._responder, _EVENT_BYTES, isolation
+            self._live.reads.begin(
+                AdmittedRead(
+                    self.path,
+                    self._offset,
+                    self.take,
+                    self._responder,
+                    _EVENT_BYTES,
+                    self._request.isolation,
+                )
             )
-            self._live.reads.begin(read)
 
-    def take(self, found: Any) -> None:
-        """Write what was found, and go on."""
+    def take(self, outcome: Outcome) -> None:
+        """Write the result of a read, and continue from there."""
         if self._is_over:
             return
-        if not isinstance(found, ReadDone):
-            self._refuse(found)
+        if not isinstance(outcome, ReadDone):
+            self._refuse(outcome)
             return
         if self.stream is None or self._encoder is None:
-            self._begin(found)
+            self._begin(outcome)
         assert self.stream is not None
         assert self._encoder is not None
-        if found.row.number != self._number:
-            self.finish()  # ours is gone, the path holds another stream now
+        if outcome.row.number != self._number:
+            self.finish()  # the stream was deleted, and the path has another one now
             return
-        is_at_tail = found.next_offset >= found.tail.tail
-        is_closed = is_at_tail and found.tail.is_closed
-        data = self._encoder.data(found.slices, next_offset=found.next_offset, is_final=is_closed)
-        cursor = self._live.cursor(self._wanted.cursor)
-        blocker = blocker_of(self._live.engine, found) if self._is_committed else None
+        is_at_tail = outcome.next_offset >= outcome.tail.tail
+        is_closed = is_at_tail and outcome.tail.is_closed
+        data = self._encoder.data(
+            outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
+        )
+        cursor = self._live.cursor(self._request.cursor)
+        blocker = blocker_of(self._live.engine, outcome, self._request.isolation)
         control = control_of(self._encoder, cursor, is_at_tail, is_closed, blocker)
         self.stream.write(data + control)
-        self._offset = found.next_offset
-        self._go_on(self.stream, found, is_closed=is_closed)
-
-    def _go_on(self, stream: ResponseStream, found: ReadDone, *, is_closed: bool) -> None:
+        self._offset = outcome.next_offset
         if is_closed:
             self.finish()
-        elif stream.is_blocked:
-            stream.on_drain(self.read)
-        elif found.next_offset < tail_of_view(found.tail, self._is_committed):
-            self._live.loop.call_soon(self.read)
         else:
-            self._join(found)
+            self._continue(self.stream, outcome)
 
-    def _join(self, found: ReadDone) -> None:
-        if self._live.is_draining:
+    def _continue(self, stream: ResponseStream, done: ReadDone) -> None:
+        is_committed = self._request.isolation == READ_COMMITTED
+        if stream.is_blocked:
+            stream.on_drain(self.read)
+        elif done.next_offset < tail_of_view(done.tail, is_committed):
+            self._live.loop.call_soon(self.read)
+        elif self._live.is_draining:
             self.finish()
-            return
-        key = (self.path, self._wanted.isolation)
+        else:
+            self._join(done)
+
+    def _join(self, done: ReadDone) -> None:
+        key = (self.path, self._request.isolation)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = FanoutGroup(self._live, self._groups, key, found)
-        if (group.number, group.offset) == (found.row.number, found.next_offset):
+            group = self._groups[key] = FanoutGroup(self._live, self._groups, key, done)
+        if (group.number, group.offset) == (done.row.number, done.next_offset):
             group.join(self)
         else:
-            self._live.loop.call_soon(self.read)  # it moved on in between
+            self._live.loop.call_soon(self.read)  # there is more since
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event that was made for the whole group; False if it does not fit this one."""
+        """Write an event of the group; return False, and write nothing, if it needs its own.
+
+        That is so if the client sent a cursor, which decides about the next one, and if the first
+        bytes of a character are held back, because then the encoder is not at the group's offset.
+        """
         stream, encoder = self.stream, self._encoder
         assert stream is not None
         assert encoder is not None
-        # If they differ, the beginning of a character is held back.
-        if self._has_own_cursor or encoder.next_offset != self._offset:
+        if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset
         if stream.write_piece(event):
@@ -117,27 +132,27 @@ class EventStream:
         return True
 
     def leave(self) -> None:
-        """Leave the group, if in one."""
+        """Leave the group, if it is in one."""
         if self.group is not None:
             self.group.leave(self)
 
-    def _begin(self, found: ReadDone) -> None:
-        head = responses.sse_response(facts_of(found))
+    def _begin(self, done: ReadDone) -> None:
+        head = responses.sse_response(facts_of(done))
         self.stream = self._responder.start(head.status, head.headers)
-        start = found.slices[0].offset if found.slices else found.next_offset
-        self._number = found.row.number
-        self._encoder = sse.SseEncoder(found.row.content_type, start)
+        start = done.slices[0].offset if done.slices else done.next_offset
+        self._number = done.row.number
+        self._encoder = sse.SseEncoder(done.row.content_type, start)
         self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
 
-    def _refuse(self, outcome: Any) -> None:
+    def _refuse(self, outcome: Outcome) -> None:
         if self.stream is not None:
-            self.finish()  # the stream is gone; a reader that comes back will be told
+            self.finish()  # the stream is deleted: the client's next request gets the refusal
             return
         self._end()
         send_response(self._responder, responses.outcome_response(outcome))
 
     def finish(self) -> None:
-        """End the events; before the first one there is nothing to end yet."""
+        """End the response; nothing if the first read is not done yet."""
         if not self._is_over and self.stream is not None:
             self._end()
             self.stream.end()

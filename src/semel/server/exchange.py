@@ -1,4 +1,4 @@
-"""One request's answer: encoded here, sent in its turn by the connection."""
+"""One exchange: a request and its response, which is encoded here and sent in its turn."""
 
 import logging
 from collections.abc import Callable
@@ -9,22 +9,40 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from semel.broker.clock import Clock
-from semel.server.http import Headers, HttpRefused, Response, ResponseStream, SharedBytes, problem
+from semel.server.http import (
+    Headers,
+    Response,
+    ResponseStream,
+    SharedBytes,
+    internal_error,
+    problem,
+)
+from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
-# ---- starts --------------------------------------------------------------------------------------
-# The first lines of every answer: the status, the date, and what is the same on all of them.
-#
-# Nothing of it is made per answer: a line is made once per status and second, when it is needed.
-
+_log: Final = logging.getLogger("semel.server")
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
+# Below this size, one copy is cheaper than a second buffer for the kernel.
+_JOIN_BYTES_MAX: Final = 16 * 1024
+_BODILESS: Final = frozenset({204, 304})  # neither a body nor a Content-Length
+
+CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+# Looking up a member of an enum, or a transition, costs more than a global name.
+_WAITING: Final = ExchangePhase.WAITING
+_STREAMING: Final = ExchangePhase.STREAMING
+_COMPLETE: Final = EXCHANGE.next(_WAITING, ExchangeEvent.RESPONSE_COMPLETE)
 
 
 class PrefixLines(dict[int, bytes]):
-    """The first lines of an answer, by its status."""
+    """The first lines of a response, by status: status line, date, and the constant headers.
+
+    They are encoded once per status and second, when a response needs them.
+    """
 
     def __init__(self, constant: str) -> None:
         super().__init__()
@@ -36,13 +54,13 @@ class PrefixLines(dict[int, bytes]):
         return self.setdefault(status, (line + self._date + self._constant).encode("ascii"))
 
     def turn(self, date: str) -> None:
-        """Begin another second."""
+        """Use another date line from now on."""
         self._date = date
         self.clear()
 
 
 class PrefixCache:
-    """The first lines of all answers of a listener; `turn` must be called every second."""
+    """The first lines of all responses of a listener; `turn` must be called every second."""
 
     def __init__(self, clock: Clock) -> None:
         self.plain: Final = PrefixLines(CONSTANT_LINES)
@@ -52,7 +70,7 @@ class PrefixCache:
         self.turn()
 
     def turn(self) -> None:
-        """Look whether another second has begun."""
+        """Update the date if another second has begun."""
         second = self._clock.now_ms() // 1000
         if second != self._second:
             self._second = second
@@ -61,49 +79,38 @@ class PrefixCache:
             self.exposed.turn(date)
 
 
-# ---- exchange ------------------------------------------------------------------------------------
-
-
-_log: Final = logging.getLogger("semel.server")
-
-# Below this, one copy is cheaper than a second buffer on its way to the kernel.
-_JOIN_BYTES_MAX: Final = 16 * 1024
-_BARE: Final = frozenset({204, 304})  # never with a body, nor with its length
-
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK: Final = b"0\r\n\r\n"
-
-
 class ExchangeLine(Protocol):
-    """What an exchange needs of its connection."""
+    """The connection, as an exchange uses it."""
 
     @property
     def is_write_blocked(self) -> bool:
-        """The client reads too slowly."""
+        """Whether the client reads too slowly."""
 
     def is_turn(self, exchange: "Exchange") -> bool:
-        """Nothing is owed to the client before this exchange's answer."""
+        """Return whether no earlier response is owed."""
 
     def emit(self, data: bytes) -> None:
         """Send bytes of the exchange whose turn it is."""
 
     def complete(self, exchange: "Exchange", data: bytes) -> bool:
-        """Send the last bytes of an exchange and pass the turn on; False if it is not its turn."""
+        """Send the last bytes of a response; return False, and send nothing, before its turn."""
 
     def advance(self) -> None:
-        """Look whether the next exchange's turn has come."""
+        """Remove complete exchanges; send what the next ones have held until now."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back from the loop."""
+        """Call back on the next turn of the loop."""
 
     def abort(self) -> None:
-        """Cut the line: what was sent cannot be completed."""
+        """Close the connection at once: what was sent cannot be completed."""
 
 
 class Exchange(Struct, eq=False, gc=False):
-    """A request that waits for its answer: its Responder, and its Stream if it has one.
+    """One exchange: the Responder of its request, and the ResponseStream if there is one.
 
-    A Struct because one is made per request. It is in no cycle once it is complete or lost.
+    `phase` changes by the table in `phases.py`; the other fields are facts of the request. It is a
+    Struct because one is made per request. It is in no cycle once it is complete or its client is
+    gone.
     """
 
     _line: ExchangeLine
@@ -112,30 +119,28 @@ class Exchange(Struct, eq=False, gc=False):
     _is_modern: bool = True
     closes: bool = False
     body_bytes: int = 0
-    is_started: bool = False
-    is_complete: bool = False
+    phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
-    _is_gone: bool = False
-    _held: list[bytes] | None = None
+    _held: list[bytes] | None = None  # before its turn
     _gone: list[Callable[[], None]] | None = None
     _drained: list[Callable[[], None]] | None = None
 
-    # ---- a whole answer ------------------------------------------------------------------------
+    # ---- a complete response -------------------------------------------------------------------
 
     def send(self, response: Response) -> None:
-        """Answer, once."""
-        if self.is_started:
-            _log.error("a request was answered twice, with %d last", response.status)
-            return
+        """Send a response. A second one is logged and dropped."""
         status, body = response.status, response.body
+        if self.phase is not _WAITING:
+            self._drop(status)
+            return
         # To HEAD no length is better than one that GET would not have.
-        is_bare = status in _BARE or (self._is_head and not body)
-        framing = "" if is_bare else f"Content-Length: {len(body)}\r\n"
+        is_bodiless = status in _BODILESS or (self._is_head and not body)
+        framing = "" if is_bodiless else f"Content-Length: {len(body)}\r\n"
         try:
             data = self._encode_head(status, response.headers, framing)
         except (ValueError, TypeError):
-            _log.exception("an answer could not be encoded")
+            _log.exception("a response could not be encoded")
             self.fail()
             return
         if body and framing and not self._is_head:
@@ -147,21 +152,24 @@ class Exchange(Struct, eq=False, gc=False):
         self._complete(data)
 
     def send_lines(self, status: int, lines: bytes) -> None:
-        """Answer, once, without a body and with header lines that are encoded already."""
-        if self.is_started:
-            _log.error("a request was answered twice, with %d last", status)
+        """Send a response without a body, with encoded header lines; else as `send`."""
+        if self.phase is not _WAITING:
+            self._drop(status)
             return
-        framing = b"" if status in _BARE else b"Content-Length: 0\r\n"
+        framing = b"" if status in _BODILESS else b"Content-Length: 0\r\n"
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
         self._complete(b"%b%b%b\r\n" % (self._starts[status], lines, framing))
 
     def _complete(self, data: bytes) -> None:
-        """Send the end of the answer, or all of it."""
-        self.is_started = self.is_complete = True
+        self.phase = _COMPLETE  # the callers have checked that it was WAITING
         self._gone = None
         if not self._line.complete(self, data):
             self._hold(data)
+
+    def _drop(self, status: int) -> None:
+        if self.phase is not ExchangePhase.GONE:
+            _log.error("a second response to one request was dropped; its status is %d", status)
 
     def _connection_line(self) -> str:
         if self.closes:
@@ -171,59 +179,55 @@ class Exchange(Struct, eq=False, gc=False):
     def _encode_head(self, status: int, headers: Headers, framing: str) -> bytes:
         framing += self._connection_line()
         if not 200 <= status <= 599:
-            raise ValueError(f"{status} is not the status of an answer")
+            raise ValueError(f"{status} is not the status of a response")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
-            raise ValueError("an answer's header holds a line end")
+            raise ValueError("a header of a response holds a line end")
         return self._starts[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
-        """The handler broke: say so if nothing was said yet, and end the connection."""
+        """Close the connection after a failure of the handler; if it sent nothing, send 500."""
         self.closes = True
-        if not self.is_started:
-            self.send(
-                problem(HttpRefused(500, "internal_error", "the server has a bug; see its log"))
-            )
-        elif not self.is_complete:
+        if self.phase is _WAITING:
+            self.send(problem(internal_error()))
+        elif self.phase is _STREAMING:
             self._line.abort()
 
-    # ---- an answer in pieces -------------------------------------------------------------------
+    # ---- a response in parts -------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
-        """Begin an answer of unknown length."""
-        if self.is_started:
-            _log.error("a request was answered twice, with %d last", status)
+        """Begin a response of unknown length. A second response is logged and dropped."""
+        if self.phase is not _WAITING:
+            self._drop(status)
             return _Nowhere()
-        self._omits_body = self._is_head or status in _BARE
-        self._is_chunked = self._is_modern and status not in _BARE
+        self._omits_body = self._is_head or status in _BODILESS
+        self._is_chunked = self._is_modern and status not in _BODILESS
         if not self._is_modern and not self._omits_body:
-            self.closes = True  # its end is the end of the connection
+            self.closes = True  # the end of the connection is the end of the response
         framing = "Transfer-Encoding: chunked\r\n" if self._is_chunked else ""
         try:
             head = self._encode_head(status, headers, framing)
         except (ValueError, TypeError):
-            _log.exception("an answer could not be encoded")
+            _log.exception("a response could not be encoded")
             self.fail()
             return _Nowhere()
-        self.is_started = True
+        self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_BEGUN)
         self._put(head)
         self._line.advance()
         return self
 
     def write(self, data: bytes) -> None:
-        """Send a piece; to a client that is gone, nothing."""
-        if self._omits_body or self._is_gone or not data:
+        """Send a part; nothing if the client is gone."""
+        if self._omits_body or not data:
             return
-        if self.is_complete:
-            _log.error("a piece was written after the end of its answer")
-        elif self._is_chunked:
-            self._put(b"%x\r\n%b\r\n" % (len(data), data))
-        else:
-            self._put(data)
+        if self.phase is _STREAMING:
+            self._put(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        elif self.phase is ExchangePhase.COMPLETE:
+            _log.error("a part of a response was written after its end")
 
     def write_piece(self, piece: SharedBytes) -> bool:
-        """Send a piece that others get as well; tell whether the stream is blocked now."""
+        """Send a part that several responses share; return whether the stream is blocked now."""
         line = self._line
         if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
@@ -232,19 +236,18 @@ class Exchange(Struct, eq=False, gc=False):
         return line.is_write_blocked
 
     def end(self) -> None:
-        """The answer is complete."""
-        if self._is_gone or self.is_complete:
-            return
-        if self._is_chunked and not self._omits_body:
-            self._put(LAST_CHUNK)
-        self.is_complete = True
-        self._gone = self._drained = None
-        self._line.advance()
+        """Complete the response."""
+        if self.phase is _STREAMING:
+            if self._is_chunked and not self._omits_body:
+                self._put(LAST_CHUNK)
+            self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_COMPLETE)
+            self._gone = self._drained = None
+            self._line.advance()
 
     @property
     def is_blocked(self) -> bool:
-        """The client reads too slowly, or an earlier answer is not out yet: better wait."""
-        if self._is_gone:
+        """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
+        if self.phase is ExchangePhase.GONE:
             return False
         return not self._line.is_turn(self) or self._line.is_write_blocked
 
@@ -260,8 +263,8 @@ class Exchange(Struct, eq=False, gc=False):
     # ---- the connection's side -----------------------------------------------------------------
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Call back if the client goes away before the answer is complete."""
-        if self._is_gone:
+        """Call back if the client goes away before the response is complete."""
+        if self.phase is ExchangePhase.GONE:
             _guarded(callback)
         elif self._gone is None:
             self._gone = [callback]
@@ -270,17 +273,17 @@ class Exchange(Struct, eq=False, gc=False):
 
     @property
     def is_over(self) -> bool:
-        """The answer is complete, or its client is gone."""
-        return self.is_complete or self._is_gone
+        """Whether nothing more can be sent: the response is complete, or the client is gone."""
+        return self.phase >= ExchangePhase.COMPLETE
 
     def client_gone(self) -> None:
-        """The client is gone."""
-        if self._is_gone:
-            return
-        self._is_gone = True
-        callbacks, self._gone, self._drained, self._held = self._gone, None, None, None
-        for callback in callbacks or ():
-            _guarded(callback)
+        """Drop what is held; if the response is not complete, call back those who asked for it."""
+        self._held = self._drained = None
+        if self.phase < ExchangePhase.COMPLETE:
+            self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
+            callbacks, self._gone = self._gone, None
+            for callback in callbacks or ():
+                _guarded(callback)
 
     def _put(self, data: bytes) -> None:
         if self._line.is_turn(self):
@@ -289,15 +292,13 @@ class Exchange(Struct, eq=False, gc=False):
             self._hold(data)
 
     def _hold(self, data: bytes) -> None:
-        if self._is_gone:
-            return
         if self._held is None:
             self._held = [data]
         else:
             self._held.append(data)
 
     def take_turn(self) -> None:
-        """Every earlier answer is out: send what was held back."""
+        """Send what was held: every earlier response is sent."""
         held, self._held = self._held, None
         for data in held or ():
             self._line.emit(data)
@@ -305,34 +306,33 @@ class Exchange(Struct, eq=False, gc=False):
             self.drained()
 
     def drained(self) -> None:
-        """The client has caught up."""
+        """Call back those who wait until the client has read."""
         callbacks, self._drained = self._drained, None
         for callback in callbacks or ():
             _guarded(callback)
 
 
 class _Nowhere:
-    """The stream of an answer that was refused: everything written is dropped."""
+    """The stream of a response that was dropped: so is everything written to it."""
 
     is_blocked: Final = False
 
     def write(self, data: bytes) -> None:
-        """Drop it."""
+        pass
 
     def write_piece(self, piece: SharedBytes) -> bool:
-        """Drop it."""
         del piece
         return False
 
     def end(self) -> None:
-        """Nothing was begun."""
+        pass
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """It will never drain."""
+        pass
 
 
 def _guarded(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001 - the boundary of a callback
-        _log.exception("a callback of an answer failed")
+        _log.exception("a callback of a response failed")

@@ -1,14 +1,16 @@
-"""Event streams that stand at the end of a stream are served together.
+"""Fan-out groups: the event streams at the tail of one stream share its reads and events.
 
-There is one wait, one read and one encoded event for all of them. Each leaves the group when
-it reads too slowly, and finds its own way back to the end.
+A group has one wait, one read and one encoded event for all of its members. Its read is admitted
+like every other one (`admission.py`). A member whose client does not receive an event at once
+leaves the group, and catches up with reads of its own.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from semel.broker.broker import ReadDone
-from semel.broker.durable_view import StreamView, Waiter
+from semel.broker.engine import Waiting
+from semel.model.outcomes import Outcome
+from semel.server.admission import AdmittedRead
 from semel.server.http import SharedBytes
 from semel.server.live import Live
 from semel.wire import sse
@@ -21,13 +23,13 @@ class FanoutMember(Protocol):
     group: "FanoutGroup | None"
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event that was made for the whole group; False if it does not fit this one."""
+        """Write an event of the group; return False, and write nothing, if it needs its own."""
 
-    def take(self, found: Any) -> None:
-        """Write what was found, and go on."""
+    def take(self, outcome: Outcome) -> None:
+        """Write the result of a read, and continue from there."""
 
     def leave(self) -> None:
-        """Leave the group, if in one."""
+        """Leave the group, if it is in one."""
 
 
 def control_of(
@@ -37,7 +39,7 @@ def control_of(
     is_closed: bool,
     blocker: Blocker | None = None,
 ) -> bytes:
-    """Tell a reader where it stands."""
+    """Return the control event for a reader whose events came from `encoder`."""
     return sse.control_event(
         encoder.next_offset,
         cursor=cursor,
@@ -48,83 +50,94 @@ def control_of(
 
 
 class FanoutGroup:
-    """The event streams that stand at the end of one stream, with the same isolation."""
+    """The event streams at the tail of one stream, with the same isolation.
+
+    It waits (`_waiting`) or reads (`_is_reading`) while it has members, and never both.
+    """
 
     def __init__(
-        self, live: Live, groups: "FanoutGroups", key: tuple[str, str], found: ReadDone
+        self, live: Live, groups: "FanoutGroups", key: tuple[str, str], done: ReadDone
     ) -> None:
         self._live = live
         self._groups = groups
         self._key = key
         self._path, self._isolation = key
-        self.number = found.row.number
-        self.offset = found.next_offset
+        self.number = done.row.number
+        self.offset = done.next_offset
         self._members: dict[FanoutMember, None] = {}
-        self._waiting: tuple[StreamView, Waiter] | None = None
+        self._waiting: Waiting | None = None
+        self._is_reading = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no members: it is never used again."""
+        return not self._members
 
     def join(self, member: FanoutMember) -> None:
-        """Take a reader in; the first one's coming begins the wait."""
+        """Add a member; the first one starts the wait."""
         self._members[member] = None
         member.group = self
-        if self._waiting is None:
-            self._wait()
+        self._wait()
 
     def leave(self, member: FanoutMember) -> None:
-        """Let a reader go; the last one's leaving ends the wait."""
+        """Remove a member; the last one ends the wait."""
         self._members.pop(member, None)
         member.group = None
         if not self._members:
             self._close()
 
     def _wait(self) -> None:
-        self._waiting = self._live.engine.broker.wait(
-            self._path, self.offset, self._woken, self._isolation
-        )
-        if self._waiting is None:
-            self._live.loop.call_soon(self._woken)
-
-    def _woken(self) -> None:
-        self._waiting = None
-        if self._members:
-            isolation = self._isolation
-            self._live.engine.read(self._path, self.offset, self._found, isolation=isolation)
-
-    def _found(self, found: Any) -> None:
-        event = self._shared(found) if isinstance(found, ReadDone) else None
-        if event is None:
-            self._detach_all(lambda member: member.take(found))
+        """Read when there is something new, unless a wait or a read is under way already."""
+        if self._is_reading or self._waiting is not None or self.is_over:
             return
-        self.offset = found.next_offset
-        piece, next_offset = SharedBytes(event), found.next_offset
+        self._waiting = self._live.engine.wait(self._path, self.offset, self._read, self._isolation)
+        if self._waiting is None:
+            self._is_reading = True
+            self._live.loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        self._waiting = None
+        self._is_reading = True
+        read = AdmittedRead(self._path, self.offset, self._deliver, self, isolation=self._isolation)
+        self._live.reads.begin(read)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        self._is_reading = False
+        if isinstance(outcome, ReadDone) and (event := self._encode(outcome)) is not None:
+            self._share(SharedBytes(event), outcome)
+        else:
+            self._detach_all(outcome)
+
+    def _share(self, event: SharedBytes, done: ReadDone) -> None:
+        self.offset = done.next_offset
         for member in list(self._members):
-            if not member.share(piece, next_offset):
+            if not member.share(event, done.next_offset):
                 member.leave()
-                member.take(found)
-        if self._members and self._waiting is None:
-            self._wait()
+                member.take(done)
+        self._wait()
 
-    def _shared(self, found: ReadDone) -> bytes | None:
-        """Encode the event once; None if each reader has to see for itself."""
-        is_at_tail = found.next_offset >= found.tail.tail
-        is_ours = found.row.number == self.number
-        if found.tail.is_closed or not found.slices or not is_at_tail or not is_ours:
-            return None
-        encoder = sse.SseEncoder(found.row.content_type, self.offset)
-        data = encoder.data(found.slices, next_offset=found.next_offset)
-        if encoder.next_offset != found.next_offset:
-            return None
-        return data + control_of(encoder, self._live.cursor(None), True, False)
-
-    def _detach_all(self, tell: Callable[[FanoutMember], None]) -> None:
+    def _detach_all(self, outcome: Outcome) -> None:
         members, self._members = list(self._members), {}
         self._close()
         for member in members:
             member.group = None
-            tell(member)
+            member.take(outcome)
+
+    def _encode(self, done: ReadDone) -> bytes | None:
+        """Return the event for all members, or None if each has to handle the result itself."""
+        is_at_tail = done.next_offset >= done.tail.tail
+        is_same_stream = done.row.number == self.number
+        if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:
+            return None
+        encoder = sse.SseEncoder(done.row.content_type, self.offset)
+        data = encoder.data(done.slices, next_offset=done.next_offset)
+        if encoder.next_offset != done.next_offset:
+            return None
+        return data + control_of(encoder, self._live.cursor(None), True, False)
 
     def _close(self) -> None:
         if self._waiting is not None:
-            self._live.engine.broker.stop_waiting(self._waiting)
+            self._live.engine.stop_waiting(self._waiting)
             self._waiting = None
         if self._groups.get(self._key) is self:
             del self._groups[self._key]

@@ -1,4 +1,4 @@
-"""HTTP as values: what a handler gets, what it answers with, and refusals made before it."""
+"""HTTP as values: the requests a handler gets, how it responds, and refusals of the connection."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
+from semel.wire.requests import AppendPlan
 from semel.wire.responses import problem_response
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Response",
     "ResponseStream",
     "SharedBytes",
+    "internal_error",
     "malformed",
     "problem",
 ]
@@ -30,51 +32,48 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Head(Struct, gc=False, eq=False):
-    """What the head of a request says. Requests with the same head share it (`heads.py`).
+    """A parsed request head. Requests with the same head share one (`HeadCache`).
 
-    `plan` is the handler's: what it made of this head, for the next request that has it.
+    `plan` is set by the handler: the parsed append, for later requests with the same head.
     """
 
     method: str
     path: str  # still percent-encoded, without the query
     query: str  # still percent-encoded, without the "?"
-    headers: Mapping[str, str]  # lower-case names; one that came twice is joined with ", "
-    repeated: frozenset[str] = _NOTHING  # the names that came more than once
+    headers: Mapping[str, str]  # by lower-case name; repeated ones are joined with ", "
+    repeated: frozenset[str] = _NOTHING  # the names of repeated headers
     is_modern: bool = True  # HTTP/1.1
     is_head: bool = False
-    closes: bool = False  # the client will not go on after this request
-    is_expecting: bool = False  # the client waits for a word from us before it sends the body
-    is_exposed: bool = True  # a script of another site may read the headers of the answer
-    plan: object = None
+    closes: bool = False  # the client sends no further request
+    is_expecting: bool = False  # the client waits for 100 Continue before it sends the body
+    is_exposed: bool = True  # scripts of other origins may read the headers of the response
+    plan: AppendPlan | None = None
 
 
 class Request(Struct, gc=False, eq=False):
-    """One whole request. Bytes above ASCII in its head are read as Latin-1."""
+    """One complete request. Bytes above ASCII in its head are decoded as Latin-1."""
 
     head: Head
     body: bytes = b""
-    # The two numbers that differ between requests of the same head; empty: `head` has them, if any.
+    # The two numbers that may differ between requests with the same head. Empty: see `head`.
     length: bytes = b""  # Content-Length
     seq: bytes = b""  # Producer-Seq
 
     @property
     def method(self) -> str:
-        """The method, as it was sent."""
         return self.head.method
 
     @property
     def path(self) -> str:
-        """The path, still percent-encoded, without the query."""
         return self.head.path
 
     @property
     def query(self) -> str:
-        """The query, still percent-encoded, without the "?"."""
         return self.head.query
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All header lines by their lower-case names. They are shared: nobody changes them."""
+        """All headers, by lower-case name. The mapping may be shared: do not change it."""
         headers = self.head.headers
         if self.length:
             headers = {**headers, "content-length": self.length.decode("ascii")}
@@ -84,12 +83,11 @@ class Request(Struct, gc=False, eq=False):
 
     @property
     def repeated(self) -> frozenset[str]:
-        """The names of the headers that came more than once."""
         return self.head.repeated
 
 
 class SharedBytes:
-    """A piece of many answers: framed once for all of them."""
+    """A part of several responses, framed once for all of them."""
 
     __slots__ = ("chunk", "data")
 
@@ -99,50 +97,50 @@ class SharedBytes:
 
 
 class ResponseStream(Protocol):
-    """An answer that is written piece by piece."""
+    """A response that is written in parts."""
 
     def write(self, data: bytes) -> None:
-        """Send a piece; to a client that is gone, nothing."""
+        """Send a part; nothing if the client is gone."""
 
     def write_piece(self, piece: SharedBytes) -> bool:
-        """Send a piece that others get as well; tell whether the stream is blocked now."""
+        """Send a part that several responses share; return whether the stream is blocked now."""
 
     def end(self) -> None:
-        """The answer is complete."""
+        """Complete the response."""
 
     @property
     def is_blocked(self) -> bool:
-        """The client reads too slowly, or an earlier answer is not out yet: better wait."""
+        """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once, when the stream is not, or no longer, blocked."""
 
 
 class Responder(Protocol):
-    """Answers one request, now or later; the wire keeps the order of the requests."""
+    """Responds to one request, now or later; responses are sent in the order of the requests."""
 
     def send(self, response: Response) -> None:
-        """Answer, once."""
+        """Send the response. A second one is logged and dropped."""
 
     def send_lines(self, status: int, lines: bytes) -> None:
-        """Answer, once, without a body and with header lines that are encoded already."""
+        """Send a response without a body, with encoded header lines; else as `send`."""
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
-        """Begin an answer of unknown length."""
+        """Begin a response of unknown length. A second response is logged and dropped."""
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Call back if the client goes away before the answer is complete."""
+        """Call back if the client goes away before the response is complete."""
 
     @property
     def is_over(self) -> bool:
-        """The answer is complete, or its client is gone."""
+        """Whether nothing more can be sent: the response is complete, or the client is gone."""
 
 
 Handler = Callable[[Request, Responder], None]
 
 
 class HttpRefused(Exception):
-    """The request is answered here and the connection ends."""
+    """Raised for a request that the connection refuses; the connection is closed after it."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -152,15 +150,21 @@ class HttpRefused(Exception):
 
 
 def malformed(message: str) -> HttpRefused:
-    """The request is not the HTTP we speak; nobody may guess what was meant."""
+    """Return the refusal of a request that is not valid HTTP: its meaning is never guessed."""
     return HttpRefused(400, "malformed_request", message)
 
 
+def internal_error() -> HttpRefused:
+    """Return the refusal of a request at which the server failed."""
+    return HttpRefused(500, "internal_error", "the server has a bug; see its log")
+
+
 def problem(refused: HttpRefused) -> Response:
-    """A refusal as an answer."""
+    """Return the response to a refused request."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []
-    # Only a request that reached its handler, which then broke, can have had an effect.
+    # Only a request whose handler failed can have had an effect.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
-    told = Problem(refused.status, refused.code, refused.message, {}, headers, applied)
-    return problem_response(told)
+    return problem_response(
+        Problem(refused.status, refused.code, refused.message, {}, headers, applied)
+    )

@@ -1,10 +1,9 @@
-"""Accepts connections, keeps their time, and lets them end in good order."""
+"""A listening address: it accepts connections, checks deadlines, and ends in good order."""
 
 import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
 from ssl import SSLContext
 from typing import Final
 
@@ -16,11 +15,11 @@ from semel.server.connections import ConnectionSet
 from semel.server.http import Handler
 from semel.server.limits_http import HttpLimits
 
-_LAST_WORD_SECONDS: Final = 1.0
+_ABORT_SECONDS: Final = 1.0
 
 
 class Listener:
-    """One listening address. All methods belong to the loop's thread."""
+    """One listening address. All methods must be called on the loop's thread."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -30,16 +29,14 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port that was bound."""
         return self._acceptor.port
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are."""
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Take an address, without serving anybody; the port, a free one if 0 was asked for."""
+        """Bind an address without accepting connections; return the port, a free one for 0."""
         await self._acceptor.bind(host, port)
         return self.port
 
@@ -51,7 +48,7 @@ class Listener:
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        """Accept connections at the address that was bound."""
+        """Accept connections at the bound address."""
         limits = limits or HttpLimits()
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
@@ -70,7 +67,7 @@ class Listener:
         self._timer = loop.call_later(seconds, run)
 
     async def drain(self, seconds: float) -> None:
-        """Accept no more, finish what is under way for at most `seconds`, then cut the rest."""
+        """Accept no more, finish requests for at most `seconds`, then close what is open."""
         await self._acceptor.shut()
         registry = self._registry
         if registry is None:
@@ -78,7 +75,7 @@ class Listener:
         registry.drain()
         if not await _is_empty_within(registry, seconds):
             registry.abort()
-            await _is_empty_within(registry, _LAST_WORD_SECONDS)
+            await _is_empty_within(registry, _ABORT_SECONDS)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -94,11 +91,10 @@ async def _is_empty_within(registry: ConnectionSet, seconds: float) -> bool:
     return True
 
 
-# ---- acceptor ------------------------------------------------------------------------------------
-# A listening address: bound early, open late, and many connections accepted at a time.
-#
-# The loop's own server takes one connection per turn. Behind a crowd of new readers, of whom each
-# costs its turn a few milliseconds, everybody else would wait at the door for seconds.
+# ---- the acceptor --------------------------------------------------------------------------------
+# The loop's own server accepts one connection per turn. If many new readers each use a few
+# milliseconds of a turn, other clients would wait for seconds to be accepted. So this one accepts
+# many per turn.
 
 
 _log: Final = logging.getLogger("semel.server")
@@ -106,38 +102,40 @@ _log: Final = logging.getLogger("semel.server")
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 32
 _UNSENT_BYTES: Final = 256 * KIB  # inherited by every connection
-_REST_SECONDS: Final = 0.1  # until files may be free again
+_PAUSE_SECONDS: Final = 0.1  # until files may be free again
 
 Factory = Callable[[], asyncio.Protocol]
 
 
 class Acceptor:
-    """The sockets of one address. All methods belong to the loop's thread."""
+    """The sockets of one address. All methods must be called on the loop's thread."""
 
     def __init__(self) -> None:
         self.port = 0
         self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
         self._entries: set[asyncio.Task[None]] = set()
-        self._has_handshakes = False
+        self._factory: Factory
+        self._tls: SSLContext | None = None
+        self._handshake_seconds: float | None = None
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
-        """Take the address, so that nobody else can; whoever connects is still turned away."""
+        """Bind the address, so that no other process can; connections are still refused."""
         self._loop = asyncio.get_running_loop()
-        found = await self._loop.getaddrinfo(
+        addresses = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         self.port = port
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
+            for family, kind, protocol, _, address in dict.fromkeys(addresses):
                 listening = socket.socket(family, kind, protocol)
                 self._sockets.append(listening)
                 listening.setblocking(False)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # Of what a client does not read, the kernel may hold little; the rest is counted.
+                # The kernel may hold little of what a client does not read; the rest is counted.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
                 listening.bind((address[0], self.port, *address[2:]))
                 self.port = listening.getsockname()[1]
@@ -148,21 +146,19 @@ class Acceptor:
     def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
         """Accept connections from now on."""
         self._is_open = True
-        self._has_handshakes = tls is not None
-        connect = partial(
-            self._connect,
-            factory,
-            tls,
-            # Until its handshake is done nobody knows of a connection: TLS minds the time itself.
-            None if tls is None else handshake_seconds,
-        )
+        self._factory = factory
+        if tls is not None:
+            # A connection is checked from the end of its handshake on: TLS has its own timeout.
+            self._tls, self._handshake_seconds = tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
-            self._loop.add_reader(listening.fileno(), self._accept, listening, connect)
+            self._watch(listening)
 
-    def _accept(
-        self, listening: socket.socket, connect: Callable[[socket.socket], asyncio.Task[None]]
-    ) -> None:
+    def _watch(self, listening: socket.socket) -> None:
+        if self._is_open:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, _address = listening.accept()
@@ -170,51 +166,35 @@ class Acceptor:
                 return
             except OSError as error:
                 _log.warning("cannot accept a connection: %s", error.strerror)
-                self._rest(listening, connect)
+                # Pause: the next connection would cause the same error at once.
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)
                 return
             accepted.setblocking(False)
-            entry = connect(accepted)
+            entry = self._loop.create_task(self._enter(accepted))
             self._entries.add(entry)
             entry.add_done_callback(self._entries.discard)
 
-    def _rest(
-        self, listening: socket.socket, connect: Callable[[socket.socket], asyncio.Task[None]]
-    ) -> None:
-        """Look away for a moment: a connection that cannot be accepted would call at once again."""
-
-        def look() -> None:
-            if self._is_open:
-                self._loop.add_reader(listening.fileno(), self._accept, listening, connect)
-
-        self._loop.remove_reader(listening.fileno())
-        self._loop.call_later(_REST_SECONDS, look)
-
-    def _connect(
-        self,
-        factory: Factory,
-        tls: SSLContext | None,
-        seconds: float | None,
-        accepted: socket.socket,
-    ) -> asyncio.Task[None]:
-        async def connect() -> None:
-            try:
-                await self._loop.connect_accepted_socket(
-                    factory, accepted, ssl=tls, ssl_handshake_timeout=seconds
-                )
-            except OSError as error:
-                _log.debug("a connection ended before it began: %s", error)
-                accepted.close()
-
-        return self._loop.create_task(connect())
+    async def _enter(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_seconds,
+            )
+        except OSError as error:
+            _log.debug("a connection ended before it began: %s", error)
+            accepted.close()
 
     async def shut(self) -> None:
-        """Close the door, and wait until nobody stands in it.
+        """Accept no more, and wait for connections that are being accepted.
 
-        Only a TLS handshake is broken off. Without one an entry is a turn of the loop from its end,
-        and uvloop, when it is cancelled there, never tells the connection that it was lost.
+        Only a TLS handshake is cancelled. Without one, an entry ends on the next turn of the loop;
+        and if it is cancelled there, uvloop never calls `connection_lost`.
         """
         self.close()
-        if self._has_handshakes:
+        if self._tls is not None:
             for entry in self._entries:
                 entry.cancel()
         await asyncio.gather(*self._entries, return_exceptions=True)

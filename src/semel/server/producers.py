@@ -88,7 +88,8 @@ class ProducersResource:
             return False
         if self._engine.has_stream(path) or not self._engine.has_stream(owner):
             return False
-        return not self._engine.broker.state.by_path[owner].tail.is_deleted
+        stream = self._engine.stream(owner)
+        return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
         """Give out an identity as the older dialect wants it: with epoch 1, good on any stream."""

@@ -1,4 +1,4 @@
-"""A body that did not come together with its head: gathered piece by piece."""
+"""Request bodies that arrive in parts: with a Content-Length, or chunked."""
 
 import re
 from enum import Enum, auto
@@ -7,10 +7,6 @@ from typing import Final
 from semel.server.http import HttpRefused, Request, malformed
 from semel.server.limits_http import HttpLimits
 from semel.server.request_head import CHUNKED, body_too_large, check_line_ends, check_trailer
-
-# ---- chunked -------------------------------------------------------------------------------------
-# A chunked request body, read strictly and bounded: in size, in pieces and in what it adds.
-
 
 _WORD: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*+"'
@@ -28,7 +24,10 @@ class _Next(Enum):
 
 
 class ChunkedBody:
-    """Fed with what arrives; the caller keeps what was not consumed and brings it again."""
+    """Parses a chunked body, strictly, with limits on its size, its body chunks and its trailers.
+
+    The caller keeps bytes that were not consumed, and passes them again with the next ones.
+    """
 
     __slots__ = ("_chunk_count", "_limits", "_missing", "_next", "_trailer_bytes", "body")
 
@@ -42,11 +41,11 @@ class ChunkedBody:
 
     @property
     def is_complete(self) -> bool:
-        """The last chunk and the trailers have been read."""
+        """Whether the last body chunk and the trailers have been parsed."""
         return self._next is _Next.NOTHING
 
     def feed(self, data: bytes, position: int) -> int:
-        """Consume from `position` on; where the next unconsumed byte is."""
+        """Parse from `position` on; return the position of the first byte not consumed."""
         while True:
             before = position
             if self._next is _Next.DATA:
@@ -111,11 +110,8 @@ class ChunkedBody:
             raise HttpRefused(431, "headers_too_large", "the trailers are too long")
 
 
-# ---- partial body --------------------------------------------------------------------------------
-
-
 class PartialBody:
-    """What has come of a request's body; `length` is CHUNKED if it tells its length itself."""
+    """A request whose body is incomplete; `length` is its Content-Length, or CHUNKED."""
 
     __slots__ = (
         "_chunked",
@@ -137,7 +133,7 @@ class PartialBody:
         self._received_bytes = 0
 
     def take(self, data: bytes, position: int) -> tuple[int, int]:
-        """Take what belongs to it: where the rest begins, and how many bytes it has grown."""
+        """Add the bytes of the body; return the position after them, and how much it has grown."""
         if self._chunked is not None:
             return self._take_chunks(self._chunked, data, position)
         piece = data[position : position + self._missing_bytes]
@@ -162,9 +158,9 @@ class PartialBody:
         self.is_complete = True
 
     def is_late(self, elapsed: float) -> bool:
-        """Whether it comes too slowly, so many seconds after its beginning."""
+        """Return whether it arrives too slowly, `elapsed` seconds after the request head."""
         limits = self._limits
         if elapsed > limits.body_seconds:
             return True
-        wanted = elapsed * limits.body_bytes_per_second_min
-        return elapsed > limits.body_grace_seconds and self._received_bytes < wanted
+        expected = elapsed * limits.body_bytes_per_second_min
+        return elapsed > limits.body_grace_seconds and self._received_bytes < expected

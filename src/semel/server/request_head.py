@@ -1,13 +1,14 @@
-"""The head of a request, read strictly: what two parsers could read differently is refused.
+"""Request heads, parsed strictly: what two parsers could understand differently is refused.
 
 The grammar is that of RFC 9112 without its leniencies: lines end with CRLF, fields are not folded,
-one blank parts the words of the request line, and a body has exactly one way to tell its length.
+one space separates the parts of the request line, and a body has exactly one length.
 
-A client repeats most of its header lines word for word, so lines are checked once and remembered.
+Clients repeat most header lines, so the results of parsing single lines are cached here; complete
+heads are cached by `HeadCache`.
 """
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -37,25 +38,29 @@ _MEMO_LINES_MAX: Final = 4096
 _MEMO_LINE_BYTES_MAX: Final = 256
 
 _Start = tuple[str, str, str, bool, str]
+T = TypeVar("T")
+
+
+def _remember(cache: dict[str, T], line: str, value: T) -> T:
+    if len(line) <= _MEMO_LINE_BYTES_MAX:
+        if len(cache) >= _MEMO_LINES_MAX:
+            cache.clear()
+        cache[line] = value
+    return value
 
 
 class _Fields(dict[str, tuple[str, str]]):
-    """Header lines that were checked before, and what they say."""
+    """A cache of header lines: name and value by line."""
 
     def __missing__(self, line: str) -> tuple[str, str]:
         match = _FIELD.fullmatch(line)
         if match is None:
             raise malformed("a header line is malformed")
-        field = match[1].lower(), match[2].rstrip(" \t")
-        if len(line) <= _MEMO_LINE_BYTES_MAX:
-            if len(self) >= _MEMO_LINES_MAX:
-                self.clear()
-            self[line] = field
-        return field
+        return _remember(self, line, (match[1].lower(), match[2].rstrip(" \t")))
 
 
 class _Starts(dict[str, _Start]):
-    """Request lines that were checked before: method, path, query, whether HTTP/1.1, host."""
+    """A cache of request lines: method, path, query, whether it is HTTP/1.1, and host."""
 
     def __missing__(self, line: str) -> _Start:
         match = _START.fullmatch(line)
@@ -66,22 +71,17 @@ class _Starts(dict[str, _Start]):
                 )
             raise malformed("the request line is malformed")
         path, query, host = _split_target(match[1], match[2])
-        start = match[1], path, query, match[3] == "1", host
-        if len(line) <= _MEMO_LINE_BYTES_MAX:
-            if len(self) >= _MEMO_LINES_MAX:
-                self.clear()
-            self[line] = start
-        return start
+        return _remember(self, line, (match[1], path, query, match[3] == "1", host))
 
 
 _FIELDS: Final = _Fields()
 _STARTS: Final = _Starts()
-_HOSTS: Final[set[str | None]] = set()  # that were checked before
+_HOSTS: Final[dict[str, bool]] = {}  # values of Host that are valid
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def _split_target(method: str, target: str) -> tuple[str, str, str]:
-    """Split into path, query and host; that is empty unless the target is a whole URL."""
+    """Return path, query and host; the host is empty unless the target is an absolute URL."""
     host = ""
     if target[0] != "/":
         if target == "*" and method == "OPTIONS":
@@ -95,7 +95,7 @@ def _split_target(method: str, target: str) -> tuple[str, str, str]:
 
 
 def parse_head(raw: bytes, limits: HttpLimits) -> Head:
-    """Read a head, without its last two line ends."""
+    """Parse a request head, without its last two line ends. Raises HttpRefused."""
     lines = raw.decode("latin-1").split("\r\n")
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
@@ -112,28 +112,23 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
         _check_host(host, repeated, is_modern)
     if target_host:  # RFC 9112, 3.2.2: then the header does not count
         headers["host"] = target_host
-    is_head = method == "HEAD"
-    closes = not keeps_alive(headers.get("connection"), is_modern)
-    is_exposed = method not in _WRITES or "origin" in headers
     return Head(
         method,
         path,
         query,
         headers,
         repeated,
-        is_modern,
-        is_head,
-        closes,
-        is_exposed=is_exposed,
+        is_modern=is_modern,
+        is_head=method == "HEAD",
+        closes=not keeps_alive(headers.get("connection"), is_modern),
+        is_exposed=method not in _WRITES or "origin" in headers,
     )
 
 
 def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
     words = lines[0].split(" ")
     if len(words) == 3 and len(words[1]) > limits.url_bytes_max:
-        raise HttpRefused(
-            414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes"
-        )
+        raise _url_too_long(limits)
     if any(len(line) > limits.header_line_bytes_max for line in lines[1:]):
         raise HttpRefused(
             431,
@@ -143,7 +138,7 @@ def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
 
 
 def _join_repeated(headers: dict[str, str], lines: list[str]) -> frozenset[str]:
-    """Join the values of each name that came more than once; the names."""
+    """Join the values of repeated headers; return their names."""
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = _FIELDS[line]
@@ -162,26 +157,25 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
         raise malformed("the Host header came twice")
     if _HOST.fullmatch(host) is None:
         raise malformed("the Host header is malformed")
-    if len(host) <= _MEMO_LINE_BYTES_MAX:
-        if len(_HOSTS) >= _MEMO_LINES_MAX:
-            _HOSTS.clear()
-        _HOSTS.add(host)
+    _remember(_HOSTS, host, True)
 
 
 def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
-    """Why a head beyond all limits is refused: its target, or its headers."""
+    """Return the refusal of a head that is too long: because of its target, or its headers."""
     line = raw[: raw.find(b"\r\n")] if b"\r\n" in raw else raw
     words = line.split(b" ")
     if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
-        return HttpRefused(
-            414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes"
-        )
+        return _url_too_long(limits)
     message = f"the headers are longer than {limits.head_bytes_max} bytes"
     return HttpRefused(431, "headers_too_large", message)
 
 
+def _url_too_long(limits: HttpLimits) -> HttpRefused:
+    return HttpRefused(414, "url_too_long", f"the URL is longer than {limits.url_bytes_max} bytes")
+
+
 def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
-    """Refuse a head that can no longer become a good one, instead of waiting for its end."""
+    """Raise HttpRefused if the first part of a head shows that it is not valid."""
     if partial == b"\r":
         return
     if partial[0] not in _BEGINNING:
@@ -192,7 +186,7 @@ def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
 
 
 def check_line_ends(partial: bytes) -> None:
-    """Refuse a CR or an LF that stands alone."""
+    """Raise HttpRefused if there is a CR without LF, or an LF without CR."""
     ends = partial.count(b"\r\n")
     returns = partial.count(b"\r") - partial.endswith(b"\r")
     if partial.count(b"\n") != ends or returns != ends:
@@ -200,7 +194,7 @@ def check_line_ends(partial: bytes) -> None:
 
 
 def body_length(head: Head, limits: HttpLimits) -> int:
-    """How many bytes of body follow the head; CHUNKED if it tells that itself."""
+    """Return the length of the body, or CHUNKED. Raises HttpRefused if it is ambiguous."""
     length = head.headers.get("content-length")
     coding = head.headers.get("transfer-encoding")
     if coding is not None:
@@ -222,12 +216,12 @@ def body_length(head: Head, limits: HttpLimits) -> int:
 
 
 def body_too_large(limits: HttpLimits) -> HttpRefused:
-    """The body is over the limit, whatever it says."""
+    """Return the refusal of a body that is over the limit."""
     return HttpRefused(413, "body_too_large", f"a body may have {limits.body_bytes_max} bytes")
 
 
 def keeps_alive(connection: str | None, is_modern: bool) -> bool:
-    """Whether the client wants to go on after this request."""
+    """Return whether the connection stays open after this request."""
     if connection is None:
         return is_modern
     options = [option.strip(" \t") for option in connection.lower().split(",")]
@@ -235,7 +229,7 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
 
 
 def expects_continue(head: Head) -> bool:
-    """Whether the client waits for a word from us before it sends the body."""
+    """Return whether the client waits for 100 Continue before it sends the body."""
     expectation = head.headers.get("expect")
     if expectation is None or not head.is_modern:
         return False
@@ -245,20 +239,19 @@ def expects_continue(head: Head) -> bool:
 
 
 def check_trailer(line: str) -> None:
-    """A trailer must be a header line; it means nothing here."""
+    """Raise HttpRefused if a trailer is not a header line; its content is ignored."""
     if _FIELD.fullmatch(line) is None:
         raise malformed("a trailer line is malformed")
 
 
-# ---- heads ---------------------------------------------------------------------------------------
-# Heads that come again: read once, then found by their bytes.
+# ---- the head cache ------------------------------------------------------------------------------
+# A client that appends sends the same request head every time, except for two numbers:
+# Content-Length and Producer-Seq. Those two lines are stripped, and the rest is looked up as a
+# whole (ADR 0012).
 #
-# A client that appends sends the same head every time, but for two numbers: Content-Length and
-# Producer-Seq. Those two lines are cut out, and what is left is looked up as a whole (ADR 0012).
-#
-# This must not change what a head means. A line is cut out only if it is one line of plain
-# digits. What is left is kept only if the whole was read without complaint, names neither of the
-# two again, and asks for nothing special. Everything else is read line by line, every time.
+# The cache must not change the meaning of a head. A line is stripped only if its value is digits
+# only. The rest is cached only if the complete head is valid, has neither of the two headers a
+# second time, and needs no special handling. Every other head is parsed line by line, every time.
 
 
 _LENGTH: Final = "content-length"
@@ -267,56 +260,59 @@ _LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _SEQ_LINES: Final = (b"\r\nProducer-Seq: ", b"\r\nproducer-seq: ")
 _SPECIAL: Final = frozenset({"transfer-encoding", "expect"})
 _DIGITS_MAX: Final = 15  # no such number is beyond what a sequence may be
-_KNOWN_MAX: Final = 4096
-_KNOWN_BYTES_MAX: Final = 512
+_CACHED_MAX: Final = 4096
+_CACHED_BYTES_MAX: Final = 512
 
 
 class HeadCache:
-    """Reads the heads of one listener's requests."""
+    """Parses the request heads of one listener; one that occurs a second time is cached."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # A head within these breaks no limit on its lines.
-        self._bytes_max = min(_KNOWN_BYTES_MAX, limits.header_line_bytes_max, limits.url_bytes_max)
-        self._known: dict[bytes, Head] = {}
-        self._met: set[int] = set()
+        # No line of a head of at most this length is too long.
+        self._bytes_max = min(_CACHED_BYTES_MAX, limits.header_line_bytes_max, limits.url_bytes_max)
+        self._heads: dict[bytes, Head] = {}
+        self._once: set[int] = set()  # hashes of heads that were parsed once
 
     def read(self, raw: bytes) -> tuple[Request, int]:
-        """Read a head (without its last two line ends): the request, and its body's length."""
+        """Parse a head, without its last two line ends; return a request, and its body's length.
+
+        Raises HttpRefused.
+        """
         if len(raw) > self._bytes_max:
-            head, count = self._read_lines(raw)
+            head, count = self._parse(raw)
             return Request(head), count
         rest, length = _split_special(raw, _LENGTH_LINES)
         rest, seq = _split_special(rest, _SEQ_LINES)
-        known = self._known.get(rest)
-        if known is None:
-            head, count = self._read_lines(raw)
+        cached = self._heads.get(rest)
+        if cached is None:
+            head, count = self._parse(raw)
             if self._is_repeat(rest) and self._is_plain(head, length, seq):
-                self._learn(rest, head)
+                self._add(rest, head)
             return Request(head), count
         count = int(length) if length else 0
         if count > self._limits.body_bytes_max:
             raise body_too_large(self._limits)
-        return Request(known, b"", length, seq), count
+        return Request(cached, b"", length, seq), count
 
-    def _read_lines(self, raw: bytes) -> tuple[Head, int]:
+    def _parse(self, raw: bytes) -> tuple[Head, int]:
         head = parse_head(raw, self._limits)
         count = body_length(head, self._limits)
         head.is_expecting = expects_continue(head)
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Whether it may have come before: what comes only once must not push out the others."""
-        mark = hash(rest)
-        if mark in self._met:
+        """Return whether it was parsed before: heads that occur once must not displace others."""
+        digest = hash(rest)
+        if digest in self._once:
             return True
-        if len(self._met) >= _KNOWN_MAX:
-            self._met.clear()
-        self._met.add(mark)
+        if len(self._once) >= _CACHED_MAX:
+            self._once.clear()
+        self._once.add(digest)
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Whether the head is its cut lines and nothing that needs another look."""
+        """Return whether the head means the same as its rest and the stripped lines."""
         headers = head.headers
         return (
             not head.repeated
@@ -326,21 +322,21 @@ class HeadCache:
             and len(headers) + 2 <= self._limits.header_count_max  # the next may have both lines
         )
 
-    def _learn(self, rest: bytes, head: Head) -> None:
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
+    def _add(self, rest: bytes, head: Head) -> None:
+        if len(self._heads) >= _CACHED_MAX:
+            self._heads.clear()
         headers = {name: head.headers[name] for name in head.headers if name not in {_LENGTH, _SEQ}}
-        self._known[rest] = replace(head, headers=headers)
+        self._heads[rest] = replace(head, headers=headers)
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Cut out the first line that begins like this, if it ends in digits: the rest, the digits."""
+    """Strip the first line that begins like one of `lines`, if digits follow: rest, digits."""
     before, line, after = raw.partition(lines[0])
     if not line:
         before, line, after = raw.partition(lines[1])
         if not line:
             return raw, b""
-    digits, end, behind = after.partition(b"\r\n")
+    digits, end, rest = after.partition(b"\r\n")
     if not digits.isdigit() or len(digits) > _DIGITS_MAX:
         return raw, b""
-    return before + end + behind, digits
+    return before + end + rest, digits

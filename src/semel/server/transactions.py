@@ -283,7 +283,7 @@ class CommitsResource(Resource):
         self.submit(command, responder, answer)
 
     def _type_of(self, path: str) -> str | None:
-        stream = self.engine.broker.state.by_path.get(path)
+        stream = self.engine.stream(path)
         return None if stream is None else stream.row.content_type
 
 

@@ -1,0 +1,73 @@
+"""The figures of a running engine, as one value: what an operator may want to see."""
+
+from msgspec import Struct
+
+from semel.broker.engine import Engine
+from semel.machine import State
+from semel.model.transactions import TXN_INLINE
+
+
+class EngineFigures(Struct, frozen=True, kw_only=True):
+    """Counts since the start, and sizes at this moment. Times are in milliseconds since 1970."""
+
+    streams: int  # soft-deleted ones included
+    durable_bytes: int  # the durable watermark
+    end_bytes: int  # the end of the journal
+    sync_count: int
+    checkpoint_count: int
+    replayed_bytes: int
+    is_full: bool
+    producers: int  # without tombstones
+    txns_started: int
+    txns_committed: int
+    txns_aborted: int
+    txns_timed_out: int
+    txns_pending: int
+    txns_prepared: int
+    oldest_txn_ms: int | None  # when the oldest pending transaction began
+    stable_lag: int  # the largest distance between a stable offset and its tail
+    stable_lag_ms: int | None  # when the oldest transaction that causes such a distance began
+    sinks: int
+
+
+def engine_figures(engine: Engine) -> EngineFigures:
+    """Return the figures of an engine at this moment."""
+    broker = engine.broker
+    tally, state = broker.txn_tally, broker.state
+    rows = [txn.row for txn in state.by_txn.values()]
+    lag, lag_ms = _stable_lag(state)
+    return EngineFigures(
+        streams=len(broker.durable_view.by_path),
+        durable_bytes=broker.durable,
+        end_bytes=broker.end,
+        sync_count=engine.sync_count,
+        checkpoint_count=engine.checkpoint_count,
+        replayed_bytes=engine.replayed_bytes,
+        is_full=broker.is_full,
+        producers=state.live_producers,
+        txns_started=tally.started,
+        txns_committed=tally.committed,
+        txns_aborted=tally.aborted.total(),
+        txns_timed_out=tally.timed_out,
+        txns_pending=len(rows),
+        txns_prepared=sum(row.is_prepared for row in rows),
+        oldest_txn_ms=min((row.begun_ms for row in rows), default=None),
+        stable_lag=lag,
+        stable_lag_ms=lag_ms,
+        sinks=len(state.sinks),
+    )
+
+
+def _stable_lag(state: State) -> tuple[int, int | None]:
+    lag, since_ms = 0, None
+    for txn in state.by_txn.values():
+        if txn.row.kind != TXN_INLINE:
+            continue
+        for number, extent in txn.streams.items():
+            if extent.first < 0:
+                continue  # it has written nothing there yet
+            tail = state.by_number[number].tail
+            lag = max(lag, tail.tail - tail.stable)
+            begun_ms = txn.row.begun_ms
+            since_ms = begun_ms if since_ms is None else min(since_ms, begun_ms)
+    return lag, since_ms
