@@ -14,8 +14,9 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Any, Final
 
-from semel.client.client import TIMEOUT_SECONDS, Client
 from semel.client.errors import Unavailable
+from semel.client.sync.client import Client
+from semel.client.transport import CLIENT_DEFAULT, TIMEOUT_SECONDS, Timeout
 from semel.model.limits import MIB
 
 # ---- local process -------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def local(
     data: str | PathLike[str] | None = None,
     port: int = 0,
     *,
-    timeout: float = TIMEOUT_SECONDS,
+    timeout: float | None = TIMEOUT_SECONDS,
     **settings: Any,
 ) -> "LocalServer":
     """Start a server in a process of its own, wait until it listens, and give a client of it.
@@ -175,14 +176,9 @@ def local(
 class LocalServer(Client):
     """A client, and the server it talks to."""
 
-    def __init__(self, process: LocalProcess, timeout: float) -> None:
+    def __init__(self, process: LocalProcess, timeout: float | None) -> None:
         super().__init__(process.url, timeout=timeout)
         self._process: Final = process
-
-    @property
-    def url(self) -> str:
-        """Where it listens; the same after a restart."""
-        return self._process.url
 
     @property
     def port(self) -> int:
@@ -208,7 +204,7 @@ class LocalServer(Client):
         """Make another client for it, to be closed by the caller; the options are Client's."""
         return Client(self.url, **options)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """End the server in good order, and remove a temporary directory; once is enough."""
         try:
             super().close(timeout)

@@ -15,8 +15,8 @@ from semel.cli.benchmarks.peers import semel_server
 from semel.cli.benchmarks.processes import HOST, Process
 from semel.cli.benchmarks.requests import BYTES, http_answer_bytes, post
 from semel.cli.benchmarks.turns import Side, take_turns
-from semel.client.async_client import AsyncClient
-from semel.client.client import Client
+from semel.client.aio.client import AsyncClient
+from semel.client.sync.client import Client
 
 _BODY: Final = bytes(range(256))
 _STREAM: Final = "client"

@@ -13,7 +13,7 @@ from semel.cli.benchmarks.figures import Figure, middle, percentile
 from semel.cli.benchmarks.options import scratch
 from semel.cli.benchmarks.peers import Missing, semel_server
 from semel.cli.benchmarks.requests import JSON
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.model.offsets import print_offset
 from semel.pipeline.executor import LOCAL, SPARK
 from semel.pipeline.graph.graph import Graph

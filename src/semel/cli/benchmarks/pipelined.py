@@ -12,7 +12,7 @@ from semel.cli.benchmarks.options import scratch
 from semel.cli.benchmarks.peers import semel_server
 from semel.cli.benchmarks.requests import JSON
 from semel.cli.benchmarks.turns import Side, take_turns
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.testing.fault_proxy import FaultProxy
 
 _ROUND_TRIP_SECONDS: Final = 0.01

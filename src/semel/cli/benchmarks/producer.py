@@ -18,8 +18,8 @@ from semel.cli.benchmarks.peers import semel_server
 from semel.cli.benchmarks.processes import Process
 from semel.cli.benchmarks.requests import JSON
 from semel.cli.benchmarks.turns import Side, take_turns
-from semel.client.async_client import AsyncClient
-from semel.client.client import Client
+from semel.client.aio.client import AsyncClient
+from semel.client.sync.client import Client
 from semel.model.limits import MIB
 
 _MESSAGES: Final = 500_000

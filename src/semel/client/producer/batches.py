@@ -7,7 +7,13 @@ from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
 from semel.client.values import Extra
-from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    CURSOR_BYTES_MAX,
+    NUMBER_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    SEQUENCE_SPAN_MAX,
+)
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
@@ -170,9 +176,138 @@ class ProducerBatch:
         return f"{self.seq}" if self.seq == self.last_seq else f"{self.seq}-{self.last_seq}"
 
 
-# ---- producer ledger -----------------------------------------------------------------------------
-# What a producer has taken, and what became of it.
+# ---- gathering messages into batches -------------------------------------------------------------
 
+# What one message may cost in a body beside its own bytes: a comma, or a length.
+MESSAGE_OVERHEAD_BYTES = 4
+
+
+class BatchBuilder:
+    """Messages in the order they came, cut into batches that are full or due."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._bytes_max = settings.max_batch_bytes
+        self._messages_max = settings.max_batch_messages
+        self._linger = settings.linger
+        self._is_sparse = settings.mode == SPARSE
+        self._full: list[ProducerBatch] = []
+        self._messages: list[bytes] = []
+        self._seqs: list[int] = []
+        self._extras: dict[int, Extra] = {}
+        self._size = 0
+        self._born = 0.0
+        self._cursor: str | None = None
+        self._is_hurried = False
+        self.last_seq = -1  # sparse: of the newest message that was taken or skipped
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._messages and not self._full
+
+    @property
+    def count(self) -> int:
+        """How many messages wait to be sent."""
+        return sum(batch.count for batch in self._full) + len(self._messages)
+
+    @property
+    def born(self) -> float:
+        """When the oldest message came; only if there is one."""
+        return self._full[0].born if self._full else self._born
+
+    def due_at(self) -> float | None:
+        """When the next batch may be taken; None if there is none."""
+        if self._full:
+            return self._full[0].born
+        if not self._messages:
+            return None
+        return self._born if self._is_hurried else self._born + self._linger
+
+    def append(
+        self,
+        raw: bytes,
+        now: float,
+        cursor: str | None,
+        seq: int | None,
+        extra: Extra | None = None,
+    ) -> bool:
+        """Take a message; True if there is now a batch to look at, or a new time to wait for."""
+        if self._is_sparse or seq is not None:
+            self._check_seq(seq)
+        if cursor is not None:
+            check_cursor(cursor)
+        own = len(raw) + MESSAGE_OVERHEAD_BYTES
+        if extra is not None:
+            own += extra.size
+        size = self._size + own
+        messages = self._messages
+        is_fitting = 0 < len(messages) < self._messages_max and size <= self._bytes_max
+        if not is_fitting or (seq is not None and seq - self._seqs[0] > SEQUENCE_SPAN_MAX):
+            if messages:
+                self._seal()
+                messages = self._messages
+            size = own
+            self._born = now
+            is_fitting = False
+        if extra is not None:
+            self._extras[len(messages)] = extra
+        elif self._extras:
+            self._extras.pop(len(messages), None)  # of one that Ctrl-C kept out
+        self._size = size
+        if seq is not None:
+            del self._seqs[len(messages) :]  # of one that Ctrl-C kept out
+            self._seqs.append(seq)
+            self.last_seq = seq
+        if cursor is not None:
+            self._cursor = cursor
+        messages.append(raw)  # the last step: nothing is half done if it does not come to this
+        return not is_fitting
+
+    def hurry(self) -> None:
+        """Let what has been gathered go without waiting for more."""
+        self._is_hurried = True
+
+    def take(self) -> ProducerBatch:
+        """Hand out the next batch, which is due."""
+        if not self._full:
+            self._seal()
+        return self._full.pop(0)
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Hand out everything."""
+        if self._messages:
+            self._seal()
+        batches, self._full = self._full, []
+        return batches
+
+    def _seal(self) -> None:
+        batch = ProducerBatch(
+            self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
+        )
+        # In one step, without a call in which Ctrl-C could come: a message is in one place only.
+        self._full, self._messages, self._seqs = [*self._full, batch], [], []
+        self._extras, self._size, self._cursor = {}, 0, None
+        self._is_hurried = False
+
+    def _check_seq(self, seq: int | None) -> None:
+        if not self._is_sparse:
+            raise ValueError("seq= is for mode='sparse'; a dense producer numbers by itself")
+        if seq is None:
+            raise ValueError("mode='sparse' needs seq= with every message")
+        if not self.last_seq < seq <= NUMBER_MAX:
+            raise ValueError(f"seq={seq} must be greater than {self.last_seq}, up to {NUMBER_MAX}")
+
+
+def check_cursor(cursor: str) -> None:
+    """Refuse what cannot travel in a header."""
+    is_sound = cursor.isascii() and cursor.isprintable() and cursor == cursor.strip()
+    if not is_sound or not 0 < len(cursor) <= CURSOR_BYTES_MAX:
+        raise ValueError(
+            f"a cursor is 1 to {CURSOR_BYTES_MAX} printable ASCII characters without spaces around"
+        )
+
+
+# ---- what became of the batches ------------------------------------------------------------------
 
 # What a message takes in memory beside its own bytes.
 _OVERHEAD_BYTES: Final = 64

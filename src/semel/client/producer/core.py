@@ -44,11 +44,11 @@ from semel.client.producer.batches import (
     SPARSE,
     Acknowledgements,
     BatchAck,
+    BatchBuilder,
     Encode,
     ProducerBatch,
     ProducerSettings,
 )
-from semel.client.producer.gather import BatchBuilder
 from semel.client.producer.opening import ProducerIdentity
 from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra

@@ -8,8 +8,10 @@ claims: the server refuses the earlier instance first, and then tells.
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Mapping
-from typing import Final, TypedDict
+from typing import Final, Generic, TypedDict, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -45,6 +47,28 @@ _NOT_SERVED: Final = frozenset({404, 405, 501})
 
 
 _DEDUP_OFF: Final = "dedup_off"
+
+
+P = TypeVar("P")
+
+
+class OpenProducers(Generic[P]):
+    """The producers of a client that are still in use, to be closed with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._producers: WeakSet[P] = WeakSet()
+
+    def add(self, producer: P) -> None:
+        with self._lock:
+            self._producers.add(producer)
+
+    def remove_all(self) -> list[P]:
+        """Return the producers, and keep none of them."""
+        with self._lock:
+            producers = list(self._producers)
+            self._producers.clear()
+            return producers
 
 
 class OpenResult(Struct, frozen=True):

@@ -7,18 +7,122 @@ whenever the core is touched, for others append to it from their own threads.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
 
-from semel.client.errors import ClientError, Indeterminate, ProtocolError, Unavailable
+from semel.client.errors import (
+    ClientError,
+    Indeterminate,
+    NotSupported,
+    ProtocolError,
+    TooLarge,
+    Unavailable,
+)
 from semel.client.flows import NotSent
 from semel.client.producer.batches import BatchEvent, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.gather import BodyEncoder
 from semel.client.requests import Request, render
-from semel.client.response_parser import ParserEvent as AnswerEvent
-from semel.client.response_parser import Response, ResponseParser
+from semel.client.response_parser import ParserEvent, Response, ResponseParser
 from semel.client.transport import Transport, connect_error
+from semel.client.values import (
+    PREENCODED,
+    Extra,
+    Headers,
+    Key,
+    columns_of,
+    encode,
+    encode_json,
+    extra_of,
+)
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BODY_BYTES_MAX
+from semel.model.media import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import BATCH
+from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+_FRAME_BYTES: Final = 512  # around one message: brackets, or the head of a batch
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class BodyEncoder:
+    """How messages travel to a stream of some media type.
+
+    JSON goes as an array. Other messages keep their bounds in semel's batch format; a server that
+    does not know it gets them one after the other, as all Durable Streams servers understand it.
+    What messages carry beside their values goes in the batch format, too.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
+        """Name the media type of a body of so many messages."""
+        is_batch = extras or (self._is_batching and count > 1)
+        return BATCH if is_batch else self._content_type
+
+    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        """Make the body of an append."""
+        if extras:
+            columns = columns_of(len(messages), extras)
+            return encode_batch(
+                self._content_type,
+                messages,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+            )
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def carried(
+        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
+    ) -> Extra | None:
+        """Take what a message carries; refused if no semel is there to store it."""
+        extra = extra_of(key, headers, timestamp)
+        if extra is None:
+            return None
+        if not self._is_semel:
+            raise NotSupported("this server does not know keys, headers and timestamps")
+        self._check_size(len(raw) + extra.size)
+        return extra
+
+    def _to_json(self, value: Any) -> bytes:
+        """Encode; what would spoil a whole batch is refused here."""
+        raw = encode_json(value)
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+            found = split_json(b"[" + raw + b"]")
+            if not isinstance(found, Payloads) or found.count != 1:
+                reason = found if isinstance(found, str) else "not exactly one value"
+                raise ValueError(f"the message is no JSON a stream can hold: {reason}")
+        self._check_size(len(raw))
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(len(raw))
+        return raw
+
+    def _check_size(self, size: int) -> None:
+        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(f"a message may have {BODY_BYTES_MAX - _FRAME_BYTES} bytes")
+
 
 # ---- producer line -------------------------------------------------------------------------------
 # One connection of a producer: requests written one behind the other, answers read in order.
@@ -96,7 +200,7 @@ class ProducerConnection(asyncio.Protocol):
             trouble = error
         self._on_heard(self, answers, trouble)
 
-    def _matched(self, events: list[AnswerEvent]) -> BatchResponses:
+    def _matched(self, events: list[ParserEvent]) -> BatchResponses:
         matched: BatchResponses = []
         for event in events:
             assert isinstance(event, Response)
@@ -113,7 +217,7 @@ OnEvents = Callable[[list[BatchEvent]], None]
 
 
 class Pump:
-    """One producer's way to the server. `answer_timeout` is how long it may be silent.
+    """One producer's way to the server. `response_timeout` is how long it may be silent.
 
     `on_events` is called on the loop's thread, without the lock, with what became of batches.
     """
@@ -127,7 +231,7 @@ class Pump:
         *,
         lock: threading.Lock,
         on_events: OnEvents,
-        answer_timeout: float,
+        response_timeout: float,
     ) -> None:
         self._core = core
         self._packing = packing
@@ -135,7 +239,7 @@ class Pump:
         self._target = target
         self._lock = lock
         self._on_events = on_events
-        self._answer_timeout = answer_timeout
+        self._response_timeout = response_timeout
         self._line: ProducerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -198,7 +302,7 @@ class Pump:
         if self._connecting is None:
             times.append(wake_at)
         if self._line is not None and self._line.is_waiting:
-            times.append(self._line.quiet_since + self._answer_timeout)
+            times.append(self._line.quiet_since + self._response_timeout)
         if self._timer is not None:
             self._timer.cancel()
         given = [time for time in times if time is not None]
@@ -252,8 +356,8 @@ class Pump:
         line = self._line
         if line is None or not line.is_waiting:
             return
-        if now >= line.quiet_since + self._answer_timeout:
-            seconds = self._answer_timeout
+        if now >= line.quiet_since + self._response_timeout:
+            seconds = self._response_timeout
             self._line = None
             line.hang_up()
             with self._lock:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from semel.client.client import Client
 from semel.client.errors import (
     BadRequest,
     ClientError,
@@ -20,7 +19,8 @@ from semel.client.errors import (
     TooLarge,
     Unavailable,
 )
-from semel.client.sink import SinkTask
+from semel.client.sync.client import Client
+from semel.client.sync.sink import SinkTask
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     BODY_BYTES_MAX,

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
+from semel.client.producer.async_producer import ProducerFacade
 from semel.client.producer.batches import BatchEvent, ProducerSettings
-from semel.client.producer.facade import ProducerFacade
 from semel.client.producer.opening import OpenResult, ProducerOptions
 from semel.client.transport import Transport
 from semel.client.values import Headers, Key
@@ -47,9 +47,9 @@ class Producer(ProducerFacade):
         options: ProducerOptions,
         *,
         ask: Callable[[ProducerSettings], OpenResult],
-        answer_timeout: float,
+        response_timeout: float,
     ) -> None:
-        super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
+        super().__init__(producer_id, transport, target, options, response_timeout=response_timeout)
         self._changed = threading.Condition(self._lock)
         self._background = background()
         self._open(ask(self._settings))

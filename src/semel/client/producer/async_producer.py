@@ -1,23 +1,26 @@
-"""What the sync and the async producer share."""
+"""The producer for asyncio, and what it shares with the producer for threads."""
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
 
 from semel.client.errors import ClientClosed, Indeterminate
-from semel.client.producer.batches import BatchAck, BatchEvent, ProducerStats
+from semel.client.producer.batches import BatchAck, BatchEvent, ProducerSettings, ProducerStats
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.gather import BodyEncoder
 from semel.client.producer.opening import (
     PENDING_BYTES_MAX,
     OpenResult,
     ProducerOptions,
     settings_of,
 )
-from semel.client.producer.pump import Pump
+from semel.client.producer.pump import BodyEncoder, Pump
 from semel.client.transport import Transport, jitter
-from semel.client.values import Extra
+from semel.client.values import Extra, Headers, Key
 
 _log = logging.getLogger("semel.client")
 
@@ -40,12 +43,12 @@ class ProducerFacade:
         target: str,
         options: ProducerOptions,
         *,
-        answer_timeout: float,
+        response_timeout: float,
     ) -> None:
         self._settings = settings_of(producer_id, options)
         self._transport = transport
         self._target = target
-        self._answer_timeout = answer_timeout
+        self._response_timeout = response_timeout
         self._pending_bytes_max = options.get("max_pending_bytes", PENDING_BYTES_MAX)
         self._on_batch_ack = options.get("on_batch_ack")
         self._on_error = options.get("on_error")
@@ -82,7 +85,7 @@ class ProducerFacade:
             self._target,
             lock=self._lock,
             on_events=self._report,
-            answer_timeout=self._answer_timeout,
+            response_timeout=self._response_timeout,
         )
 
     # ---- what the owner may ask ------------------------------------------------------------------
@@ -172,3 +175,134 @@ class ProducerFacade:
         with self._lock:
             count = self._core.appended_count - self._reported_count
         return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")
+
+
+class AsyncProducer(ProducerFacade):
+    """Appends messages to one stream, on the running event loop.
+
+    Messages are gathered into batches, sent behind one another and sent again after any trouble,
+    under numbers that let the server recognise what it has. Leaving an `async with` block waits
+    until all are stored; entering it, or `open`, asks the server what an earlier instance left.
+
+    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the loop.
+    Without `on_error` the first error is raised by the next `append`, `flush` or `close`. After an
+    error nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        producer_id: str | None,
+        transport: Transport,
+        target: str,
+        options: ProducerOptions,
+        *,
+        ask: Callable[[ProducerSettings], Awaitable[OpenResult]],
+        response_timeout: float,
+    ) -> None:
+        super().__init__(producer_id, transport, target, options, response_timeout=response_timeout)
+        self._ask = ask
+        self._is_open = False
+        self._opening = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def open(self) -> Self:
+        """Ask the server what must be known; done by the first `append` if not before."""
+        async with self._opening:
+            if not self._is_open:
+                self._open(await self._ask(self._settings))
+                self._is_open = True
+        return self
+
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        cursor: str | None = None,
+        seq: int | None = None,
+    ) -> None:
+        """Take a message, and return before it is stored; waits if too much is pending.
+
+        `key`, `headers` and `timestamp` are stored with the message; only semel can. `cursor` is a
+        note of yours, such as a place in your input, stored with the message: a later instance
+        finds the last one in `cursor`. `seq` is for mode="sparse".
+        """
+        if not self._is_open:
+            await self.open()
+        raw = self._to_raw(value)
+        extra = None
+        if key is not None or headers is not None or timestamp is not None:
+            extra = self._packing.carried(raw, key, headers, timestamp)
+        self._check()
+        while self._core.ledger.pending_bytes >= self._pending_bytes_max:
+            await self._change()
+            self._check()
+        if self._core.append(raw, time.monotonic(), cursor, seq, extra):
+            asyncio.get_running_loop().call_soon(self._pump.step)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message appended so far is stored.
+
+        After the timeout: Indeterminate. The messages are still being sent.
+        """
+        if not self._is_open:
+            return
+        if not await self._drain(timeout):
+            raise self._late(timeout)
+        self._check_settled(is_again=True)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Wait until every message is stored, and end; after the timeout, give up the rest."""
+        self._is_closed = True
+        if self._is_ended or not self._is_open:
+            return
+        if not await self._drain(timeout):
+            self._give_up(self._late(timeout))
+        self._is_ended = True
+        self._pump.end()
+        await asyncio.sleep(0)  # the loop closes the connection in its next turn
+        self._check_settled(is_again=False)
+
+    async def close_by(self, deadline: float) -> None:
+        """Close, and give up at a moment of the monotonic clock."""
+        await self.close(max(deadline - time.monotonic(), 0.0))
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_raised = self._is_raised or error is not None  # what is raised is not masked
+        await self.close()
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    async def _drain(self, timeout: float | None) -> bool:
+        goal = self._core.appended_count
+        self._core.hurry()
+        self._pump.step()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._is_settled(goal):
+                    await self._change()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+    def _give_up(self, error: Indeterminate) -> None:
+        self._core.fail(error)
+        self._pump.step()
+
+    def _report(self, events: list[BatchEvent]) -> None:
+        super()._report(events)
+        self._changed.set()
+        self._changed = asyncio.Event()
