@@ -35,6 +35,9 @@ class Waiting:
         """Let a call of something this client has made wait."""
         return _waiting(self._runner, call)
 
+    def owns(self, client: AsyncClient) -> bool:
+        return client is self._client
+
     def __enter__(self) -> "Waiting":
         return self
 
