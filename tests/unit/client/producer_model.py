@@ -198,7 +198,7 @@ class Network:
         raise AssertionError("the producer does not come to an end")
 
     def collect(self) -> None:
-        for event in self.core.ledger.take_events():
+        for event in self.core.acks.take_events():
             self.events.append(event)
             if isinstance(event, BatchAck):
                 self.acked.append(event)

@@ -27,13 +27,13 @@ _log = logging.getLogger("semel.client")
 
 def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
     del messages, extras
-    raise AssertionError("nothing is sent before it is open")
+    raise AssertionError("nothing is sent before the producer is open")
 
 
 class ProducerFacade:
-    """A producer's state as its owner sees it, and its callbacks."""
+    """What the producers for threads and for asyncio share: state, callbacks and checks."""
 
-    # What a callback may raise without any effect.
+    # Exceptions of a callback that are logged and otherwise ignored.
     _survives: type[BaseException] = Exception
 
     def __init__(
@@ -55,20 +55,20 @@ class ProducerFacade:
         if self._pending_bytes_max < 1:
             raise ValueError("max_pending_bytes must be at least 1")
         self._lock = threading.Lock()
-        self._reported_count = 0  # messages settled, and the callbacks have returned
-        self._is_closed = False  # it takes no more
-        self._is_ended = False  # and has none left
-        self._is_raised = False
+        self._reported_count = 0  # messages whose callbacks have returned
+        self._is_closed = False  # `append` is refused
+        self._is_ended = False  # and no message is pending
+        self._is_raised = False  # the failure was raised
         self._core = ProducerCore(self._settings, _no_body)  # until it is open
         self._pump: Pump
-        self._packing: BodyEncoder
+        self._encoder: BodyEncoder
         self._to_raw: Callable[[Any], bytes]
 
     def _open(self, opening: OpenResult) -> None:
-        packing = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
-        self._packing, self._to_raw = packing, packing.to_raw
+        encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
+        self._encoder, self._to_raw = encoder, encoder.to_raw
         self._core = ProducerCore(
-            self._settings, packing.body, jitter, is_counting=opening.is_semel
+            self._settings, encoder.body, jitter, is_counting=opening.is_semel
         )
         if opening.claim is not None:
             claim = opening.claim
@@ -80,7 +80,7 @@ class ProducerFacade:
             self._core.resume(None, None, None)
         self._pump = Pump(
             self._core,
-            packing,
+            encoder,
             self._transport,
             self._target,
             lock=self._lock,
@@ -88,45 +88,44 @@ class ProducerFacade:
             response_timeout=self._response_timeout,
         )
 
-    # ---- what the owner may ask ------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """The producer's name."""
         return self._settings.id
 
     @property
     def epoch(self) -> int | None:
-        """The epoch it writes under; None until the server has given it one."""
+        """The epoch of this instance; None until the server has assigned one."""
         return self._core.epoch
 
     @property
     def last_seq(self) -> int | None:
-        """The last sequence that is stored; right after the start, by an earlier instance."""
-        return self._core.ledger.last_seq
+        """The last stored sequence; before the first acknowledgement, of an earlier instance."""
+        return self._core.acks.last_seq
 
     @property
     def cursor(self) -> str | None:
-        """The last cursor that is stored; right after the start, by an earlier instance."""
-        return self._core.ledger.cursor
+        """The last stored cursor; before the first acknowledgement, of an earlier instance."""
+        return self._core.acks.cursor
 
     @property
     def pending_count(self) -> int:
-        """How many messages are not yet acknowledged."""
+        """The number of messages that are not acknowledged yet."""
         with self._lock:
             return self._core.pending_count
 
     @property
     def in_flight_count(self) -> int:
-        """How many batches are sent and not yet answered."""
+        """The number of batches that are sent and have no response yet."""
         return self._core.in_flight_count
 
     @property
     def stats(self) -> ProducerStats:
-        """What it has done so far."""
-        return self._core.ledger.stats
+        """Counts since the producer was made."""
+        return self._core.acks.stats
 
-    # ---- what the pump tells ---------------------------------------------------------------------
+    # ---- callbacks -------------------------------------------------------------------------------
 
     def _report(self, events: list[BatchEvent]) -> None:
         failure = self._core.failure
@@ -143,13 +142,13 @@ class ProducerFacade:
     def _call(self, callback: Callable[..., object], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except self._survives:  # the owner's business, which must not stop ours
+        except self._survives:  # a bug of the caller's must not stop the producer
             _log.exception("a callback of the producer %s failed", self.id)
 
-    # ---- what both do in the same way ------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise what stands against another message."""
+        """Raise the failure of the producer, or ClientClosed."""
         failure = self._core.failure
         if failure is not None:
             self._is_raised = True
@@ -161,7 +160,7 @@ class ProducerFacade:
         return self._reported_count >= goal
 
     def _check_settled(self, *, is_again: bool) -> None:
-        """Raise what went wrong with messages, unless `on_error` has been told.
+        """Raise the failure of the producer, unless `on_error` was called with it.
 
         `is_again`: even if it was raised before.
         """
@@ -180,9 +179,9 @@ class ProducerFacade:
 class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
-    Messages are gathered into batches, sent behind one another and sent again after any trouble,
-    under numbers that let the server recognise what it has. Leaving an `async with` block waits
-    until all are stored; entering it, or `open`, asks the server what an earlier instance left.
+    Messages are gathered into batches, sent without waiting for the responses, and sent again after
+    a failure, with sequences by which the server recognises duplicates. Leaving an `async with`
+    block waits until all are stored; entering it, or `open`, claims the producer id.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the loop.
     Without `on_error` the first error is raised by the next `append`, `flush` or `close`. After an
@@ -206,7 +205,7 @@ class AsyncProducer(ProducerFacade):
         self._changed = asyncio.Event()
 
     async def open(self) -> Self:
-        """Ask the server what must be known; done by the first `append` if not before."""
+        """Claim the producer id; the first `append` does this if it was not done before."""
         async with self._opening:
             if not self._is_open:
                 self._open(await self._ask(self._settings))
@@ -223,21 +222,22 @@ class AsyncProducer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Take a message, and return before it is stored; waits if too much is pending.
+        """Add a message, and return before it is stored; wait while too much is pending.
 
-        `key`, `headers` and `timestamp` are stored with the message; only semel can. `cursor` is a
-        note of yours, such as a place in your input, stored with the message: a later instance
-        finds the last one in `cursor`. `seq` is for mode="sparse".
+        `key`, `headers` and `timestamp` are stored with the message, by semel only. `cursor` is a
+        string of yours, such as an offset in your input, stored with the message: a later instance
+        gets the last one as its `cursor`. `seq` is for mode="sparse". Raises the
+        error that has ended the producer, if one has.
         """
         if not self._is_open:
             await self.open()
         raw = self._to_raw(value)
         extra = None
         if key is not None or headers is not None or timestamp is not None:
-            extra = self._packing.carried(raw, key, headers, timestamp)
+            extra = self._encoder.checked_extra(raw, key, headers, timestamp)
         self._check()
-        while self._core.ledger.pending_bytes >= self._pending_bytes_max:
-            await self._change()
+        while self._core.acks.pending_bytes >= self._pending_bytes_max:
+            await self._changed.wait()
             self._check()
         if self._core.append(raw, time.monotonic(), cursor, seq, extra):
             asyncio.get_running_loop().call_soon(self._pump.step)
@@ -245,7 +245,7 @@ class AsyncProducer(ProducerFacade):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        After the timeout: Indeterminate. The messages are still being sent.
+        Raises Indeterminate after `timeout` seconds (None: no limit); the messages are still sent.
         """
         if not self._is_open:
             return
@@ -254,7 +254,7 @@ class AsyncProducer(ProducerFacade):
         self._check_settled(is_again=True)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, and end; after the timeout, give up the rest."""
+        """Wait until every message is stored, and end. After the timeout, give up the others."""
         self._is_closed = True
         if self._is_ended or not self._is_open:
             return
@@ -262,11 +262,11 @@ class AsyncProducer(ProducerFacade):
             self._give_up(self._late(timeout))
         self._is_ended = True
         self._pump.end()
-        await asyncio.sleep(0)  # the loop closes the connection in its next turn
+        await asyncio.sleep(0)  # the loop closes the connection in its next iteration
         self._check_settled(is_again=False)
 
     async def close_by(self, deadline: float) -> None:
-        """Close, and give up at a moment of the monotonic clock."""
+        """Close with a deadline on the monotonic clock."""
         await self.close(max(deadline - time.monotonic(), 0.0))
 
     async def __aenter__(self) -> Self:
@@ -278,7 +278,7 @@ class AsyncProducer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # what is raised is not masked
+        self._is_raised = self._is_raised or error is not None  # that one is raised
         await self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------
@@ -290,13 +290,10 @@ class AsyncProducer(ProducerFacade):
         try:
             async with asyncio.timeout(timeout):
                 while not self._is_settled(goal):
-                    await self._change()
+                    await self._changed.wait()
         except TimeoutError:
             return False
         return True
-
-    async def _change(self) -> None:
-        await self._changed.wait()
 
     def _give_up(self, error: Indeterminate) -> None:
         self._core.fail(error)
