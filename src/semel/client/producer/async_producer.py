@@ -19,7 +19,7 @@ from semel.client.producer.opening import (
     settings_of,
 )
 from semel.client.producer.pump import BodyEncoder, Pump
-from semel.client.transport import Transport, jitter
+from semel.client.transport import FOREVER, Transport, jitter
 from semel.client.values import Extra, Headers, Key
 
 _log = logging.getLogger("semel.client")
@@ -267,7 +267,7 @@ class AsyncProducer(ProducerFacade):
 
     async def close_by(self, deadline: float) -> None:
         """Close with a deadline on the monotonic clock."""
-        await self.close(max(deadline - time.monotonic(), 0.0))
+        await self.close(None if deadline == FOREVER else max(deadline - time.monotonic(), 0.0))
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -16,7 +16,7 @@ from semel.client.errors import ClientError, Indeterminate
 from semel.client.producer.async_producer import ProducerFacade
 from semel.client.producer.batches import BatchEvent, ProducerSettings
 from semel.client.producer.opening import OpenResult, ProducerOptions
-from semel.client.transport import Transport
+from semel.client.transport import FOREVER, Transport
 from semel.client.values import Headers, Key
 
 _EXIT_SECONDS: Final = 5.0
@@ -115,7 +115,7 @@ class Producer(ProducerFacade):
 
     def close_by(self, deadline: float) -> None:
         """Close with a deadline on the monotonic clock."""
-        self.close(max(deadline - time.monotonic(), 0.0))
+        self.close(None if deadline == FOREVER else max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self
