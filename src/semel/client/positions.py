@@ -95,9 +95,9 @@ class ReadPosition:
             self._incarnation = incarnation
             self._on_incarnation(self.path, incarnation)
 
-    def server_position(self, group: str, known: KnownPosition) -> None:
+    def server_position(self, group: str, position: KnownPosition) -> None:
         """Record the position of a group that the server has returned."""
-        self._known[group] = known
+        self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
         """Return the position to move a group from, after messages of this reader."""
@@ -130,11 +130,11 @@ class KnownPositions:
         with self._lock:
             return ReadPosition(path, start, dict(self._moved.get(path, {})), self.note_read)
 
-    def note_server_position(self, name: PositionName, known: KnownPosition) -> None:
+    def note_server_position(self, name: PositionName, position: KnownPosition) -> None:
         """Record the position that a reader has read."""
         with self._lock:
             _make_room(self._read)
-            self._read[name] = [*self._read.get(name, ()), known][-2:]
+            self._read[name] = [*self._read.get(name, ()), position][-2:]
 
     def note_read(self, path: str, incarnation: str) -> None:
         """Record the incarnation of a stream that is read."""
@@ -199,9 +199,9 @@ def _make_room(names: dict[Any, Any]) -> None:
 
 
 class _Pending(Struct, frozen=True):
-    """A move that was sent, and the version it expects; without `known` the caller passed it."""
+    """A move that was sent; `position` is None if the caller passed `from`."""
 
-    known: KnownPosition | None
+    position: KnownPosition | None
     to: int
     version: int | None
 
@@ -230,9 +230,9 @@ class MovePlanner:
         rest = {path: move for path, move in moves.items() if path not in read}
         return self.plan(group, read), rest
 
-    def plan_known(self, name: PositionName, known: KnownPosition, to: int) -> Planned:
+    def plan_known(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
         """Return the move to send from a given position."""
-        return {name[1]: self._from(name, known, to)}
+        return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:
         pending = self._pending.get(name)
@@ -240,7 +240,7 @@ class MovePlanner:
             to = ordinal_of(move)
             if pending is None or read_position_of(move, name[1]) is not None:
                 return self._from(name, self._positions.find(name, move), to)
-            return self._on(name, pending, pending.known, to)
+            return self._on(name, pending, pending.position, to)
         start, to, incarnation, version = (*move, None, None)[:4]
         if incarnation is None:
             reading = read_position_of(to, name[1])
@@ -248,21 +248,23 @@ class MovePlanner:
             incarnation = incarnation or self._positions.incarnation(name[1])
         return (start, to, incarnation, version), _Pending(None, ordinal_of(to), version)
 
-    def _from(self, name: PositionName, known: KnownPosition, to: int) -> tuple[Move, _Pending]:
+    def _from(self, name: PositionName, position: KnownPosition, to: int) -> tuple[Move, _Pending]:
         pending = self._pending.get(name)
-        if pending is not None and pending.known is known:
-            return self._on(name, pending, known, to)
-        move = known.move_to(to)
-        return move, _Pending(known, to, move[3])
+        if pending is not None and pending.position is position:
+            return self._on(name, pending, position, to)
+        move = position.move_to(to)
+        return move, _Pending(position, to, move[3])
 
     def _on(
-        self, name: PositionName, pending: _Pending, known: KnownPosition | None, to: int
+        self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
         """Extend a move that the transaction has already; never back to an earlier offset."""
         to = max(to, pending.to)
-        incarnation = self._positions.incarnation(name[1]) if known is None else known.incarnation
+        incarnation = (
+            self._positions.incarnation(name[1]) if position is None else position.incarnation
+        )
         move = (pending.to, to, incarnation, pending.version)
-        return move, _Pending(known, to, pending.version)
+        return move, _Pending(position, to, pending.version)
 
     def accepted(self, group: str, planned: Planned) -> None:
         """Record that the server has accepted the moves, which the commit will apply."""
@@ -272,11 +274,11 @@ class MovePlanner:
     def done(self, *, is_repeat: bool = False) -> None:
         """Record that the moves were applied. After a repeat the versions are unknown."""
         for name, pending in self._pending.items():
-            known, to = pending.known, pending.to
+            position, to = pending.position, pending.to
             version = None if pending.version is None or is_repeat else pending.version + 1
-            if known is not None and (not is_repeat or to > known.offset):
-                known.moved(to, version)
-            if not is_repeat or known is None or known.offset == to:
+            if position is not None and (not is_repeat or to > position.offset):
+                position.moved(to, version)
+            if not is_repeat or position is None or position.offset == to:
                 self._positions.note_moved(name, to, version)
         self._pending.clear()
 

@@ -286,8 +286,8 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     """Return committed messages from an offset on, about 1 MiB. Raises NotSupported elsewhere."""
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    asked = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
-    response = asked.expect(200)
+    exchanged = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
+    response = exchanged.expect(200)
     headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:

@@ -159,7 +159,7 @@ class Network:
         if self.answers:
             answer = self.answers.popleft()
             batch = self.sent.popleft()
-            self.core.answered(batch, answer.status, answer.headers, answer.body, self.now)
+            self.core.on_response(batch, answer.status, answer.headers, answer.body, self.now)
             self.collect()
 
     def lose(self) -> None:

@@ -704,10 +704,10 @@ def test_what_messages_carry_stays_with_them_when_a_range_is_cut() -> None:
     batch = core.next_to_send(0.0)
     assert batch is not None
     said = refusal(409, "batch_overlap", last_seq=20)
-    core.answered(batch, said.status, said.headers, said.body, 0.0)
+    core.on_response(batch, said.status, said.headers, said.body, 0.0)
     assert core.acks.pending_bytes == 4 + 100 + 2 * 64
     assert core.next_to_send(0.0) is batch
-    core.answered(batch, 200, {"producer-epoch": "1"}, b"", 0.0)
+    core.on_response(batch, 200, {"producer-epoch": "1"}, b"", 0.0)
     assert core.acks.pending_bytes == 0
     assert bodies == [
         ([b"10", b"20", b"30", b"40"], {0: tags[10], 1: tags[20], 3: tags[40]}),
@@ -742,7 +742,7 @@ def test_the_first_offset_is_counted_back_where_offsets_count_messages(
     batch = core.next_to_send(0.0)
     assert batch is not None
     headers = {"producer-epoch": "1"} | ({} if told is None else {"stream-next-offset": told})
-    core.answered(batch, 200, headers, b"", 0.0)
+    core.on_response(batch, 200, headers, b"", 0.0)
     (ack,) = core.acks.take_events()
     assert isinstance(ack, BatchAck)
     assert (ack.offset, ack.next_offset) == (offset, told)

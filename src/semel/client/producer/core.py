@@ -1,7 +1,7 @@
 """The idempotent producer as a pure object: no threads, no sockets, no clock.
 
 Messages go in by `append`, batches to send come out of `next_to_send`, responses go in by
-`answered`, and the outcome of each batch comes out of `acks`, in order. Time is an argument, in
+`on_response`, and the outcome of each batch comes out of `acks`, in order. Time is an argument, in
 seconds of any monotonic clock.
 
 The rules, all for the sake of exactly once:
@@ -244,7 +244,7 @@ class ProducerCore:
         if expires_at is not None and now >= expires_at:
             self._fail(self._timeout_error())
 
-    def answered(
+    def on_response(
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
         """Process the response to a batch that is in flight."""

@@ -347,7 +347,7 @@ class Pump:
         now = self._loop.time()
         with self._lock:
             for batch, response in responses:
-                self._core.answered(batch, response.status, response.headers, response.body, now)
+                self._core.on_response(batch, response.status, response.headers, response.body, now)
             if end is not None:
                 self._connection = None
                 self._core.connection_lost(now, end)
