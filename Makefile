@@ -22,7 +22,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres demo test cover spark spark-torture check format rows sim bench clean
+.PHONY: help install postgres demo test cover spark spark-torture check format facades rows sim bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ check: $(STAMP) ## lint, format, types and the direction of imports
 format: $(STAMP) ## fix and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+facades: $(STAMP) ## generate the sync client from the async one
+	$(BIN)/python -m tests.facades
 
 rows: $(STAMP) ## the promises of the source documents and the tests that show each
 	@$(BIN)/python -m tests.rows

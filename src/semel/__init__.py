@@ -11,13 +11,15 @@ from semel.version import __version__
 
 if TYPE_CHECKING:
     from semel.client import errors
-    from semel.client.async_client import AsyncClient
-    from semel.client.client import Client
+    from semel.client.aio.client import AsyncClient
     from semel.client.local import local
+    from semel.client.sync.client import Client
+    from semel.client.transport import CLIENT_DEFAULT
     from semel.client.values import Message
     from semel.model.errors import SemelError
 
 __all__ = [
+    "CLIENT_DEFAULT",
     "AsyncClient",
     "Client",
     "Message",
@@ -29,8 +31,9 @@ __all__ = [
 
 
 _HOMES = {
-    "AsyncClient": "semel.client.async_client",
-    "Client": "semel.client.client",
+    "CLIENT_DEFAULT": "semel.client.transport",
+    "AsyncClient": "semel.client.aio.client",
+    "Client": "semel.client.sync.client",
     "Message": "semel.client.values",
     "SemelError": "semel.model.errors",
     "local": "semel.client.local",
@@ -38,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is named here when it is first asked for."""
+    """Import a public name when it is first used."""
     if name == "errors":
         return import_module("semel.client.errors")
     home = _HOMES.get(name)
@@ -48,5 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be loaded, too."""
     return sorted({*globals(), *__all__})

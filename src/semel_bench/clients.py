@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from semel.client.async_client import AsyncClient
 from semel.client.client import Client
+
 from semel.model.limits import MIB
 from semel.testing.fault_proxy import FaultProxy
 from semel_bench.figures import Figure, at_least, median, percentile, ratio_at_least

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from semel.client.client import Client
+
 from semel.pipeline.executor import LOCAL, SPARK
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.runner import Runner

@@ -7,8 +7,8 @@ from time import monotonic, sleep
 from typing import Final
 
 from semel import AsyncClient, Client
-from semel.client.client import Stream
 from semel.client.errors import NO, Indeterminate, Unavailable
+from semel.client.sync.stream import Stream
 from semel.testing import Operation
 from tests.faults.notes import Notes, Work, last_offset
 from tests.faults.raw import Broken, Line

@@ -6,8 +6,8 @@ from random import Random
 
 from semel import AsyncClient, Client
 from semel.client.errors import ClientError, Indeterminate, Unavailable
-from semel.client.producer.aio import AsyncProducer
-from semel.client.producer.threads import Producer
+from semel.client.producer.async_producer import AsyncProducer
+from semel.client.producer.sync_producer import Producer
 from tests.faults.lives import HASTE_SECONDS, MODES, Life, Writer
 from tests.faults.notes import Notes, Work
 

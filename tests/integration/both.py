@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
-from semel.client.async_client import AsyncStream, AsyncTail
-from semel.client.async_group import AsyncGroup
-from semel.client.async_sink import AsyncSink, AsyncSinkTask
-from semel.client.async_transaction import AsyncTransaction
+from semel.client.aio.group import AsyncGroup
+from semel.client.aio.sink import AsyncSink, AsyncSinkTask
+from semel.client.aio.stream import AsyncStream
+from semel.client.aio.transaction import AsyncTransaction
+from semel.client.producer.async_producer import AsyncProducer
+from semel.client.tails import AsyncTail
 
 KINDS = ("sync", "async")
 
@@ -32,6 +34,9 @@ class Waiting:
     def waiting(self, call: Any) -> Any:
         """Let a call of something this client has made wait."""
         return _waiting(self._runner, call)
+
+    def owns(self, client: AsyncClient) -> bool:
+        return client is self._client
 
     def __enter__(self) -> "Waiting":
         return self
@@ -81,7 +86,7 @@ def _waiting(runner: asyncio.Runner, found: Any) -> Any:
     """Turn what is awaited into what waits."""
     if isinstance(found, AsyncTail):
         return _TailProxy(runner, found)
-    if isinstance(found, AsyncTransaction | AsyncSinkTask):
+    if isinstance(found, AsyncTransaction | AsyncSinkTask | AsyncProducer):
         return _BlockProxy(runner, found)
     if isinstance(found, AsyncStream | AsyncGroup | AsyncSink):
         return _Proxy(runner, found)

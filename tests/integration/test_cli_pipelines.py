@@ -15,7 +15,7 @@ from rich.console import Console
 
 from semel.cli import run
 from semel.cli.run import RunView
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.pipeline import Graph, Runner
 from tests.integration.test_cli_streams import PROGRAM, Served, serving
 from tests.spec.process import PATIENCE_SECONDS

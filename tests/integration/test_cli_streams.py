@@ -540,7 +540,7 @@ def test_tail_notices_another_stream_of_the_same_name(tmp_path: Path) -> None:
             process.send_signal(signal.SIGCONT)
             _, complaint = process.communicate(timeout=60)
             assert process.returncode == 1
-            assert "made anew" in complaint or "stream_not_found" in complaint
+            assert "created again" in complaint or "stream_not_found" in complaint
 
 
 def test_tail_of_nothing_does_not_wait(served: Served) -> None:

@@ -1,11 +1,14 @@
 """Client and AsyncClient against a real server, and against servers that misbehave."""
 
+import asyncio
 import os
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -15,13 +18,18 @@ from typing import Any
 import pytest
 
 import semel
-from semel import Client, errors
+from semel import AsyncClient, Client, errors
+from semel.client.async_driver import AsyncStop
+from semel.client.flows import Pause
+from semel.client.server_calls import health
+from semel.client.sync_driver import Stop
 from tests.integration.both import client_of
 from tests.integration.listener import Listener, answering, closing, deaf, silent
 from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of
 
 SHORT_SECONDS = 0.3  # for calls that must run out of time
 MESSAGE_COUNT = 20
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nStream-Next-Offset: 0\r\n\r\n"
 
 
 @pytest.fixture
@@ -393,15 +401,123 @@ def test_a_client_may_wait_for_ever(kind: str, server: Server) -> None:
         assert client.health()
 
 
-@pytest.mark.parametrize("timeout", [None, 0, -1, "5"])
-def test_a_timeout_that_is_none_is_refused(kind: str, timeout: object) -> None:
-    with pytest.raises(ValueError, match="seconds above 0"):
-        client_of(kind, "http://127.0.0.1:1", timeout=timeout)
+@pytest.mark.parametrize("name", ["timeout", "connect_timeout"])
+@pytest.mark.parametrize("timeout", [0, -1, "5"])
+def test_an_invalid_timeout_is_refused(kind: str, name: str, timeout: object) -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        client_of(kind, "http://127.0.0.1:1", **{name: timeout})
+
+
+def test_a_timeout_of_none_is_no_limit_and_an_omitted_one_is_the_clients(kind: str) -> None:
+    with Listener(late) as other, client_of(kind, other.url, timeout=SHORT_SECONDS) as client:
+        stream = client.stream("a")
+        for options in ({}, {"timeout": semel.CLIENT_DEFAULT}):
+            with pytest.raises(errors.Unavailable):
+                stream.head(**options)
+        assert stream.head(timeout=None).next_offset == "0"
+    with Listener(late) as other, client_of(kind, other.url, timeout=None) as client:
+        assert client.timeout == inf
+        assert client.stream("a").head().next_offset == "0"
+
+
+def late(listener: Listener, line: socket.socket) -> None:
+    """Answer a request when a call with the short timeout has given up."""
+    if listener.take(line):
+        listener.is_over.wait(3 * SHORT_SECONDS)
+        line.sendall(HEAD)
+
+
+# ---- without a deadline --------------------------------------------------------------------------
+
+
+def test_a_flow_without_a_deadline_is_ended_by_its_stop(server: Server) -> None:
+    with Listener(silent) as other, Client(other.url, timeout=inf) as client:
+        stop = Stop()
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(client.run_until_stopped, client.stream("a").calls.head(), stop)
+            wait_until(lambda: bool(other.requests))
+            assert not ended.done()
+            stop.set()
+            assert isinstance(ended.exception(PATIENCE_SECONDS), errors.Unavailable)
+    with Client(server.url) as client:
+        assert client.run_until_stopped(health(client.site), Stop())
+
+
+def test_a_flow_without_a_deadline_is_ended_by_its_stop_in_a_loop(server: Server) -> None:
+    async def work(url: str) -> BaseException | None:
+        async with AsyncClient(url, timeout=inf) as client:
+            stop = AsyncStop()
+            flow = client.stream("a").calls.head()
+            ended = asyncio.create_task(client.run_until_stopped(flow, stop))
+            await asyncio.to_thread(wait_until, lambda: bool(other.requests))
+            assert not ended.done()
+            stop.set()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await asyncio.wait([ended])
+            return ended.exception()
+
+    async def succeed() -> object:
+        async with AsyncClient(server.url) as client:
+            return await client.run_until_stopped(health(client.site), AsyncStop())
+
+    with Listener(silent) as other:
+        assert isinstance(asyncio.run(work(other.url)), errors.Unavailable)
+    assert asyncio.run(succeed())
+
+
+@pytest.mark.parametrize("is_set_before", [False, True])
+def test_a_flow_without_a_deadline_outlives_the_timeout_and_not_its_stop(
+    kind: str, is_set_before: bool
+) -> None:
+    stop = Stop() if kind == "sync" else AsyncStop()
+    with client_of(kind, closed_port(), timeout=SHORT_SECONDS) as client:
+        if is_set_before:
+            stop.set()
+        flow = counting(client.stream("a").calls.head(), stop, 8)
+        with pytest.raises(errors.Unavailable):
+            client.run_until_stopped(flow, stop)
+        assert stop.is_set
+        assert flow.gi_frame is None
+
+
+def counting(flow: Any, stop: Any, pauses: int) -> Any:
+    """Set the stop when the flow has paused a number of times."""
+    reply = None
+    while True:
+        try:
+            step = flow.send(reply)
+        except StopIteration as end:
+            return end.value
+        if isinstance(step, Pause):
+            pauses -= 1
+            if not pauses:
+                stop.set()
+        reply = yield step
+
+
+def test_a_request_without_a_response_is_sent_again_after_the_silence_limit(kind: str) -> None:
+    def second(listener: Listener, line: socket.socket) -> None:
+        if listener.take(line) and len(listener.requests) > 1:
+            line.sendall(HEAD)
+        else:
+            line.recv(1)
+
+    stop = Stop() if kind == "sync" else AsyncStop()
+    with Listener(second) as other, client_of(kind, other.url, timeout=SHORT_SECONDS) as client:
+        info = client.run_until_stopped(client.stream("a").calls.head(), stop)
+        assert info.next_offset == "0"
+        assert len(other.requests) == 2
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_connection_the_server_has_closed_is_replaced(kind: str) -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nStream-Next-Offset: 0\r\n\r\n"
-    with Listener(answering(head)) as other, client_of(kind, other.url) as client:
+    with Listener(answering(HEAD)) as other, client_of(kind, other.url) as client:
         for _ in range(3):
             assert client.stream("a").head().next_offset == "0"
         assert other.connections == 3

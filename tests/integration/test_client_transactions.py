@@ -496,7 +496,7 @@ def test_outputs_larger_than_one_commit_are_made_of_fewer_inputs(
     def burst(_batch: Any) -> Any:
         return {bills.path: ["x" * BODY_BYTES_MAX]}
 
-    with pytest.raises(errors.TooLarge, match="one commit takes"):
+    with pytest.raises(errors.TooLarge, match="too large for one commit"):
         client.process(group, orders.path, burst, live=False)
     assert client.group(group).offsets() == {orders.path: offset_of(16)}
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import semel
-from semel.client.client import Client
 from semel.client.local import LocalServer
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import KIND_STAGED, PinnedRange, PinnedStep
 from semel.model.offsets import print_offset

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import semel
-from semel.client.client import Client
 from semel.client.errors import AppBound, PositionConflict
 from semel.client.local import LocalServer
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline import Graph, Runner
 from semel.pipeline.delivery import step_of

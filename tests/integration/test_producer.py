@@ -17,11 +17,12 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
-from semel.client.client import Stream
 from semel.client.producer.batches import BatchAck, FailedBatch
 from semel.client.producer.opening import ProducerOptions
+from semel.client.sync.stream import Stream
 from semel.model.limits import RECEIPTS_DEFAULT
 from semel.testing import FaultPlan, FaultProxy
+from tests.integration.both import KINDS, client_of
 from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
 
 
@@ -123,7 +124,7 @@ def test_what_no_stream_can_hold_is_refused_before_it_spoils_a_batch(
     stream = client.stream(server.stream().path).create()
     with orders.producer("p") as producer, stream.producer("p") as plain:
         for wrong in (b"1,2", b"", b"{", deep.encode()):
-            with pytest.raises(ValueError, match="no JSON"):
+            with pytest.raises(ValueError, match="not JSON"):
                 producer.append(wrong)
         with pytest.raises(errors.TooLarge):
             producer.append("x" * (4 * 1024 * 1024))
@@ -509,7 +510,7 @@ def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
         sparse.append(1, seq=10)
         with pytest.raises(ValueError, match="greater than 10"):
             sparse.append(1, seq=10)
-    with orders.producer("q") as dense, pytest.raises(ValueError, match="numbers by itself"):
+    with orders.producer("q") as dense, pytest.raises(ValueError, match="counts its own"):
         dense.append(1, seq=0)
     with pytest.raises(errors.ProducerRefused), orders.producer("p") as other:
         other.append(2)
@@ -657,6 +658,16 @@ def test_a_server_that_stays_away_is_given_up_after_the_delivery_timeout(tmp_pat
         producer.append(1)
         with pytest.raises(errors.Unavailable, match="cannot be reached"):
             producer.flush()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_without_a_limit_closes_its_producers(
+    kind: str, server: Server, orders: Stream
+) -> None:
+    with client_of(kind, server.url, timeout=None) as client:
+        producer = client.stream(orders.path).producer("unlimited", linger_ms=60_000)
+        producer.append(1)
+    assert [message.value for message in orders.read()] == [1]
 
 
 def test_a_closed_producer_takes_no_more(orders: Stream) -> None:

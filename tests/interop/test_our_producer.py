@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from semel import Client, errors
-from semel.client.client import Stream
+from semel.client.sync.stream import Stream
 
 
 @pytest.fixture(scope="module")

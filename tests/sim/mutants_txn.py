@@ -171,7 +171,9 @@ def let_zombies_live() -> Any:
 
 def forget_how_it_ended() -> Any:
     """Outcomes are not looked up."""
-    return patch.object(lookups.Lookups, "find_outcome", lambda self, txn_id, epoch, now_ms: (None, 0))
+    return patch.object(
+        lookups.Lookups, "find_outcome", lambda self, txn_id, epoch, now_ms: (None, 0)
+    )
 
 
 def place_a_chunk_twice() -> Any:

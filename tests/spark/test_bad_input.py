@@ -70,7 +70,9 @@ def test_a_server_that_is_down_at_the_start(query: Copy) -> None:
 
 def test_an_address_that_is_none(query: Copy) -> None:
     said = failure(Reading(query, url="127.0.0.1:9"))
-    assert_line(said, "'127.0.0.1:9' is no address of a server", "such as http://127.0.0.1:4437")
+    assert_line(
+        said, "'127.0.0.1:9' is not the address of a server", "such as http://127.0.0.1:4437"
+    )
 
 
 def test_a_stream_that_is_missing(query: Copy) -> None:

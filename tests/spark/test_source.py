@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from semel import Client, local
-from semel.client.client import Stream
+from semel.client.sync.stream import Stream
 
 TYPED = "id long, total double, at timestamp, _offset long, _corrupt_record string"
 
@@ -31,7 +31,7 @@ def fill(orders: Stream, first: int, count: int) -> None:
 
 
 def stream_of(spark: SparkSession, orders: Stream, **options: Any) -> DataStreamReader:
-    url = orders.client.transport.address.url
+    url = orders.client.url
     reader = spark.readStream.format("semel").option("url", url).option("stream", orders.path)
     return reader.options(**{"retryTimeout": "30s", **options})
 
@@ -134,7 +134,7 @@ def test_a_batch_reads_every_column_and_every_type(spark: SparkSession, orders: 
         "h": {"k": 5},
     }
     orders.append(record, key="k", headers={"trace": b"1"})
-    options = {"url": orders.client.transport.address.url, "stream": orders.path}
+    options = {"url": orders.client.url, "stream": orders.path}
     plain = spark.read.format("semel").options(**options).option("includeHeaders", "true").load()
     (row,) = plain.collect()
     assert (bytes(row.key), json.loads(bytes(row.value)), row.stream) == (b"k", record, orders.path)
@@ -161,7 +161,7 @@ def failure(frame_of: Any) -> str:
 
 def test_bad_input_of_a_batch_is_told_with_its_cure(spark: SparkSession, orders: Stream) -> None:
     fill(orders, 0, 6)
-    url = orders.client.transport.address.url
+    url = orders.client.url
 
     def read(schema: str | None = None, **options: Any) -> Any:
         reader = spark.read.format("semel").option("url", url).options(**options)

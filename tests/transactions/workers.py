@@ -10,7 +10,6 @@ from time import sleep
 from typing import Final
 
 from semel import Client
-from semel.client.client import Tail
 from semel.client.errors import (
     ClientError,
     Indeterminate,
@@ -20,7 +19,8 @@ from semel.client.errors import (
     Unavailable,
     UnstableOffsets,
 )
-from semel.client.transaction import Transaction
+from semel.client.sync.transaction import Transaction
+from semel.client.tails import Tail
 from semel.client.values import Message
 from semel.testing import TransactionKind
 from tests.transactions.notes import Noted, Notes

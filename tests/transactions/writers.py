@@ -19,7 +19,7 @@ from semel.client.errors import (
     Unavailable,
     UnstableOffsets,
 )
-from semel.client.transaction import Transaction
+from semel.client.sync.transaction import Transaction
 from semel.client.txn_values import READ_COMMITTED, Moves
 from semel.model.offsets import parse_offset
 from semel.testing import TransactionKind

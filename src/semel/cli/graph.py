@@ -14,8 +14,8 @@ from rich.text import Text
 from semel.cli.exit_codes import EXIT_REFUSED, EXIT_USAGE, CommandRefused
 from semel.cli.options import remote
 from semel.cli.output import json_line, printable, write
-from semel.client.client import Client
 from semel.client.errors import StreamNotFound
+from semel.client.sync.client import Client
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.problems import GraphError
 from semel.pipeline.trace import TracedStep, trace_of

@@ -11,8 +11,8 @@ import click
 
 from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
-from semel.client.client import Client
 from semel.client.errors import ClientError
+from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_position
 from semel.wire.paths import stream_path, stream_url

@@ -12,7 +12,7 @@ from rich.text import Text
 from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import path_argument, remote
 from semel.cli.output import json_line, print_facts, printable, report, write
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 
 

@@ -7,10 +7,10 @@ import click
 from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import Offset, path_argument, remote
 from semel.cli.output import printable, render_message, style_of, write
-from semel.client.client import Client
 from semel.client.errors import ClientError, StreamGone
 from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
+from semel.client.sync.client import Client
 from semel.client.values import Message
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -39,8 +39,7 @@ def live_pages(
     reader = PageReader(client.stream(path).calls, offset, is_live=True, on_retry=on_trouble)
     client.run(reader.begin())
     while True:
-        timeout = None if reader.has_begun else client.timeout
-        page = client.driver.run(reader.next_page(), timeout)
+        page = client.run(reader.next_page(), None if reader.has_begun else client.timeout)
         if page is None:
             return
         yield page

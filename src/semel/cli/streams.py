@@ -14,8 +14,8 @@ from rich.text import Text
 from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
 from semel.cli.output import json_line, print_facts, printable, report, write
-from semel.client.client import Client
 from semel.client.requests import CreateHeaders
+from semel.client.sync.client import Client
 from semel.client.values import StreamEntry, StreamInfo, milliseconds
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
@@ -208,7 +208,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
     if not is_sure:
         if not sys.stdin.isatty():
             raise CommandRefused("a deletion cannot be undone; add --yes if it is meant")
-        url = client.transport.address.url
+        url = client.url
         question = f"Delete {printable(path)} on {printable(url)}, and all it holds?"
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()

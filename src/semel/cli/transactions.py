@@ -12,8 +12,8 @@ from rich.text import Text
 from semel.cli.options import Offset, Path, path_argument, remote
 from semel.cli.output import json_line, print_facts, printable, report, write
 from semel.client import server_calls as calls
-from semel.client.client import Client
 from semel.client.group_calls import set_positions
+from semel.client.sync.client import Client
 from semel.client.txn_values import Move, token_of
 
 _MS: Final = 1000

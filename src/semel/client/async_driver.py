@@ -1,8 +1,9 @@
-"""Carrying out flows on the running event loop."""
+"""Runs flows on the running event loop."""
 
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from semel.client.errors import ClientClosed
@@ -24,13 +25,60 @@ from semel.client.transport import (
     Transport,
     connect_error,
     jitter,
+    reason_of,
 )
 
 T = TypeVar("T")
 
 
+class AsyncLock:
+    """An asyncio.Lock for one event loop after another: a client may outlive its loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._lock = loop, asyncio.Lock()
+        await self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+class AsyncStop:
+    """Ends a call from another task of the same loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """End the call: the response it waits for counts as lost, and nothing is sent again."""
+        self._event.set()
+        self.watch(self._connection)
+
+    def watch(self, connection: "AsyncConnection | None") -> None:
+        """Set the connection that the call waits for now; it is closed when `set` is called."""
+        self._connection = connection
+        if connection is not None and self.is_set:
+            connection.close()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until `set` is called, at most `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+
 class AsyncConnection:
-    """One connection, and the answers on it."""
+    """A connection, and the responses on it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.loop = asyncio.get_running_loop()
@@ -42,48 +90,52 @@ class AsyncConnection:
         self._writer = writer
 
     def is_quiet(self) -> bool:
-        """Whether the other side has not closed it, as far as the loop has heard."""
+        """Return whether the server has not closed it, as far as the loop has noticed."""
         return not (self._reader.at_eof() or self._writer.transport.is_closing())
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the loop."""
         self._writer.write(data)
 
     def has_unsent(self) -> bool:
-        """Whether a part of the request has not left; it never will if the line is closed now."""
+        """Return whether a part of the request is still in the loop's buffer."""
         return self._writer.transport.get_write_buffer_size() > 0
 
     async def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Wait for the next event; OSError or AnswerCut if there will be none."""
+        """Return the next event. Raises OSError or ResponseCut if there will be none."""
         while not self.events:
             until = min(deadline, time.monotonic() + silence_seconds)
-            async with asyncio.timeout(_left(until)):
+            async with asyncio.timeout(_seconds_until(until)):
                 data = await self._reader.read(RECEIVE_BYTES)
             if data:
                 self.events.extend(self.parser.feed(data))
                 continue
             self.events.extend(self.parser.end())
             if not self.events:
-                raise ConnectionResetError("the connection was closed")
+                raise ConnectionResetError("the server closed the connection")
         return self.events.popleft()
 
     def close(self) -> None:
-        """Hang up, at once."""
         if not self.loop.is_closed():
             self._writer.transport.abort()
 
 
 class AsyncDriver:
-    """Runs flows, on connections that are kept for the next ones."""
+    """Runs flows, and keeps their connections for the next ones."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._idle: list[AsyncConnection] = []
         self._is_closed = False
 
-    async def run(self, flow: Flow[T], timeout: float | None) -> T:
-        """Carry out a flow and return what it does; None: it may take as long as it wants."""
-        deadline = time.monotonic() + timeout if timeout is not None else FOREVER
+    async def run(
+        self, flow: Flow[T], timeout: float = FOREVER, stop: AsyncStop | None = None
+    ) -> T:
+        """Run a flow and return its result, or raise what the flow raises.
+
+        After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        """
+        deadline = time.monotonic() + timeout
+        stop = stop or AsyncStop()
         reply: Any = None
         while True:
             try:
@@ -92,30 +144,30 @@ class AsyncDriver:
                 value: T = end.value
                 return value
             if isinstance(step, Send):
-                reply = await self._send(step, deadline)
+                reply = await self._send(step, deadline, stop)
             elif isinstance(step, Receive):
-                reply = await self._receive(step, deadline)
+                reply = await self._receive(step, deadline, stop)
             elif isinstance(step, Pause):
-                reply = await self._pause(step, deadline)
+                reply = await self._pause(step, deadline, stop)
             else:
                 self.hang(step.channel)
                 reply = None
 
     async def close(self) -> None:
-        """Close what is idle; calls under way go on to their end, and no other begins."""
+        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        await asyncio.sleep(0)  # the loop closes them in its next turn
+        await asyncio.sleep(0)  # the loop closes them in its next iteration
 
     def hang(self, connection: AsyncConnection) -> None:
-        """Let a streamed answer go."""
+        """Stop reading a streamed response."""
         self._give_back(connection, is_whole=True)
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    async def _send(self, step: Send, deadline: float) -> Reply:
+    async def _send(self, step: Send, deadline: float, stop: AsyncStop) -> Reply:
         if self._is_closed:
             raise ClientClosed("the client is closed")
         connection = self._take(step.kind)
@@ -124,11 +176,13 @@ class AsyncDriver:
                 connection = await self._connect(deadline)
             except OSError as error:
                 return connect_error(self._transport, error)
+        stop.watch(connection)
         reply: Reply | None = None
         try:
             reply = await self._exchange(connection, step, deadline)
             return reply
         finally:
+            stop.watch(None)
             if not isinstance(reply, Opened):
                 self._give_back(connection, is_whole=isinstance(reply, Response))
 
@@ -139,45 +193,48 @@ class AsyncDriver:
         try:
             event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            reason = (
-                f"no answer from {self._transport.address.url}: {str(error) or 'the time is over'}"
-            )
+            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
             if connection.has_unsent():
-                return NotSent(f"{reason}; the request was not sent whole")
+                return NotSent(f"{reason}; the request was not sent completely")
             is_stale = connection.is_reused and not connection.parser.has_begun
             return Lost(reason, is_stale and not isinstance(error, TimeoutError))
         assert isinstance(event, Response)
         return Opened(event, connection) if event.is_streamed else event
 
-    async def _receive(self, step: Receive, deadline: float) -> BodyPart | BodyEnd | Lost:
+    async def _receive(
+        self, step: Receive, deadline: float, stop: AsyncStop
+    ) -> BodyPart | BodyEnd | Lost:
         connection: AsyncConnection = step.channel
+        stop.watch(connection)
         try:
             event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            return Lost(f"the connection broke: {error}")
+            return Lost(f"the connection was lost: {reason_of(error)}")
+        finally:
+            stop.watch(None)
         assert not isinstance(event, Response)
         return event
 
-    async def _pause(self, step: Pause, deadline: float) -> bool:
+    async def _pause(self, step: Pause, deadline: float, stop: AsyncStop) -> bool:
         seconds = max(step.at_least, jitter(step.seconds))
-        if time.monotonic() + seconds >= deadline:
+        if stop.is_set or time.monotonic() + seconds >= deadline:
             return False
-        await asyncio.sleep(seconds)
-        return True
+        await stop.wait(seconds)
+        return not stop.is_set
 
     # ---- connections -----------------------------------------------------------------------------
 
     def _take(self, kind: RetrySafety) -> AsyncConnection | None:
-        """Take a connection that is idle and still good; None if there is none.
+        """Return an idle connection that is still open, or None.
 
-        One that has been idle for long may be closed by the server just now. What must not be sent
-        twice does not take that risk.
+        The server may be about to close one that has been idle for long, so a request that must not
+        be sent twice gets a fresher one.
         """
         loop = asyncio.get_running_loop()
         while self._idle:
             connection = self._idle.pop()
             idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.loop is loop  # a client may outlive its loop
+            is_ours = connection.loop is loop  # not of an event loop that has ended
             if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
                 connection.is_reused = True
                 return connection
@@ -194,13 +251,13 @@ class AsyncDriver:
 
     async def _connect(self, deadline: float) -> AsyncConnection:
         transport, address = self._transport, self._transport.address
-        left = min(deadline - time.monotonic(), transport.connect_timeout)
-        async with asyncio.timeout(max(left, 0)):
+        seconds = min(deadline - time.monotonic(), transport.connect_timeout)
+        async with asyncio.timeout(max(seconds, 0)):
             reader, writer = await asyncio.open_connection(
                 address.host, address.port, ssl=transport.tls, limit=2 * RECEIVE_BYTES
             )
         return AsyncConnection(reader, writer)
 
 
-def _left(deadline: float) -> float | None:
+def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(deadline - time.monotonic(), 0)

@@ -1,7 +1,7 @@
-"""Calls as generators: what to send, when to wait, when to give up. One set for sync and async.
+"""Flows: requests as generators, which the sync and the async client share.
 
-A flow yields steps and is sent back what became of each; a driver carries them out. Flows hold no
-socket and know no clock: how much time is left is the driver's to say.
+A flow yields steps and is sent the reply to each; a flow driver executes the steps. Flows have no
+sockets and no clock: the driver decides when the time is up.
 """
 
 from collections.abc import Callable, Generator
@@ -20,31 +20,31 @@ from semel.client.response_parser import Response
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
-# Told of what went wrong, and how often in a row it did before, when a call is made again.
+# Called before a request is sent again, with the error and the number of retries before.
 OnRetry = Callable[[ClientError, int], object]
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
-RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a reader that waits for ever must not sleep for a day
+RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a reader without a deadline must not sleep for a day
 _DOUBLINGS_MAX: Final = 10
-_PASSING: Final = frozenset({408, 429, 507})
+_TEMPORARY: Final = frozenset({408, 429, 507})
 
 
 class RetrySafety(Enum):
-    """What sending a request twice would mean."""
+    """What happens if a request is sent twice."""
 
     READ = "changes nothing"
     REPEATABLE = "changes nothing the second time"
-    ONCE = "would be carried out twice"
+    ONCE = "is applied twice"
 
 
-# ---- steps, and what becomes of them -------------------------------------------------------------
+# ---- steps and their replies ---------------------------------------------------------------------
 
 
 class Send(Struct, frozen=True):
-    """Send a request and wait: Answer, Opened, NotSent or Lost.
+    """Send a request and wait. The reply is Response, Opened, NotSent or Lost.
 
-    `silence_seconds`: how long nothing may come from the server, if not as long as the call.
+    After `silence_seconds` without a byte from the server the reply is Lost.
     """
 
     request: Request
@@ -53,21 +53,21 @@ class Send(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Wait about so long, and not less than `at_least`: False if the time is over before that."""
+    """Wait about `seconds`, at least `at_least`. The reply is False if there is no time for it."""
 
     seconds: float
     at_least: float = 0.0
 
 
 class Receive(Struct, frozen=True):
-    """Wait for the next part of a streamed answer: BodyPart, BodyEnd or Lost."""
+    """Wait for the next part of a streamed response. The reply is BodyPart, BodyEnd or Lost."""
 
     channel: Any
     silence_seconds: float
 
 
 class CloseChannel(Struct, frozen=True):
-    """Hang up on a streamed answer."""
+    """Stop reading a streamed response."""
 
     channel: Any
 
@@ -76,24 +76,24 @@ Step = Send | Pause | Receive | CloseChannel
 
 
 class Opened(Struct, frozen=True):
-    """An answer that is streamed has begun; `channel` is where the rest comes from."""
+    """A streamed response has begun; `channel` is for Receive and CloseChannel."""
 
-    answer: Response
+    response: Response
     channel: Any
 
 
 class NotSent(Struct, frozen=True):
-    """The server cannot have the whole request. `is_hopeless`: nor will it ever."""
+    """The server did not get the whole request. `is_hopeless`: a retry would fail as well."""
 
     reason: str
     is_hopeless: bool = False
 
 
 class Lost(Struct, frozen=True):
-    """The request was sent, and the answer did not come.
+    """The request was sent, and no response came.
 
-    `is_stale`: an old connection was closed before the first byte of it, as happens when a server
-    is tired of waiting in the same moment.
+    `is_stale`: a reused connection was closed before the first byte, as happens when the server
+    closes an idle connection at the same moment.
     """
 
     reason: str
@@ -104,29 +104,29 @@ Reply = Response | Opened | NotSent | Lost
 
 
 class Exchanged(Struct, frozen=True):
-    """An answer to act on. `was_lost`: an earlier try of the same call may have been applied."""
+    """A final response. `was_lost`: an earlier attempt of the same request may be applied."""
 
     answer: Response
     was_lost: bool = False
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
-        """Take nothing but these for a success; raises what the answer means."""
-        answer = self.answer
-        if answer.status in statuses:
-            return answer
-        if answer.status < 400:
+        """Return the response if it has one of these statuses; raise the error it means if not."""
+        status = self.answer.status
+        if status in statuses:
+            return self.answer
+        if status < 400:
             raise errors.ProtocolError(
-                f"the answer was {answer.status}, and not {' or '.join(map(str, statuses))}"
+                f"the response has status {status}; expected {' or '.join(map(str, statuses))}"
             )
         raise self.error()
 
     def error(self) -> ClientError:
-        """Tell what an answer that says no means."""
+        """Return the error that a response with a status of 400 or more means."""
         return error_of(self.answer.status, self.answer.headers, self.answer.body)
 
 
-# ---- asking until there is an answer -------------------------------------------------------------
+# ---- retries -------------------------------------------------------------------------------------
 
 
 def ask(
@@ -137,40 +137,40 @@ def ask(
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
 ) -> Flow[Exchanged]:
-    """Send a request, again if that is safe, until there is an answer that says something.
+    """Send a request, and again where that is safe, until there is a final response.
 
-    `retries` None: as often as the time allows. Raises Unavailable or Indeterminate.
+    Without `retries` as often as the time allows. Raises Unavailable or Indeterminate.
     """
     was_lost = False
-    is_stale_seen = False
+    had_stale = False
     tries = 0
     while True:
         reply: Reply = yield Send(request, kind, silence_seconds)
         if isinstance(reply, Opened):
-            return Exchanged(reply.answer, was_lost, reply.channel)
+            return Exchanged(reply.response, was_lost, reply.channel)
         error = _failure(reply)
         if error is None:
             assert isinstance(reply, Response)
             return Exchanged(reply, was_lost)
         is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
         was_lost = was_lost or error.applied != errors.NO
-        if is_safe and isinstance(reply, Lost) and reply.is_stale and not is_stale_seen:
-            is_stale_seen = True  # nothing is wrong with the server: no need to wait
+        if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
+            had_stale = True  # the server is fine: no need for a pause
             continue
         is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
         if not is_safe or is_hopeless or (retries is not None and tries >= retries):
-            raise _retry_decision(error, kind, was_lost=was_lost)
+            raise _final_error(error, kind, was_lost=was_lost)
         if on_retry is not None:
             on_retry(error, tries)
         if not (yield pause_after(tries, _retry_after(error))):
-            raise _retry_decision(error, kind, was_lost=was_lost)
+            raise _final_error(error, kind, was_lost=was_lost)
         tries += 1
 
 
 def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
-    """Carry out a flow that may take as long as it wants, but for a server that says nothing.
+    """Return a flow whose requests are sent again after `silence_seconds` without a byte.
 
-    A connection to a machine that is gone may look alive for ever: the request is sent again.
+    For flows without a deadline: a connection to a machine that is gone may look open for ever.
     """
     reply: Any = None
     while True:
@@ -185,13 +185,13 @@ def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
-    """How long to wait after so many tries that were in vain."""
+    """Return the pause after a number of failed retries, at least Retry-After."""
     seconds = PAUSE_SECONDS_MIN * 2 ** min(tries, _DOUBLINGS_MAX)
     return Pause(min(seconds, PAUSE_SECONDS_MAX), min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
 
 
 def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
-    """Tell what is wrong, if it may be right later; None if the answer is one to act on."""
+    """Return the error of a reply that a retry may change; None if the response is final."""
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
     if isinstance(reply, Lost):
@@ -201,9 +201,11 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     error = error_of(reply.status, reply.headers, reply.body)
     if not isinstance(error, Refused):
         return error
-    # 429 without Retry-After: a limit that does not go away by waiting.
-    is_passing = error.status == 408 or (error.status in _PASSING and error.retry_after is not None)
-    return error if is_passing else None
+    # 429 without Retry-After is a limit that waiting does not change.
+    is_temporary = error.status == 408 or (
+        error.status in _TEMPORARY and error.retry_after is not None
+    )
+    return error if is_temporary else None
 
 
 def _retry_after(error: ClientError) -> float | None:
@@ -212,13 +214,13 @@ def _retry_after(error: ClientError) -> float | None:
     return None
 
 
-def _retry_decision(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
-    """Say what the caller must know in the end: whether anything may have been applied."""
+def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
+    """Return the error to raise, which says whether anything may have been applied."""
     status = getattr(error, "status", None)
     if kind is RetrySafety.READ:
         return Unavailable(error.message, status=status) if error.applied != errors.NO else error
     if was_lost and error.applied == errors.NO:
         return Indeterminate(
-            f"an earlier try got no answer; the last one: {error.message}", status=status
+            f"an earlier attempt got no response; the last one: {error.message}", status=status
         )
     return error

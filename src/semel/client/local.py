@@ -1,4 +1,4 @@
-"""A server of one's own, for a script, a test or a notebook."""
+"""`semel.local()`: a server in a child process, for a script, a test or a notebook."""
 
 import os
 import selectors
@@ -14,31 +14,28 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Any, Final
 
-from semel.client.client import TIMEOUT_SECONDS, Client
 from semel.client.errors import Unavailable
+from semel.client.sync.client import Client
+from semel.client.transport import CLIENT_DEFAULT, TIMEOUT_SECONDS, Timeout
 from semel.model.limits import MIB
-
-# ---- local process -------------------------------------------------------------------------------
-# A `semel serve` as a process of one's own, to be stopped, killed and started again.
-
 
 _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
 _LISTENING: Final = "listening on "
-_COMPLAINT_BYTES_MAX: Final = 64 * 1024
-# A server for an hour need not set 400 MiB aside, as one for years does.
+_STDERR_BYTES_MAX: Final = 64 * 1024
+# A server that runs for an hour need not reserve 400 MiB of disk.
 _LIGHT: Final = {"segment_bytes": 16 * MIB, "reserve_bytes": 0}
 
 
 class NotStarted(Unavailable):
-    """The server did not come up; the message has what it said."""
+    """The server did not start; the message has its output."""
 
     code = "not_started"
     advice = ""
 
 
 class LocalProcess:
-    """A running server. Not for use by two threads at once."""
+    """A `semel serve` as a child process, which can be killed and restarted. Not thread-safe."""
 
     def __init__(
         self, data: str | PathLike[str] | None, port: int, settings: Mapping[str, object]
@@ -49,11 +46,11 @@ class LocalProcess:
         self._port = port
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # one or none
-        # Whatever it complains about, in all its lives.
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
-        # Also runs when nobody holds this any more, and at the end of the interpreter.
+        # The standard error of all its runs.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        # Also runs when this object is collected, and at the end of the interpreter.
         self._finalizer = weakref.finalize(
-            self, _dispose, self._running, self._temporary, self._said
+            self, _dispose, self._running, self._temporary, self._errors
         )
         try:
             self._start()
@@ -63,34 +60,34 @@ class LocalProcess:
 
     @property
     def port(self) -> int:
-        """Where it listens; the same after a restart."""
+        """The port it listens on; the same after a restart."""
         return self._port
 
     @property
     def pid(self) -> int | None:
-        """The process, if it runs."""
+        """The id of the process, or None if it does not run."""
         return self._running[0].pid if self._running else None
 
     @property
     def stderr(self) -> str:
-        """What it has complained about so far."""
-        if self._said.closed:
+        """The standard error of all its runs so far."""
+        if self._errors.closed:
             return ""
-        said = os.pread(self._said.fileno(), _COMPLAINT_BYTES_MAX, 0)
-        return said.decode(errors="replace")
+        output = os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0)
+        return output.decode(errors="replace")
 
     def stop(self) -> None:
-        """End it in good order, and remove a temporary directory; once is enough."""
+        """Shut it down, and remove a temporary directory. A repeat has no effect."""
         self._finalizer()
 
     def kill(self) -> None:
-        """End it as `kill -9` does. The data stays for `restart`."""
+        """Kill it as `kill -9` does. The data is kept for `restart`."""
         _end(self._running, is_gentle=False)
 
     def restart(self) -> None:
-        """Start it again on the same directory and port; one that runs is ended in good order."""
+        """Start it again with the same directory and port; if it runs, shut it down first."""
         if not self._finalizer.alive:
-            raise NotStarted("the server was stopped for good; call local() again")
+            raise NotStarted("a stopped server cannot be restarted; call local() again")
         _end(self._running, is_gentle=True)
         self._start()
 
@@ -103,7 +100,7 @@ class LocalProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._errors,
             env=environment,
             bufsize=0,
             start_new_session=True,  # Ctrl-C is for the test, which then stops the server
@@ -118,21 +115,21 @@ class LocalProcess:
         if line.startswith(_LISTENING):
             return line.removeprefix(_LISTENING).rstrip("\n")
         self.kill()
-        said = (line + self.stderr).strip() or f"nothing within {_START_SECONDS_MAX:g} s"
-        raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {said}")
+        output = (line + self.stderr).strip() or f"no output within {_START_SECONDS_MAX:g} s"
+        raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {output}")
 
 
 def _read_line(pipe: IO[bytes], until: float) -> str:
-    """Read a line, or what there is when the pipe or the time ends."""
-    found = b""
+    """Return a line, or what was read when the pipe or the time ends."""
+    line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        while not found.endswith(b"\n") and selector.select(max(0.0, until - monotonic())):
-            piece = os.read(pipe.fileno(), 4096)
-            if not piece:
+        while not line.endswith(b"\n") and selector.select(max(0.0, until - monotonic())):
+            part = os.read(pipe.fileno(), 4096)
+            if not part:
                 break
-            found += piece
-    return found.decode(errors="replace")
+            line += part
+    return line.decode(errors="replace")
 
 
 def _end(running: list[subprocess.Popen[bytes]], *, is_gentle: bool) -> None:
@@ -145,84 +142,75 @@ def _end(running: list[subprocess.Popen[bytes]], *, is_gentle: bool) -> None:
             process.kill()
 
 
-def _dispose(running: list[subprocess.Popen[bytes]], temporary: str, said: IO[bytes]) -> None:
+def _dispose(running: list[subprocess.Popen[bytes]], temporary: str, errors: IO[bytes]) -> None:
     _end(running, is_gentle=True)
-    said.close()
+    errors.close()
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-# ---- local server --------------------------------------------------------------------------------
 
 
 def local(
     data: str | PathLike[str] | None = None,
     port: int = 0,
     *,
-    timeout: float = TIMEOUT_SECONDS,
+    timeout: float | None = TIMEOUT_SECONDS,
     **settings: Any,
 ) -> "LocalServer":
-    """Start a server in a process of its own, wait until it listens, and give a client of it.
+    """Start a server in a child process, wait until it listens, and return a client of it.
 
-    Without `data` it lives in a temporary directory, removed at the end. `timeout` is that of the
-    client; `settings` are the options of `semel serve`: `local(long_poll_timeout=1)`. Variables of
-    the environment set nothing. The server ends with the `with` block, with `stop()`, or with this
-    process, however that ends.
+    Without `data` it uses a temporary directory, which is removed at the end. `timeout` is that of
+    the client; `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`.
+    Environment variables are ignored. The server ends with the `with` block, with `stop()`, or when
+    this process ends, even if it is killed. Raises NotStarted.
     """
     return LocalServer(LocalProcess(data, port, settings), timeout)
 
 
 class LocalServer(Client):
-    """A client, and the server it talks to."""
+    """A client, and the server it uses."""
 
-    def __init__(self, process: LocalProcess, timeout: float) -> None:
+    def __init__(self, process: LocalProcess, timeout: float | None) -> None:
         super().__init__(process.url, timeout=timeout)
         self._process: Final = process
 
     @property
-    def url(self) -> str:
-        """Where it listens; the same after a restart."""
-        return self._process.url
-
-    @property
     def port(self) -> int:
-        """The port of `url`."""
         return self._process.port
 
     @property
     def data(self) -> Path:
-        """The directory it keeps."""
+        """The data directory."""
         return Path(self._process.data)
 
     @property
     def pid(self) -> int | None:
-        """The process, if it runs."""
+        """The id of the process, or None if it does not run."""
         return self._process.pid
 
     @property
     def stderr(self) -> str:
-        """What it has complained about so far."""
+        """The standard error of all its runs so far."""
         return self._process.stderr
 
     def client(self, **options: Any) -> Client:
-        """Make another client for it, to be closed by the caller; the options are Client's."""
+        """Return another client, which the caller closes; the options are those of `Client`."""
         return Client(self.url, **options)
 
-    def close(self, timeout: float | None = None) -> None:
-        """End the server in good order, and remove a temporary directory; once is enough."""
+    def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Close the client, shut the server down, and remove a temporary directory."""
         try:
             super().close(timeout)
         finally:
             self._process.stop()
 
     def stop(self) -> None:
-        """End the server; the same as `close`."""
+        """Do the same as `close`."""
         self.close()
 
     def kill(self) -> None:
-        """End the server as `kill -9` does. The data stays for `restart`."""
+        """Kill the server as `kill -9` does. The data is kept for `restart`."""
         self._process.kill()
 
     def restart(self) -> None:
-        """Start the server again on its directory and port; one that runs is ended first."""
+        """Start the server again with its directory and port; if it runs, shut it down first."""
         self._process.restart()

@@ -1,12 +1,12 @@
-"""Consume, transform, produce: each input's effect exactly once. Pure: flows, no sockets.
+"""Consume, transform, produce: the effect of each input exactly once. Pure: flows, no sockets.
 
-Outputs and the place up to which the inputs are read are committed together, by one request, which
-is refused if the group stands elsewhere than thought. So at any moment the server knows exactly
-which inputs have their outputs stored, and a restart goes on from there, wherever it was killed.
+Outputs and the positions in the inputs are committed together, by one request, which is refused if
+the group is at another position than expected. So the server always stores exactly which inputs
+have their outputs stored, and a restart continues there, wherever the process was killed.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from math import inf
 from typing import Any, Final
@@ -36,7 +36,7 @@ _GROUP_CHARS_MAX: Final = 200
 
 
 class InputBatch(Struct, frozen=True):
-    """Some messages of one input, in order. Iterating gives the messages."""
+    """Messages of one input, in order, to be iterated over."""
 
     stream: str
     messages: list[Message]
@@ -48,20 +48,35 @@ class InputBatch(Struct, frozen=True):
         return len(self.messages)
 
 
+SyncTransform = Callable[[InputBatch], Outputs | None]
+AsyncTransform = Callable[[InputBatch], Outputs | Awaitable[Outputs | None] | None]
+
+
+def sync_transform(function: SyncTransform, batch: InputBatch) -> Outputs | None:
+    """Return the outputs of a batch."""
+    return function(batch)
+
+
+async def async_transform(function: AsyncTransform, batch: InputBatch) -> Outputs | None:
+    """Return the outputs of a batch, of a plain function or a coroutine function."""
+    outputs = function(batch)
+    return await outputs if isinstance(outputs, Awaitable) else outputs
+
+
 class _Input:
     def __init__(
-        self, path: str, reader: PageReader, known: KnownPosition, messages_max: int
+        self, path: str, reader: PageReader, position: KnownPosition, messages_max: int
     ) -> None:
         self.path = path
         self.reader = reader
-        self.known = known
+        self.position = position
         self.ready: deque[Message] = deque()
         self.messages_max = messages_max
         self.is_over = False
 
 
 class ProcessLoop:
-    """Reads batches of the inputs, and commits what was made of each."""
+    """Reads batches of the inputs, and commits the outputs of each."""
 
     def __init__(
         self,
@@ -76,7 +91,7 @@ class ProcessLoop:
     ) -> None:
         paths = [inputs] if isinstance(inputs, str) else list(dict.fromkeys(inputs))
         if not paths:
-            raise ValueError("there are no inputs to process")
+            raise ValueError("there are no inputs; expected at least one")
         if max_messages < 1:
             raise ValueError("max_messages must be at least 1")
         self._site = site
@@ -88,16 +103,16 @@ class ProcessLoop:
         self._paths = paths
         self._known = KnownStreams(replace(site, retries=None))
         self._inputs: list[_Input] = []
-        self._mark: CommitId | None = None
-        self._in_vain = 0
+        self._commit_id: CommitId | None = None
+        self._empty_rounds = 0
 
     def begin(self) -> Flow[None]:
-        """Fence off the older instance, then ask where it has come to.
+        """Fence the older instance, then read the positions.
 
-        In this order: what the older one has on its way can no longer be applied after that.
+        In this order, so that nothing the older instance has sent can be applied afterwards.
         """
         registered = yield from register_producer(self._site, self._producer_id)
-        self._mark = CommitId(registered.producer_id, registered.producer_epoch, 0)
+        self._commit_id = CommitId(registered.producer_id, registered.producer_epoch, 0)
         seconds_max = min(STABLE_SECONDS_MAX, self._silence_seconds / 2)
         stored = yield from stable_positions(
             self._site, self._group, self._paths, seconds_max=seconds_max
@@ -111,42 +126,45 @@ class ProcessLoop:
             calls,
             START if position is None else position,
             is_live=self._is_live,
-            waits_at_end=len(self._paths) == 1,  # waiting for one must not keep the others waiting
+            waits_at_end=len(self._paths) == 1,  # else a wait for one would delay the others
         )
         return _Input(path, reader, stored.known(path), self._max_messages)
 
     def next_batch(self) -> Flow[InputBatch | None]:
-        """Read on, in turn; None when all inputs are at their end."""
+        """Return the next batch, from the inputs in turn; None when all inputs are at their end."""
         while True:
-            for index, found in enumerate(self._inputs):
-                if not found.ready and not found.is_over:
-                    page = yield from found.reader.next_page()
-                    found.is_over = page is None
-                    found.ready.extend(page or ())
-                if found.ready:
-                    self._in_vain = 0
+            for index, source in enumerate(self._inputs):
+                if not source.ready and not source.is_over:
+                    page = yield from source.reader.next_page()
+                    source.is_over = page is None
+                    source.ready.extend(page or ())
+                if source.ready:
+                    self._empty_rounds = 0
                     self._inputs = [*self._inputs[index + 1 :], *self._inputs[: index + 1]]
-                    return self._batch(found)
-            if all(found.is_over for found in self._inputs):
+                    count = min(source.messages_max, len(source.ready))
+                    return InputBatch(source.path, [source.ready.popleft() for _ in range(count)])
+            if all(source.is_over for source in self._inputs):
                 return None
             if len(self._inputs) > 1:
                 yield self._pause()
 
     def commit(self, batch: InputBatch, outputs: Outputs | None) -> Flow[bool]:
-        """Store what was made of a batch, and that it was.
+        """Commit the outputs of a batch together with the position after it.
 
-        False: it is more than one commit takes, and the messages come again in smaller batches.
+        Return False if they are too large for one commit: then `next_batch` returns the messages
+        again in smaller batches. Raises TransactionFenced, PositionConflict, and TooLarge if the
+        outputs of one message are too large.
         """
-        assert self._mark is not None
-        found = next(found for found in self._inputs if found.path == batch.stream)
+        assert self._commit_id is not None
+        source = next(source for source in self._inputs if source.path == batch.stream)
         to = _end(batch)
-        # A stream made anew under the path has its own messages, and none of them was read.
-        known = found.known
-        move = (known.offset, to, found.reader.incarnation, known.version)
+        position = source.position
+        # With the incarnation: if the stream was deleted and created again, nothing of it was read.
+        move = (position.offset, to, source.reader.incarnation, position.version)
         parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
             yield from commit_parts(
-                self._known, self._mark, parts, silence_seconds=self._silence_seconds
+                self._known, self._commit_id, parts, silence_seconds=self._silence_seconds
             )
         except errors.ProducerFenced as error:
             raise errors.TransactionFenced(
@@ -155,60 +173,54 @@ class ProcessLoop:
                 facts=error.facts,
             ) from None
         except errors.TooLarge as error:
-            self._put_back(found, batch, error)
+            self._put_back(source, batch, error)
             return False
-        known.moved(to, None if known.version is None else known.version + 1)
-        found.messages_max = min(2 * found.messages_max, self._max_messages)
-        self._mark = replace(self._mark, seq=self._mark.seq + 1)
+        position.moved(to, None if position.version is None else position.version + 1)
+        source.messages_max = min(2 * source.messages_max, self._max_messages)
+        self._commit_id = replace(self._commit_id, seq=self._commit_id.seq + 1)
         return True
 
-    def _put_back(self, found: _Input, batch: InputBatch, error: errors.TooLarge) -> None:
+    def _put_back(self, source: _Input, batch: InputBatch, error: errors.TooLarge) -> None:
         if len(batch) == 1:
             raise errors.TooLarge(
-                f"what was made of the message at {batch.messages[0].offset} of {batch.stream} is"
-                f" more than one commit takes: {error.message}",
+                f"the outputs of the message at {batch.messages[0].offset} of {batch.stream} are"
+                f" too large for one commit: {error.message}",
                 status=error.status,
                 facts=error.facts,
             ) from None
-        found.messages_max = len(batch) // 2
-        found.ready.extendleft(reversed(batch.messages))
-
-    def _batch(self, found: _Input) -> InputBatch:
-        count = min(found.messages_max, len(found.ready))
-        return InputBatch(found.path, [found.ready.popleft() for _ in range(count)])
+        source.messages_max = len(batch) // 2
+        source.ready.extendleft(reversed(batch.messages))
 
     def _pause(self) -> Pause:
-        doublings = min(self._in_vain, _PAUSE_DOUBLINGS_MAX)
-        self._in_vain += 1
+        doublings = min(self._empty_rounds, _PAUSE_DOUBLINGS_MAX)
+        self._empty_rounds += 1
         return Pause(min(_PAUSE_SECONDS_MIN * 2**doublings, _PAUSE_SECONDS_MAX))
 
 
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:
-    """Name the producer of a group and its inputs: one instance of those at a time."""
+    """Return the producer id for a group and its inputs, of which one instance runs at a time."""
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
 
 
 def _end(batch: InputBatch) -> int:
-    place = batch.messages[-1].next_ordinal
-    if place is None:
-        raise errors.NotSupported("this server does not tell the offset of each message")
-    return ordinal_of(place)
+    next_ordinal = batch.messages[-1].next_ordinal
+    if next_ordinal is None:
+        raise errors.NotSupported("this server does not report the offset of each message")
+    return ordinal_of(next_ordinal)
 
 
-# ---- identities ----------------------------------------------------------------------------------
-# Under which producer a client's transactions are begun.
+# ---- the producers of a client's transactions ----------------------------------------------------
 
 
 class ProducerPool:
-    """The producers a client has registered, each once.
+    """The producers that a client has registered, each once.
 
-    To register a producer fences its older instances, and aborts what they have open. So a client
-    does that once for each id, and keeps the epoch it was given. It never takes an id back after it
-    was fenced: the newer instance has done so rightfully, and two that fence one another in turn
-    would get nothing done.
+    Registering a producer fences its older instances and aborts their transactions. So a client
+    registers each id once, and keeps the epoch. It does not register an id again after it was
+    fenced: two instances that fence each other in turn would get nothing done.
 
-    Ids the server has given out are lent to one transaction at a time.
+    Ids that the server has generated are used by one transaction at a time.
     """
 
     def __init__(self) -> None:
@@ -216,25 +228,28 @@ class ProducerPool:
         self._idle: list[Registration] = []
 
     def take(self, producer_id: str | None) -> Registration | None:
-        """Give what is registered already; None if it must be registered first."""
+        """Return a registration, or None if the producer must be registered first."""
         if producer_id is not None:
             return self._named.get(producer_id)
         return self._idle.pop() if self._idle else None
 
-    def add(self, producer_id: str | None, found: Registration) -> Registration:
-        """Take note of a registration."""
+    def add(self, producer_id: str | None, registration: Registration) -> Registration:
+        """Return a new registration, which is kept if it has a name."""
         if producer_id is not None:
-            self._named[producer_id] = found
-        return found
+            self._named[producer_id] = registration
+        return registration
 
-    def give_back(self, producer_id: str | None, used: Registration) -> None:
-        """Take back an id that was lent, once its transaction is decided."""
+    def give_back(self, producer_id: str | None, registration: Registration) -> None:
+        """Make a generated id available again, once its transaction has ended."""
         if producer_id is None:
-            self._idle.append(used)
+            self._idle.append(registration)
 
 
 def check_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
-    """Read an identity that is the caller's own business; None if it is ours."""
+    """Return the caller's own registration, or None if the client is to register.
+
+    Raises ValueError for an epoch without an id.
+    """
     if epoch is None:
         return None
     if producer_id is None:

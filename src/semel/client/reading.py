@@ -1,4 +1,4 @@
-"""Reading: pages of messages, and how to go on after each. Pure: flows, no sockets."""
+"""Reading a stream: pages of messages, and where to continue after each. Pure: flows."""
 
 import json
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, Piece, decode_frames
 from semel.wire.headers import FRAMES, read_flag
 
-# How long a server may keep a live reader waiting before it counts as lost. Servers end a long-poll
-# after half a minute or so, and an event stream after a minute.
+# How long a live read waits for a byte. Servers end a long-poll after about half a minute, and an
+# event stream after a minute.
 SILENCE_SECONDS: Final = 90.0
 _array: Final = msgspec.json.Decoder(list[Raw])
 _ACCEPT: Final = ("Accept", f"{FRAMES}, */*;q=0.5")
 
 
 class Page(Struct, frozen=True):
-    """What one answer brought. `end` is where the stream ended then, if the server tells."""
+    """The content of one response. `end` is the tail at that time, if the server reports it."""
 
     messages: list[Message]
     next_offset: str
@@ -41,20 +41,20 @@ class Page(Struct, frozen=True):
 
 
 class ReadSource(Protocol):
-    """What messages know of the reader they come from: which stream of the path it reads."""
+    """The reader that messages come from, with the incarnation of the stream it reads."""
 
     incarnation: str | None
 
 
 class PageReader:
-    """A place in a stream, and how to move on from it.
+    """Reads a stream page by page from `offset` on.
 
-    `next_page` is a flow that gives the next messages, or None when there is nothing more to come:
-    at the end as it is, or, if `is_live`, at the end of a closed stream. `waits_at_end`: at the end
-    of an open one the server is to answer only when there is more, or after a while.
+    `next_page` is a flow that returns the next messages, or None at the end: at the present tail,
+    or, if `is_live`, at the tail of a closed stream. `waits_at_end`: at the tail of an open stream
+    the server responds when there are new messages, or after a while.
 
-    At read_committed it ends where the oldest open transaction begins. Other servers than semel
-    have none; they ignore the word until they are known, and are not sent it after that.
+    At read_committed it ends at the stable offset. Servers other than semel have no transactions:
+    they ignore the parameter in the first request, and do not get it after that.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class PageReader:
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
             raise ValueError(
-                f"isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}"
+                f"isolation={isolation!r}; expected {READ_COMMITTED!r} or {READ_UNCOMMITTED!r}"
             )
         self.offset = offset
-        self.source: ReadSource | None = None  # what its messages know of it
+        self.source: ReadSource | None = None  # what its messages refer to
         self._isolation = isolation
         self._waits_at_end = waits_at_end
         self._on_retry = on_retry
@@ -84,71 +84,71 @@ class PageReader:
         self._incarnation: str | None = None
         self._cursor: str | None = None
         self._end: int | None = None
-        self.tail: int | None = None  # where the stream ended when the server last told
+        self.tail: int | None = None  # of the stream, as last reported
 
     @property
     def has_begun(self) -> bool:
-        """Whether the server has answered once: from then on a live reader waits for it."""
+        """Whether there was a response: from then on a live reader waits for the server."""
         return self._has_begun
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all was read that there was when the server last answered."""
+        """Whether everything was read that was there at the last response."""
         return self._is_at_end
 
     @property
     def incarnation(self) -> str | None:
-        """Which stream of the path is read, once the server has told."""
+        """The incarnation of the stream that is read; None before the first response."""
         return self._incarnation
 
     def begin(self) -> Flow[None]:
-        """Turn `now` into an offset: after a break it would mean another place."""
+        """Replace `now` by an offset, which stays the same after a lost connection."""
         if self.offset == NOW:
-            asked = yield from self._get(live=None)
-            page = page_of(asked.expect(200), self.offset, self.source)
-            self.check(asked.answer.headers)
-            self._move(page)
+            yield from self._read_page(None, 200)
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Read on; an empty list says only that time has passed."""
+        """Return the next messages, perhaps none yet; None at the end."""
         yield from self.begin()
         if self._is_over:
             return None
         is_waiting = self._is_live and self._is_at_end and self._waits_at_end
-        live = "long-poll" if is_waiting else None
-        asked = yield from self._get(live)
-        page = page_of(asked.expect(200, 204), self.offset, self.source)
-        self.check(asked.answer.headers)
+        return (yield from self._read_page("long-poll" if is_waiting else None, 200, 204))
+
+    def _read_page(self, live: str | None, *statuses: int) -> Flow[list[Message]]:
+        exchanged = yield from self._get(live)
+        response = exchanged.expect(*statuses)
+        page = page_of(response, self.offset, self.source)
+        self.check(response.headers)
         self._move(page)
         return page.messages
 
     def hang_up(self) -> Flow[None]:
-        """Let go of what is held between two pages: nothing, here."""
+        """Release what is held between two pages: nothing here."""
         yield from ()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Refuse to go on in another stream of the same path."""
-        found = headers.get("stream-incarnation")
-        if self._incarnation is not None and found not in (None, self._incarnation):
+        """Raise StreamGone if the response is of another incarnation of the stream."""
+        incarnation = headers.get("stream-incarnation")
+        if self._incarnation is not None and incarnation not in (None, self._incarnation):
             raise errors.StreamGone(
-                f"{self._calls.path} was deleted and made anew; this place in it is gone"
+                f"{self._calls.path} was deleted and created again; the offset is no longer valid"
             )
-        if self.source is not None and found is not None:
-            self.source.incarnation = found
-        self._incarnation = found or self._incarnation
+        if self.source is not None and incarnation is not None:
+            self.source.incarnation = incarnation
+        self._incarnation = incarnation or self._incarnation
         is_frames = normalise(headers.get("content-type", "")) == FRAMES
         self._calls.is_foreign = self._incarnation is None and not is_frames
 
     @property
     def isolation(self) -> str | None:
-        """What to send: semel's own default need not be said, and others do not know the word."""
-        is_said = self._isolation == READ_COMMITTED and not self._calls.is_foreign
-        return self._isolation if is_said else None
+        """The parameter to send; None for the server's default, and for servers without it."""
+        is_sent = self._isolation == READ_COMMITTED and not self._calls.is_foreign
+        return self._isolation if is_sent else None
 
     def _move(self, page: Page) -> None:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
-            raise ProtocolError(f"there are messages at {self.offset}, but no way past them")
+            raise ProtocolError(f"there are messages at {self.offset}, but no offset after them")
         self.offset, self._cursor = page.next_offset, page.cursor
         self._has_begun = True
         self.tail = page.end if page.end is not None else self.tail
@@ -161,9 +161,9 @@ class PageReader:
             self._is_over = page.is_closed or self._is_at_end or self._has_passed(page)
 
     def _has_passed(self, page: Page) -> bool:
-        """Whether all is read that was there when the reading began."""
-        last = page.messages[-1].next_ordinal if page.messages else None
-        return self._end is not None and isinstance(last, int) and last >= self._end
+        """Return whether everything was read that was there when the reading began."""
+        end = page.messages[-1].next_ordinal if page.messages else None
+        return self._end is not None and isinstance(end, int) and end >= self._end
 
     def _get(self, live: str | None) -> Flow[Exchanged]:
         cursor = self._cursor if live else None
@@ -185,21 +185,21 @@ class PageReader:
 # ---- pages ---------------------------------------------------------------------------------------
 
 
-def page_of(answer: Response, start: str, source: ReadSource | None = None) -> Page:
-    """Read what an answer to a read from `start` brought."""
-    headers = answer.headers
+def page_of(response: Response, start: str, source: ReadSource | None = None) -> Page:
+    """Decode the response to a read from `start`. Raises ProtocolError if it is not one."""
+    headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
-        raise ProtocolError("the answer has no Stream-Next-Offset")
+        raise ProtocolError("the response has no Stream-Next-Offset")
     media_type = headers.get("content-type", "")
     messages: list[Message] = []
     end = None
-    if answer.status == 204:
+    if response.status == 204:
         pass
     elif normalise(media_type) == FRAMES:
-        messages, end = _from_frames(answer.body, source)
+        messages, end = _from_frames(response.body, source)
     else:
-        messages = plain_messages(answer.body, media_type, start, next_offset, source)
+        messages = plain_messages(response.body, media_type, start, next_offset, source)
     return Page(
         messages,
         next_offset,
@@ -214,14 +214,13 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     try:
         frames = decode_frames(body)
     except BadFormat as error:
-        raise ProtocolError(f"the answer is no {FRAMES}: {error}") from None
+        raise ProtocolError(f"the response is not {FRAMES}: {error}") from None
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.pieces:
-        place, written_ms = piece.offset, piece.time_ms
-        for raw in piece.messages():
-            messages.append(Message(raw, media_type, place, place + 1, written_ms, source=source))
-            place += 1
+        time_ms = piece.time_ms
+        for offset, raw in enumerate(piece.messages(), piece.offset):
+            messages.append(Message(raw, media_type, offset, offset + 1, time_ms, source=source))
         if piece.extras:
             _add_extras(messages[-piece.count :], piece)
     if messages:
@@ -231,8 +230,8 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
 
 def _add_extras(messages: list[Message], piece: Piece) -> None:
     times = timestamps_of(piece.extras, piece.count)
-    carried = zip(piece.keys(), piece.headers(), times, strict=True)
-    for message, (key, headers, time_ms) in zip(messages, carried, strict=True):
+    extras = zip(piece.keys(), piece.headers(), times, strict=True)
+    for message, (key, headers, time_ms) in zip(messages, extras, strict=True):
         message.key, message.headers, message.time_ms = key, headers, time_ms
 
 
@@ -243,11 +242,14 @@ def plain_messages(
     next_offset: str,
     source: ReadSource | None = None,
 ) -> list[Message]:
-    """Read a body in the stream's own media type: only its two ends have an offset."""
+    """Return the messages of a body in the stream's media type.
+
+    Only the first one has an offset, and only the last one a next offset.
+    """
     if not body:
         return []
-    found = split_array(body) if is_json(media_type) else [body]
-    messages = [Message(raw, media_type, source=source) for raw in found]
+    raws = split_array(body) if is_json(media_type) else [body]
+    messages = [Message(raw, media_type, source=source) for raw in raws]
     if messages:
         messages[0].ordinal = None if start == NOW else start
         messages[-1].next_ordinal = next_offset
@@ -255,27 +257,25 @@ def plain_messages(
 
 
 def split_array(body: bytes) -> list[bytes]:
-    """Split a JSON array into its elements, byte for byte."""
+    """Return the elements of a JSON array, byte for byte. Raises ProtocolError if it is not one."""
     try:
         return [bytes(raw).strip() for raw in _array.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        # JSON, and more than msgspec takes: half a surrogate pair, say.
-        found = json.loads(body)
+        values = json.loads(body)  # which accepts more than msgspec: a lone surrogate, say
     except ValueError as error:
-        raise ProtocolError(f"the answer is no JSON: {error}") from None
-    if not isinstance(found, list):
-        raise ProtocolError("the answer is no JSON array")
-    return [json.dumps(value).encode("ascii") for value in found]
+        raise ProtocolError(f"the response is not JSON: {error}") from None
+    if not isinstance(values, list):
+        raise ProtocolError("the response is not a JSON array")
+    return [json.dumps(value).encode("ascii") for value in values]
 
 
-# ---- frames reading ------------------------------------------------------------------------------
-# Reading frames as they come, for those who take them apart by themselves. Pure: flows.
+# ---- frames that the caller decodes --------------------------------------------------------------
 
 
 class FramesPage(Struct, frozen=True):
-    """One answer in the frames format, of the stream of this incarnation."""
+    """One response in the frames format."""
 
     body: bytes
     incarnation: str
@@ -283,16 +283,16 @@ class FramesPage(Struct, frozen=True):
 
 
 def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
-    """Read what is committed from an offset on, about 1 MiB of it."""
+    """Return committed messages from an offset on, about 1 MiB. Raises NotSupported elsewhere."""
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    asked = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
-    answer = asked.expect(200)
-    headers = answer.headers
+    exchanged = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
+    response = exchanged.expect(200)
+    headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:
-        raise NotSupported("this server does not know frames; only semel has them")
+        raise NotSupported("this server does not support the frames format; only semel does")
     next_offset = parse_offset(headers.get("stream-next-offset", ""))
     if next_offset is None:
-        raise ProtocolError("the answer has no Stream-Next-Offset")
-    return FramesPage(answer.body, incarnation, next_offset)
+        raise ProtocolError("the response has no Stream-Next-Offset")
+    return FramesPage(response.body, incarnation, next_offset)

@@ -1,4 +1,4 @@
-"""Where a server is, and where its streams are below it."""
+"""Requests: the address of a server, the targets below it, and headers and bodies as bytes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """A server; `prefix` is the path it is served under, such as `/base`, or nothing."""
+    """The address of a server; `prefix` is the path it is served under, such as `/base`."""
 
     scheme: str
     host: str
@@ -26,46 +26,46 @@ class Address(Struct, frozen=True):
 
     @property
     def is_tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.scheme == "https"
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The address as it is written."""
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
     def target(self, path: str) -> str:
-        """Give the request target of a page such as `/v1/streams`."""
+        """Return the request target of a resource such as `/v1/streams`."""
         return self.prefix + path
 
     def stream_target(self, path: str) -> str:
-        """Give the request target of a stream; ValueError if a stream cannot be named so."""
+        """Return the request target of a stream. Raises ValueError for an invalid path."""
         return stream_url(self.prefix, checked_path(path))
 
 
 def parse_address(url: str) -> Address:
-    """Read `http://host:port/prefix`; ValueError if it is no such address."""
+    """Parse `http://host:port/prefix`. Raises ValueError if it is not such an address."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r} is no address of a server: {error}") from None
+        raise ValueError(f"{url!r} is not the address of a server: {error}") from None
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"{url!r} is no address of a server, such as http://127.0.0.1:4437")
+        raise ValueError(
+            f"{url!r} is not the address of a server; expected one such as http://127.0.0.1:4437"
+        )
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an address holds no user and password; pass token= or headers=")
+        raise ValueError("an address must not have a user and password; pass token= or headers=")
     if parts.query or parts.fragment:
-        raise ValueError(f"{url!r} has a query or a fragment; an address of a server has none")
+        raise ValueError(f"{url!r} must not contain a query or a fragment")
     if not _is_host(parts.hostname):
-        raise ValueError(f"{parts.hostname!r} is no host name; write it in punycode")
+        raise ValueError(f"{parts.hostname!r} is not a host name; write it in punycode")
     if port == 0:
-        raise ValueError(f"{url!r} names port 0, where no server listens")
+        raise ValueError(f"{url!r} has port 0, on which no server can listen")
     prefix = quote(parts.path.rstrip("/"), safe="/%-._~!$&'()*+,;=:@")
     return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
 
@@ -80,25 +80,25 @@ def _is_host(name: str) -> bool:
 
 
 def checked_path(path: str) -> str:
-    """Return the name of a stream; ValueError if no stream can have it."""
+    """Return the path of a stream, normalised. Raises ValueError if it is invalid."""
     try:
-        found = stream_path(stream_url("", path))
+        parsed = stream_path(stream_url("", path))
     except UnicodeEncodeError:
-        raise ValueError("the stream's path is refused: it is not UTF-8") from None
-    if isinstance(found, str):
-        return found
-    raise ValueError(found.message)
+        raise ValueError("the path of the stream is refused: it is not UTF-8") from None
+    if isinstance(parsed, str):
+        return parsed
+    raise ValueError(parsed.message)
 
 
 def stream_reference(path: str) -> str:
-    """Print a stream as other streams refer to it: `/v1/stream/` and its quoted name."""
+    """Return a stream as a header names it: `/v1/stream/` and its quoted path."""
     reference = stream_url("", checked_path(path))
     assert reference.startswith(PREFIX)
     return reference
 
 
 def query(**values: str | int | None) -> str:
-    """Print a query, `?a=b&c=d`; what is None is left away."""
+    """Return a query such as `?a=b&c=d`, without the values that are None."""
     pairs = [
         f"{name}={quote(str(value), safe='-._~')}"
         for name, value in values.items()
@@ -107,23 +107,21 @@ def query(**values: str | int | None) -> str:
     return "?" + "&".join(pairs) if pairs else ""
 
 
-# ---- outgoing ------------------------------------------------------------------------------------
-# Requests as values, and as bytes.
-
+# ---- requests as bytes ---------------------------------------------------------------------------
 
 Fields = tuple[tuple[str, str], ...]
 
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# What a reader of HTTP could take for the end of a line, or not read at all.
+# Characters that a parser of HTTP could read as the end of a line, or that it cannot read at all.
 _NEVER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
-# The connection is ours: a header of the caller's must not say otherwise.
+# Headers that the client sets itself.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 
 
 class Request(Struct, frozen=True):
-    """A request; `is_streamed` if its answer is read piece by piece.
+    """A request; `is_streamed` if the body of its response is read in parts.
 
-    A body of None is not the same as an empty one: only the latter has a Content-Length.
+    Without a body there is no Content-Length; with an empty one it is 0.
     """
 
     method: str
@@ -134,14 +132,14 @@ class Request(Struct, frozen=True):
 
 
 def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> bytes:
-    """Render the lines every request to this server begins with: Host and the caller's own."""
+    """Return the header lines of every request to this server: Host, and the caller's own."""
     lines = [f"Host: {address.authority}\r\n"]
     lines += [_line(name, value) for name, value in headers]
     return "".join(lines).encode("latin-1")
 
 
 def render(request: Request, fixed: bytes) -> bytes:
-    """Render a request; `fixed` is from `fixed_lines`."""
+    """Return a request as bytes; `fixed` is from `fixed_lines`."""
     lines = [_line(name, value) for name, value in request.headers]
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
@@ -150,11 +148,11 @@ def render(request: Request, fixed: bytes) -> bytes:
 
 
 def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
-    """Check the caller's headers and add the token; ValueError if one cannot be sent."""
+    """Return the caller's headers and the token. Raises ValueError if one cannot be sent."""
     fields = list((headers or {}).items())
     for name, value in fields:
         if name.lower() in _OURS:
-            raise ValueError(f"the header {name} is the client's own business")
+            raise ValueError(f"the header {name} cannot be passed: the client sets it")
         _line(name, value)
     if token is not None:
         if any(name.lower() == "authorization" for name, _ in fields):
@@ -166,18 +164,17 @@ def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
 
 def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no name of a header")
+        raise ValueError(f"{name!r} is not the name of a header")
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
-        raise ValueError(f"the value of {name} holds what a header cannot: {value!r}")
+        raise ValueError(f"{value!r} cannot be sent as the value of the header {name}")
     return f"{name}: {value}\r\n"
 
 
-# ---- conditions ----------------------------------------------------------------------------------
-# What an append or a creation asks for, and the headers that say so.
+# ---- the headers of appends and creations --------------------------------------------------------
 
 
 class ProducerHeaders(Struct, frozen=True):
-    """A producer's number for one append, under an epoch or a session of its own."""
+    """The producer and sequence of an append, with an epoch or a session."""
 
     producer_id: str
     seq: int
@@ -186,7 +183,7 @@ class ProducerHeaders(Struct, frozen=True):
 
 
 class TransactionHeaders(Struct, frozen=True):
-    """The transaction an append is part of; `seq` is its number there, if it is staged."""
+    """The transaction of an append; `seq` is the number of the chunk, if it is staged."""
 
     transaction_id: str
     epoch: int
@@ -194,7 +191,7 @@ class TransactionHeaders(Struct, frozen=True):
 
 
 class AppendHeaders(Struct, frozen=True):
-    """What an append asks for beside its messages."""
+    """The conditions and the identity of an append."""
 
     seq: str | None = None
     if_match: str | None = None
@@ -205,9 +202,8 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def headers(self) -> Fields:
-        """The headers that say so."""
         tag, branch = self.tag, self.branch
-        found = {
+        fields = {
             "Producer-Id": None if tag is None else tag.producer_id,
             "Producer-Seq": None if tag is None else str(tag.seq),
             "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
@@ -220,26 +216,26 @@ class AppendHeaders(Struct, frozen=True):
             "Idempotency-Key": self.idempotency_key,
             "Stream-Closed": "true" if self.is_closing else None,
         }
-        return tuple((name, value) for name, value in found.items() if value is not None)
+        return tuple((name, value) for name, value in fields.items() if value is not None)
 
     @property
     def is_tagged(self) -> bool:
-        """Whether a second try is recognised, and answered as the first one was."""
+        """Whether the server recognises a repeat, and returns the first response."""
         return (self.idempotency_key, self.tag, self.branch) != (None, None, None)
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the batch has its number, a producer's or a transaction's."""
+        """Whether the batch has a sequence of a producer, or belongs to a transaction."""
         return self.tag is not None or self.branch is not None
 
     @property
     def is_staged(self) -> bool:
-        """Whether the messages get their offsets later, with the commit."""
+        """Whether the messages get their offsets with the commit of their transaction."""
         return self.branch is not None and self.branch.seq is not None
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a second try cannot be applied twice, and cannot tell if the first one was."""
+        """Whether a repeat cannot be applied, but does not show whether the first one was."""
         return not self.is_tagged and (self.if_match is not None or self.seq is not None)
 
 
@@ -247,7 +243,7 @@ CLOSING: Final = AppendHeaders(is_closing=True)
 
 
 class CreateHeaders(Struct, frozen=True):
-    """What a stream is created with."""
+    """The configuration of a new stream."""
 
     content_type: str | None = None
     ttl: int | timedelta | None = None
@@ -260,8 +256,8 @@ class CreateHeaders(Struct, frozen=True):
 
     @property
     def headers(self) -> Fields:
-        """The headers that say so; ValueError if they cannot."""
-        found = {
+        """The headers. Raises ValueError for a ttl or path that is invalid."""
+        fields = {
             "Content-Type": self.content_type,
             "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),
             "Stream-Expires-At": None
@@ -277,11 +273,11 @@ class CreateHeaders(Struct, frozen=True):
             ),
             "Stream-Dedup": None if self.dedup is None else ("off", "on")[self.dedup],
         }
-        return tuple((name, value) for name, value in found.items() if value is not None)
+        return tuple((name, value) for name, value in fields.items() if value is not None)
 
 
 def _print_ttl(ttl: int | timedelta) -> str:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if seconds != int(seconds) or seconds < 0:
-        raise ValueError(f"ttl is in whole seconds, not {seconds}")
+        raise ValueError(f"ttl={seconds}; expected whole seconds, 0 or more")
     return str(int(seconds))

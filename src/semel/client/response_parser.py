@@ -1,8 +1,8 @@
-"""Reading answers of HTTP/1.1 from the bytes of one connection. Pure: bytes in, answers out.
+"""Parses HTTP/1.1 responses from the bytes of one connection. Pure: bytes in, responses out.
 
-`expect` is called once for each request sent, in order, since an answer's shape depends on its
-request. `feed` takes what arrived, in pieces of any size. `end` is called when the other side has
-closed the connection. What two readers could understand differently is refused.
+Call `expect` once for each request, in order, because the shape of a response depends on its
+request, `feed` with what was received, in pieces of any size, and `end` when the server has closed
+the connection. What two parsers could read differently is a ProtocolError.
 """
 
 import re
@@ -22,15 +22,15 @@ _CHUNK_LINE_BYTES_MAX: Final = 1 * KIB
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
 _FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
-_GZIP_WINDOW: Final = 31  # zlib's way to say: gzip
+_GZIP_WINDOW: Final = 31  # zlib's value for gzip
 _BODILESS: Final = frozenset({204, 304})
 _STREAMED_TYPE: Final = "text/event-stream"
 
 
 class Response(Struct, frozen=True):
-    """An answer. Names of headers are in lower case; a repeated one is joined with a comma.
+    """A response. Names of headers are in lower case; repeated ones are joined with a comma.
 
-    `is_streamed`: this is the head only, and the body follows in parts.
+    `is_streamed`: there is no body yet, it follows in parts.
     """
 
     status: int
@@ -53,7 +53,7 @@ ParserEvent = Response | BodyPart | BodyEnd
 
 
 class ResponseCut(ProtocolError):
-    """The connection was closed in the middle of an answer."""
+    """The connection was closed in the middle of a response."""
 
 
 class _Expected(Struct, frozen=True):
@@ -62,41 +62,39 @@ class _Expected(Struct, frozen=True):
 
 
 class ResponseParser:
-    """The answers of one connection."""
+    """Parses the responses of one connection."""
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
-        # The last answer said that no other will follow on this connection.
-        self.is_closing = False
-        # At least one byte of the answer waited for has come.
-        self.has_begun = False
+        self.is_closing = False  # no response will follow on this connection
+        self.has_begun = False  # at least one byte of the next response was received
         self._body_bytes_max = body_bytes_max
         self._expected: deque[_Expected] = deque()
         self._buffer = bytearray()
         self._head: Response | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._rest: int | None = 0  # of the body or chunk; None: until the connection closes
+        self._rest: int | None = 0  # bytes of the body or chunk; None: until the connection closes
         self._step = self._take_head
         self._events: list[ParserEvent] = []
 
     def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
-        """Note that a request was sent."""
+        """Expect the response to a request that is sent now."""
         self._expected.append(_Expected(is_head, is_streamed))
 
     @property
     def waiting_count(self) -> int:
-        """How many answers are still to come, whole or in part."""
+        """The number of responses that are not complete."""
         return len(self._expected)
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may be sent: all is answered, and the connection goes on."""
+        """Whether another request may be sent: all responses are complete, and it stays open."""
         return not (self._expected or self._buffer or self.is_closing)
 
     def feed(self, data: bytes) -> list[ParserEvent]:
-        """Take what arrived; ProtocolError if it is no answer to what was asked."""
+        """Return what `data` completes. Raises ProtocolError if it is not an expected response."""
         if data and not self._expected:
-            self._refuse("an answer came that nobody asked for")
+            self._refuse("there is a response without a request")
         self._buffer += data
         self.has_begun = self.has_begun or bool(data)
         self._events = []
@@ -105,16 +103,16 @@ class ResponseParser:
         return self._events
 
     def end(self) -> list[ParserEvent]:
-        """Take note that the connection is closed; AnswerCut if that cuts an answer off.
+        """Return what the end of the connection completes. Raises ResponseCut in a response.
 
-        If no byte of an answer has come this is no error: `waiting_count` tells what is lost.
+        If no byte of a response was received this is not an error: see `waiting_count`.
         """
         self._events = []
         self.is_closing = True
         if self._head is not None and self._rest is None:
             self._finish()
         elif self.has_begun:
-            raise ResponseCut("the connection was closed in the middle of an answer")
+            raise ResponseCut("the connection was closed in the middle of a response")
         return self._events
 
     # ---- the head --------------------------------------------------------------------------------
@@ -125,39 +123,37 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
         if end < 0:
             if len(self._buffer) >= HEAD_BYTES_MAX:
-                self._refuse(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
+                self._refuse(f"the headers are longer than {HEAD_BYTES_MAX} bytes")
             if not b"HTTP/1.".startswith(self._buffer[:7]):
-                self._refuse(
-                    f"an answer of HTTP/1.1 does not begin with {bytes(self._buffer)[:40]!r}"
-                )
+                self._refuse(f"{bytes(self._buffer)[:40]!r} is not the beginning of HTTP/1.1")
             return False
         if not self._expected:
-            self._refuse("an answer came that nobody asked for")
+            self._refuse("there is a response without a request")
         lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
         status, is_old = self._read_status(lines[0])
         headers = self._read_fields(lines[1:])
         if status == 101:
-            self._refuse("nobody asked for another protocol")
+            self._refuse("the server switches to another protocol without a request")
         if status < 200:
-            return True  # an interim answer: the one that counts follows
+            return True  # an interim response: the final one follows
         self._begin(status, headers, is_old=is_old)
         return True
 
     def _read_status(self, line: bytes) -> tuple[int, bool]:
-        found = _STATUS_LINE.fullmatch(line)
-        if found is None:
-            self._refuse(f"this is no status line of HTTP/1.1: {line[:80]!r}")
-        return int(found[2]), found[1] == b"0"
+        match = _STATUS_LINE.fullmatch(line)
+        if match is None:
+            self._refuse(f"{line[:80]!r} is not a status line of HTTP/1.1")
+        return int(match[2]), match[1] == b"0"
 
     def _read_fields(self, lines: list[bytes]) -> dict[str, str]:
         headers: dict[str, str] = {}
         for line in lines:
-            found = _FIELD.fullmatch(line)
-            if found is None:
-                self._refuse(f"this is no header: {line[:80]!r}")
-            name = found[1].decode("ascii").lower()
-            value = found[2].rstrip(b" \t").decode("latin-1")
+            match = _FIELD.fullmatch(line)
+            if match is None:
+                self._refuse(f"{line[:80]!r} is not a header")
+            name = match[1].decode("ascii").lower()
+            value = match[2].rstrip(b" \t").decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         return headers
 
@@ -173,13 +169,13 @@ class ResponseParser:
         self._frame(status, headers, is_head=expected.is_head)
 
     def _frame(self, status: int, headers: dict[str, str], *, is_head: bool) -> None:
-        """Find out how the body ends (RFC 9112, 6.3)."""
+        """Determine where the body ends (RFC 9112, 6.3)."""
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if is_head or status in _BODILESS:
             self._finish()
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
-                self._refuse(f"Transfer-Encoding {coding!r} is not understood")
+                self._refuse(f"Transfer-Encoding {coding!r} is not supported")
             self._step = self._take_chunk_size
         elif length is not None:
             self._rest = self._read_length(length)
@@ -193,9 +189,9 @@ class ResponseParser:
         values = {value.strip() for value in text.split(",")}
         value = values.pop()
         if values or not (value.isascii() and value.isdigit() and len(value) < 16):
-            self._refuse(f"Content-Length {text!r} is no length")
+            self._refuse(f"{text!r} is not a Content-Length")
         if int(value) > self._body_bytes_max:
-            self._refuse(f"an answer of {value} bytes is more than is taken")
+            self._refuse(f"the response has {value} bytes; at most {self._body_bytes_max} are read")
         return int(value)
 
     # ---- the body --------------------------------------------------------------------------------
@@ -223,17 +219,17 @@ class ResponseParser:
             return
         self._body_bytes += len(part)
         if self._body_bytes > self._body_bytes_max:
-            self._refuse(f"the answer is longer than {self._body_bytes_max} bytes")
+            self._refuse(f"the response is longer than {self._body_bytes_max} bytes")
         self._body.append(part)
 
     def _take_chunk_size(self) -> bool:
         line = self._take_line()
         if line is None:
             return False
-        found = _CHUNK_SIZE.fullmatch(line)
-        if found is None:
-            self._refuse(f"this is no size of a chunk: {line[:40]!r}")
-        self._rest = int(found[1], 16)
+        match = _CHUNK_SIZE.fullmatch(line)
+        if match is None:
+            self._refuse(f"{line[:40]!r} is not the size of a chunk")
+        self._rest = int(match[1], 16)
         self._step = self._take_chunk if self._rest else self._take_trailer
         return True
 
@@ -244,7 +240,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            self._refuse("a chunk is longer than it says")
+            self._refuse("a chunk is longer than its size")
         del self._buffer[:2]
         self._step = self._take_chunk_size
         return True
@@ -285,14 +281,14 @@ class ResponseParser:
         if coding == "identity" or not body:
             return body
         if coding not in ("gzip", "x-gzip"):
-            self._refuse(f"Content-Encoding {coding!r} was not asked for")
+            self._refuse(f"Content-Encoding {coding!r} was not requested")
         inflater = zlib.decompressobj(_GZIP_WINDOW)
         try:
             plain = inflater.decompress(body, self._body_bytes_max)
         except zlib.error as error:
-            self._refuse(f"the answer says gzip and is not: {error}")
+            self._refuse(f"the response is not gzip, as its headers say: {error}")
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
-            self._refuse("the answer is cut short, or longer than is taken")
+            self._refuse("the response is incomplete, or longer than is read")
         return plain
 
     def _refuse(self, message: str) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Following a stream by server-sent events. Pure: flows, no sockets.
+"""Live reads by server-sent events. Pure: flows, no sockets.
 
-What a data event brought counts only when the control event after it has told where to go on: a
-connection that breaks in between costs nothing and repeats nothing.
+The messages of a data event are returned only when the control event after it, with the next
+offset, was received: so a connection that is lost in between skips and repeats nothing.
 """
 
 import binascii
@@ -24,34 +24,30 @@ from semel.model.limits import MIB
 from semel.model.media import is_json
 from semel.wire.headers import EVENTS
 
-# ---- sse events ----------------------------------------------------------------------------------
-# Reading server-sent events from bytes, in pieces of any size. Pure.
-
-
 EVENT_BYTES_MAX: Final = 1024 * MIB
 _LINE_END: Final = re.compile(rb"\r\n?|\n")
 
 
 class SseEvent(Struct, frozen=True):
-    """One event, as the standard understands it."""
+    """One event, as the HTML standard defines it."""
 
     kind: str
     data: bytes
 
 
 class SseParser:
-    """The events of one connection; CRLF, CR and LF all end a line."""
+    """Parses the events of one connection; a line ends with CRLF, CR or LF."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._seen = 0  # of the buffer, without an end of a line in it
+        self._searched = 0  # bytes of the buffer that contain no end of a line
         self._is_after_cr = False
         self._kind = "message"
         self._data: list[bytes] = []
         self._data_bytes = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Take what arrived; ProtocolError if an event is endless."""
+        """Return the events that `data` completes. Raises ProtocolError for an endless event."""
         if self._is_after_cr and data:
             data = data.removeprefix(b"\n")
             self._is_after_cr = False
@@ -67,17 +63,17 @@ class SseParser:
 
     def _take_line(self) -> bytes | None:
         buffer = self._buffer
-        found = _LINE_END.search(buffer, self._seen)
-        if found is None:
-            self._seen = len(buffer)
+        match = _LINE_END.search(buffer, self._searched)
+        if match is None:
+            self._searched = len(buffer)
             return None
-        start, end = found.span()
+        start, end = match.span()
         line = bytes(buffer[:start])
-        # The LF of a CRLF may still be on its way.
-        self._is_after_cr = found[0] == b"\r" and end == len(buffer)
-        found = None  # it holds the buffer, which is about to shrink
+        # The LF of a CRLF may come with the next data.
+        self._is_after_cr = match[0] == b"\r" and end == len(buffer)
+        match = None  # it has a reference to the buffer, which then could not shrink
         del buffer[:end]
-        self._seen = 0
+        self._searched = 0
         return line
 
     def _take(self, line: bytes) -> SseEvent | None:
@@ -98,9 +94,6 @@ class SseParser:
         return SseEvent(kind, b"\n".join(data)) if data else None
 
 
-# ---- following -----------------------------------------------------------------------------------
-
-
 class _Control(Struct, rename="camel"):
     stream_next_offset: str
     stream_cursor: str | None = None
@@ -114,19 +107,19 @@ _control = msgspec.json.Decoder(_Control)
 def live_reader(
     calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
 ) -> PageReader:
-    """Choose how a stream is followed.
+    """Return a reader for `live`. Raises ValueError if that is not auto, long-poll or sse.
 
-    A long-poll brings each message's own offset and time, so that is the usual way.
+    `auto` is long-poll, because it returns the offset and time of each message.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)
     if live == "sse":
         return SseReader(calls, offset, isolation=isolation)
-    raise ValueError(f"live must be auto, long-poll or sse, not {live!r}")
+    raise ValueError(f"live={live!r}; expected auto, long-poll or sse")
 
 
 class SseReader(PageReader):
-    """A reader that is pushed what is new. Its messages have offsets at the ends of each push."""
+    """Reads events. Only the first and the last message of each event have offsets."""
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
         super().__init__(calls, offset, is_live=True, isolation=isolation)
@@ -134,10 +127,10 @@ class SseReader(PageReader):
         self._parser = SseParser()
         self._is_base64 = False
         self._held: list[bytes] = []
-        self._in_vain = 0
+        self._failures = 0
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Wait for the next push; an empty list says only that time has passed."""
+        """Return the messages of the next events, perhaps none yet; None at the end."""
         yield from self.begin()
         if self._is_over:
             yield from self.hang_up()
@@ -147,8 +140,8 @@ class SseReader(PageReader):
         part = yield Receive(self._channel, SILENCE_SECONDS)
         if not isinstance(part, BodyPart):
             yield from self.hang_up()
-            yield pause_after(self._in_vain)
-            self._in_vain += 1
+            yield pause_after(self._failures)
+            self._failures += 1
             return []
         messages: list[Message] = []
         for event in self._parser.feed(part.data):
@@ -156,7 +149,7 @@ class SseReader(PageReader):
         return messages
 
     def hang_up(self) -> Flow[None]:
-        """Let the connection go."""
+        """Close the event stream."""
         channel, self._channel = self._channel, None
         if channel is not None:
             yield CloseChannel(channel)
@@ -167,16 +160,16 @@ class SseReader(PageReader):
         )
         request = Request("GET", target, (("Accept", EVENTS),), is_streamed=True)
         retries = None if self.has_begun else self._calls.site.retries
-        asked = yield from ask(
+        exchanged = yield from ask(
             request, RetrySafety.READ, retries=retries, silence_seconds=SILENCE_SECONDS
         )
-        answer = asked.expect(200)
-        if asked.channel is None:
-            raise ProtocolError(f"the server does not answer live=sse with {EVENTS}")
-        self._channel = asked.channel
+        headers = exchanged.expect(200).headers
+        if exchanged.channel is None:
+            raise ProtocolError(f"the response to live=sse is not {EVENTS}")
+        self._channel = exchanged.channel
         self._parser, self._held = SseParser(), []
-        self._is_base64 = answer.headers.get("stream-sse-data-encoding") == "base64"
-        self.check(answer.headers)
+        self._is_base64 = headers.get("stream-sse-data-encoding") == "base64"
+        self.check(headers)
 
     def _take(self, event: SseEvent) -> Flow[list[Message]]:
         if event.kind == "data":
@@ -187,13 +180,13 @@ class SseReader(PageReader):
         try:
             control = _control.decode(event.data)
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"a control event is not understood: {error}") from None
+            raise ProtocolError(f"a control event is invalid: {error}") from None
         media_type = yield from self._calls.known_type()
         messages = _messages(self._held, media_type, self.offset, control.stream_next_offset)
         for message in messages:
             message.source = self.source
         self._held = []
-        self._in_vain = 0
+        self._failures = 0
         page = Page(
             messages,
             control.stream_next_offset,
@@ -208,14 +201,14 @@ class SseReader(PageReader):
         if not self._is_base64:
             return data
         try:
-            # Lines of it are joined by line ends, which are no part of it.
+            # Its lines are joined by line ends, which are not part of the encoding.
             return b64decode(data.replace(b"\n", b""), validate=True)
         except binascii.Error as error:
-            raise ProtocolError(f"a data event is no base64: {error}") from None
+            raise ProtocolError(f"a data event is not base64: {error}") from None
 
 
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:
-    """Make the messages of several data events with one control event after them."""
+    """Return the messages of the data events before one control event."""
     if not is_json(media_type):
         return plain_messages(b"".join(held), media_type, start, next_offset)
     messages = [

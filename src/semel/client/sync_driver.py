@@ -1,4 +1,4 @@
-"""Carrying out flows with blocking sockets. Safe to use from many threads."""
+"""Runs flows with blocking sockets. Threads may share a driver."""
 
 import contextlib
 import os
@@ -29,9 +29,11 @@ from semel.client.transport import (
     Transport,
     connect_error,
     jitter,
+    reason_of,
 )
 
 T = TypeVar("T")
+SyncLock = threading.Lock
 _LINGER_SECONDS: Final = 1.0
 
 
@@ -45,30 +47,29 @@ class Stop:
 
     @property
     def is_set(self) -> bool:
-        """Whether the call is to end."""
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call: what it waits for is lost."""
+        """End the call: the response it waits for counts as lost, and nothing is sent again."""
         self._event.set()
         with self._lock:
             if self._socket is not None:
                 _shut_down(self._socket)
 
     def watch(self, connection: socket.socket | None) -> None:
-        """Name the socket the call waits for now."""
+        """Set the socket that the call waits for now; it is shut down when `set` is called."""
         with self._lock:
             self._socket = connection
             if connection is not None and self.is_set:
                 _shut_down(connection)
 
     def wait(self, seconds: float) -> None:
-        """Wait, unless the call is to end."""
+        """Wait until `set` is called, at most `seconds`."""
         self._event.wait(seconds)
 
 
 class SyncConnection:
-    """One connection, and the answers on it."""
+    """A connection, and the responses on it."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
@@ -79,7 +80,7 @@ class SyncConnection:
         self.events: deque[ParserEvent] = deque()
 
     def is_quiet(self) -> bool:
-        """Whether the other side has neither closed it nor said anything unasked."""
+        """Return whether the server has neither closed it nor sent anything without a request."""
         if isinstance(self.line, ssl.SSLSocket) and self.line.pending():
             return False
         poll = select.poll()
@@ -87,40 +88,36 @@ class SyncConnection:
         return not poll.poll(0)
 
     def send(self, data: bytes, deadline: float) -> int:
-        """Hand bytes to the system; how many it took before the line broke or the time was over."""
+        """Send bytes; return how many were sent before the connection failed or time ran out."""
         sent = 0
         view = memoryview(data)
         while sent < len(data):
             try:
-                self._limit(deadline)
+                self.line.settimeout(_seconds_until(deadline))
                 sent += self.line.send(view[sent : sent + RECEIVE_BYTES])
             except OSError:
                 return sent
         return sent
 
     def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Wait for the next event; OSError or AnswerCut if there will be none."""
+        """Return the next event. Raises OSError or ResponseCut if there will be none."""
         while not self.events:
-            self._limit(min(deadline, time.monotonic() + silence_seconds))
+            self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))
             data = self.line.recv(RECEIVE_BYTES)
             if data:
                 self.events.extend(self.parser.feed(data))
                 continue
             self.events.extend(self.parser.end())
             if not self.events:
-                raise ConnectionResetError("the connection was closed")
+                raise ConnectionResetError("the server closed the connection")
         return self.events.popleft()
 
     def close(self) -> None:
-        """Hang up."""
         self.line.close()
-
-    def _limit(self, deadline: float) -> None:
-        self.line.settimeout(_left(deadline))
 
 
 class SyncDriver:
-    """Runs flows, on connections that are kept for the next ones."""
+    """Runs flows, and keeps their connections for the next ones."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -128,9 +125,12 @@ class SyncDriver:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def run(self, flow: Flow[T], timeout: float | None, stop: Stop | None = None) -> T:
-        """Carry out a flow and return what it does; None: it may take as long as it wants."""
-        deadline = time.monotonic() + timeout if timeout is not None else FOREVER
+    def run(self, flow: Flow[T], timeout: float = FOREVER, stop: Stop | None = None) -> T:
+        """Run a flow and return its result, or raise what the flow raises.
+
+        After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        """
+        deadline = time.monotonic() + timeout
         stop = stop or Stop()
         reply: Any = None
         while True:
@@ -150,7 +150,7 @@ class SyncDriver:
                 reply = None
 
     def close(self) -> None:
-        """Close what is idle; calls under way go on to their end, and no other begins."""
+        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -158,7 +158,7 @@ class SyncDriver:
             connection.close()
 
     def hang(self, connection: SyncConnection) -> None:
-        """Let a streamed answer go."""
+        """Stop reading a streamed response."""
         self._give_back(connection, is_whole=True)
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -189,14 +189,14 @@ class SyncDriver:
         sent = connection.send(data, deadline)
         is_sent = sent == len(data)
         if not is_sent:
-            # It may have been refused before all of it was sent: then the answer is on its way.
+            # The server may have refused it before all of it was sent; then a response comes.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
             event = connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            reason = f"no answer from {self._transport.address.url}: {error}"
+            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
             if not is_sent:
-                return NotSent(f"{reason}; the request was not sent whole")
+                return NotSent(f"{reason}; the request was not sent completely")
             is_stale = connection.is_reused and not connection.parser.has_begun
             return Lost(reason, is_stale and not isinstance(error, TimeoutError))
         assert isinstance(event, Response)
@@ -210,7 +210,7 @@ class SyncDriver:
         try:
             event = connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            return Lost(f"the connection broke: {error}")
+            return Lost(f"the connection was lost: {reason_of(error)}")
         finally:
             stop.watch(None)
         assert not isinstance(event, Response)
@@ -226,10 +226,10 @@ class SyncDriver:
     # ---- connections -----------------------------------------------------------------------------
 
     def _take(self, kind: RetrySafety) -> SyncConnection | None:
-        """Take a connection that is idle and still good; None if there is none.
+        """Return an idle connection that is still open, or None.
 
-        One that has been idle for long may be closed by the server just now. What must not be sent
-        twice does not take that risk.
+        The server may be about to close one that has been idle for long, so a request that must not
+        be sent twice gets a fresher one.
         """
         while True:
             with self._lock:
@@ -237,7 +237,7 @@ class SyncDriver:
                     return None
                 connection = self._idle.pop()
             idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.pid == os.getpid()  # a fork must not talk on its parent's line
+            is_ours = connection.pid == os.getpid()  # a fork must not use its parent's connections
             if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
                 connection.is_reused = True
                 return connection
@@ -255,12 +255,12 @@ class SyncDriver:
     def _connect(self, deadline: float) -> SyncConnection:
         transport, address = self._transport, self._transport.address
         deadline = min(deadline, time.monotonic() + transport.connect_timeout)
-        line = socket.create_connection((address.host, address.port), _left(deadline))
+        line = socket.create_connection((address.host, address.port), _seconds_until(deadline))
         try:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.is_tls:
                 assert transport.tls is not None
-                line.settimeout(_left(deadline))
+                line.settimeout(_seconds_until(deadline))
                 line = transport.tls.wrap_socket(line, server_hostname=address.host)
         except BaseException:
             line.close()
@@ -268,12 +268,12 @@ class SyncDriver:
         return SyncConnection(line)
 
 
-def _left(deadline: float) -> float | None:
-    """Give the time that is left as sockets want it."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the time is over")
-    return None if left == FOREVER else left
+def _seconds_until(deadline: float) -> float | None:
+    """Return the timeout for a socket. Raises TimeoutError if the deadline has passed."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return None if seconds == FOREVER else seconds
 
 
 def _shut_down(line: socket.socket) -> None:

@@ -1,8 +1,9 @@
-"""What both drivers know of a server and of connections."""
+"""What both drivers share: how the server is reached, timeouts, and random numbers."""
 
 import os
 import ssl
 from collections.abc import Mapping
+from enum import Enum
 from math import inf
 from typing import Final
 
@@ -13,6 +14,8 @@ from semel.client.requests import Address, fixed_lines, own_headers, parse_addre
 from semel.model.limits import KIB
 from semel.version import __version__
 
+TIMEOUT_SECONDS: Final = 30.0
+CONNECT_SECONDS: Final = 5.0
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
@@ -24,8 +27,29 @@ IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
 }
 
 
+class ClientDefault(Enum):
+    """The type of CLIENT_DEFAULT, the timeout of a call that does not pass one."""
+
+    CLIENT_DEFAULT = "the client's timeout"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+CLIENT_DEFAULT: Final = ClientDefault.CLIENT_DEFAULT
+# Seconds; None is no limit, CLIENT_DEFAULT the `timeout` of the client.
+Timeout = float | None | ClientDefault
+
+
+def seconds_of(timeout: Timeout, default: float) -> float:
+    """Return a timeout in seconds: `default` for CLIENT_DEFAULT, infinity for None."""
+    if timeout is CLIENT_DEFAULT:
+        return default
+    return FOREVER if timeout is None else timeout
+
+
 class Transport(Struct, frozen=True):
-    """How a server is reached; `fixed` are the lines every request begins with."""
+    """How a server is reached; `fixed` are the header lines that every request has."""
 
     address: Address
     fixed: bytes
@@ -42,51 +66,47 @@ def transport_to(
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
 ) -> Transport:
-    """Read what a client is made with; ValueError or OSError if it makes no sense."""
-    given: tuple[object, ...] = (timeout, connect_timeout)
-    for seconds in given:
+    """Check the options of a client. Raises ValueError, or OSError for a file of certificates."""
+    timeouts: tuple[object, ...] = (timeout, connect_timeout)
+    for seconds in timeouts:
         if not (isinstance(seconds, int | float) and seconds > 0):
-            raise ValueError(f"a timeout is a number of seconds above 0, not {seconds!r}")
+            raise ValueError(f"{seconds!r} is not a timeout; expected seconds, more than 0")
     address = parse_address(url)
     own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
-    context = tls_context(tls) if address.is_tls else None
+    if not address.is_tls:
+        context = None
+    elif isinstance(tls, ssl.SSLContext):
+        context = tls
+    else:
+        context = ssl.create_default_context(cafile=tls)
     return Transport(address, fixed_lines(address, own), connect_timeout, context)
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
-    """Say that there is no connection; a certificate that is wrong stays wrong."""
+    """Return the reply for a failed connection; a certificate that is not trusted is permanent."""
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = (
-            f"the certificate of {url} is not trusted ({error.verify_message}); name the PEM file"
-            " of who signed it with tls= or in SSL_CERT_FILE"
+            f"the certificate of {url} is not trusted ({error.verify_message}); pass the PEM file"
+            " of its issuer with tls= or in SSL_CERT_FILE"
         )
         return NotSent(reason, is_hopeless=True)
-    reason = error.strerror or str(error) or "the time is over"
-    return NotSent(f"{url} cannot be reached: {reason}")
+    return NotSent(f"{url} cannot be reached: {reason_of(error)}")
 
 
-def tls_context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
-    """Make what TLS needs: of the system's certificates, or of those in a file."""
-    if isinstance(tls, ssl.SSLContext):
-        return tls
-    return ssl.create_default_context(cafile=tls)
+def reason_of(error: Exception) -> str:
+    """Return what went wrong on a connection, in words."""
+    return getattr(error, "strerror", None) or str(error) or "timed out"
 
 
-# ---- chance --------------------------------------------------------------------------------------
-# The client's door for chance.
-
-
-def random_fraction() -> float:
-    """Draw a number from 0 to 1."""
-    return int.from_bytes(os.urandom(2), "big") / 65_536
+# ---- random numbers: the only place in the client that draws them --------------------------------
 
 
 def jitter(seconds: float) -> float:
-    """Shorten a pause by up to half, so that many clients do not all come back at once."""
-    return seconds * (0.5 + random_fraction() / 2)
+    """Shorten a pause by up to half, so that many clients do not all retry at once."""
+    return seconds * (0.5 + int.from_bytes(os.urandom(2), "big") / 131_072)
 
 
 def random_id() -> str:
-    """Draw a name nobody has used."""
+    """Return a new id of 128 random bits."""
     return os.urandom(16).hex()

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
 from semel.pipeline.delivery import Delivery, Step

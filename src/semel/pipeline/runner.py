@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from semel.client.client import Client
 from semel.client.errors import StreamGone, StreamNotFound
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import StreamInfo
 from semel.model.media import JSON_MEDIA_TYPE, is_json

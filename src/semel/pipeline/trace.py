@@ -12,8 +12,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.client.client import Client
 from semel.client.group_calls import positions, snapshot
+from semel.client.sync.client import Client
 from semel.client.txn_values import PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline.delivery import Range, Step

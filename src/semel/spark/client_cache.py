@@ -3,7 +3,7 @@
 import os
 from typing import Final
 
-from semel.client.client import Client
+from semel.client.sync.client import Client
 
 _Key = tuple[int, str, str | None, float]
 _clients: Final[dict[_Key, Client]] = {}

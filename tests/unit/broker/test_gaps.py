@@ -18,7 +18,7 @@ class Timers:
     def __init__(self) -> None:
         self.set: list[Timer] = []
 
-    def call_later(self, seconds: float, call: Callable[[], None]) -> "Timer":
+    def call_later(self, seconds: float, call: Callable[[], object]) -> "Timer":
         assert seconds == 0.5
         timer = Timer(call)
         self.set.append(timer)
@@ -32,7 +32,7 @@ class Timers:
 
 
 class Timer:
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
         self.is_cancelled = False
 

@@ -159,7 +159,7 @@ class Network:
         if self.answers:
             answer = self.answers.popleft()
             batch = self.sent.popleft()
-            self.core.answered(batch, answer.status, answer.headers, answer.body, self.now)
+            self.core.on_response(batch, answer.status, answer.headers, answer.body, self.now)
             self.collect()
 
     def lose(self) -> None:
@@ -198,7 +198,7 @@ class Network:
         raise AssertionError("the producer does not come to an end")
 
     def collect(self) -> None:
-        for event in self.core.ledger.take_events():
+        for event in self.core.acks.take_events():
             self.events.append(event)
             if isinstance(event, BatchAck):
                 self.acked.append(event)

@@ -177,7 +177,7 @@ def test_nonsense_is_refused(data: bytes) -> None:
 
 
 def test_an_answer_nobody_asked_for_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="nobody asked"):
+    with pytest.raises(ProtocolError, match="without a request"):
         ResponseParser().feed(b"HTTP/1.1 408 Too late\r\n\r\n")
 
 
@@ -214,7 +214,7 @@ def test_a_connection_that_closes_before_the_first_byte_is_told_apart() -> None:
 def test_a_body_may_not_grow_past_its_limit(data: bytes) -> None:
     parser = ResponseParser(body_bytes_max=100)
     parser.expect()
-    with pytest.raises(ProtocolError, match=r"taken|longer"):
+    with pytest.raises(ProtocolError, match=r"at most 100 are read|longer"):
         parser.feed(data) or parser.end()
 
 

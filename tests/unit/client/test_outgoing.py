@@ -21,19 +21,19 @@ def test_no_body_is_not_an_empty_body() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\x00b", "a\x7f", "€", " a", "a\t"])
 def test_a_value_that_would_end_the_line_or_change_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="holds what a header cannot"):
+    with pytest.raises(ValueError, match="cannot be sent as the value"):
         render(Request("GET", "/", (("X-A", value),)), b"")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:", "ä", "a\r\n"])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name of a header"):
+    with pytest.raises(ValueError, match="not the name of a header"):
         own_headers(None, {name: "x"})
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "CONNECTION"])
 def test_the_headers_of_the_connection_are_not_the_callers(name: str) -> None:
-    with pytest.raises(ValueError, match="own business"):
+    with pytest.raises(ValueError, match="the client sets it"):
         own_headers(None, {name: "x"})
 
 

@@ -98,9 +98,9 @@ def test_at_most_max_in_flight_batches_are_out() -> None:
 def test_small_messages_count_with_what_keeping_them_takes() -> None:
     network = make()
     append(network, *[b"1"] * 1000)
-    assert network.core.ledger.pending_bytes > 50_000
+    assert network.core.acks.pending_bytes > 50_000
     network.drain()
-    assert network.core.ledger.pending_bytes == 0
+    assert network.core.acks.pending_bytes == 0
 
 
 # rows: D21
@@ -310,7 +310,7 @@ def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
     pump(network)
     assert network.core.failure is None
     assert network.acked[0].duplicate
-    assert network.core.ledger.stats.duplicates == 1
+    assert network.core.acks.stats.duplicates == 1
 
 
 def test_a_server_that_does_not_compare_is_not_believed_that_a_fresh_batch_is_a_repeat() -> None:
@@ -395,7 +395,7 @@ def test_all_that_is_unanswered_is_sent_again_in_order_after_a_loss() -> None:
     network.drain()
     assert network.server.log == [b"0", b"1", b"2", b"3"]
     assert [ack.duplicate for ack in network.acked] == [False, True, False, False]
-    assert network.core.ledger.stats.retries == 3
+    assert network.core.acks.stats.retries == 3
 
 
 def test_after_a_refusal_nothing_is_sent_until_all_is_answered() -> None:
@@ -611,7 +611,7 @@ def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     network = make()
     core = network.core
     core.resume(1, 0, "a:1")
-    assert core.ledger.cursor == "a:1"
+    assert core.acks.cursor == "a:1"
     core.append(b"1", 0.0, cursor="a:2")
     core.append(b"2", 0.0, cursor="a:3")
     core.append(b"3", 0.0)
@@ -620,7 +620,7 @@ def test_a_batch_carries_the_newest_cursor_of_its_messages() -> None:
     append(network, b"4")
     assert "producer-cursor" not in send_all(network)[0]
     network.drain()
-    assert core.ledger.cursor == "a:3"
+    assert core.acks.cursor == "a:3"
 
 
 @pytest.mark.parametrize("cursor", ["", "a\nb", " a", "ü", "x" * 1025])
@@ -649,7 +649,7 @@ def test_a_sparse_batch_names_its_range() -> None:
     (headers,) = send_all(network)
     assert headers["producer-seq"] == "17-90"
     network.drain()
-    assert network.core.ledger.last_seq == 90
+    assert network.core.acks.last_seq == 90
 
 
 def test_a_sparse_producer_never_has_two_batches_out() -> None:
@@ -664,11 +664,11 @@ def test_a_sparse_producer_never_has_two_batches_out() -> None:
 def test_what_the_server_has_is_skipped_at_the_start() -> None:
     network = make(mode="sparse")
     network.core.resume(1, 90, None)
-    assert network.core.ledger.last_seq == 90
+    assert network.core.acks.last_seq == 90
     sparse(network, 5, 90, 91)
     network.drain()
     assert network.server.log == [b"91"]
-    assert network.core.ledger.stats.messages_skipped == 2
+    assert network.core.acks.stats.messages_skipped == 2
 
 
 # rows: X23
@@ -700,15 +700,15 @@ def test_what_messages_carry_stays_with_them_when_a_range_is_cut() -> None:
     tags = {seq: Extra(b"%d" % seq, (), None, 100) for seq in (10, 20, 40)}
     for seq in (10, 20, 30, 40):
         core.append(b"%d" % seq, 0.0, None, seq, tags.get(seq))
-    assert core.ledger.pending_bytes == 8 + 300 + 4 * 64
+    assert core.acks.pending_bytes == 8 + 300 + 4 * 64
     batch = core.next_to_send(0.0)
     assert batch is not None
     said = refusal(409, "batch_overlap", last_seq=20)
-    core.answered(batch, said.status, said.headers, said.body, 0.0)
-    assert core.ledger.pending_bytes == 4 + 100 + 2 * 64
+    core.on_response(batch, said.status, said.headers, said.body, 0.0)
+    assert core.acks.pending_bytes == 4 + 100 + 2 * 64
     assert core.next_to_send(0.0) is batch
-    core.answered(batch, 200, {"producer-epoch": "1"}, b"", 0.0)
-    assert core.ledger.pending_bytes == 0
+    core.on_response(batch, 200, {"producer-epoch": "1"}, b"", 0.0)
+    assert core.acks.pending_bytes == 0
     assert bodies == [
         ([b"10", b"20", b"30", b"40"], {0: tags[10], 1: tags[20], 3: tags[40]}),
         ([b"30", b"40"], {1: tags[40]}),
@@ -742,8 +742,8 @@ def test_the_first_offset_is_counted_back_where_offsets_count_messages(
     batch = core.next_to_send(0.0)
     assert batch is not None
     headers = {"producer-epoch": "1"} | ({} if told is None else {"stream-next-offset": told})
-    core.answered(batch, 200, headers, b"", 0.0)
-    (ack,) = core.ledger.take_events()
+    core.on_response(batch, 200, headers, b"", 0.0)
+    (ack,) = core.acks.take_events()
     assert isinstance(ack, BatchAck)
     assert (ack.offset, ack.next_offset) == (offset, told)
 
@@ -799,7 +799,7 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
         make(mode="sparse").core.append(b"1", 0.0, seq=-1)
     with pytest.raises(ValueError, match="needs seq="):
         append(network, b"1")
-    with pytest.raises(ValueError, match="numbers by itself"):
+    with pytest.raises(ValueError, match="counts its own"):
         make().core.append(b"1", 0.0, seq=1)
     assert network.core.pending_count == 1
 
@@ -845,7 +845,7 @@ def test_ctrl_c_anywhere_in_an_append_neither_loses_nor_repeats_another(mode: st
         goal = network.core.appended_count
         network.drain()
         assert [raw for raw in network.server.log if raw != b"2"] == [b"0", b"1", b"3", b"4"]
-        assert goal == network.core.ledger.settled_count == len(network.server.log) <= 5
+        assert goal == network.core.acks.settled_count == len(network.server.log) <= 5
     assert line > 10
 
 

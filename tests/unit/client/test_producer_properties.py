@@ -142,7 +142,7 @@ def test_every_message_is_stored_once_and_in_order(
     assert sum(ack.count for ack in script.network.acked) == len(script.messages)
     assert [ack.seq for ack in script.network.acked] == list(range(len(script.network.acked)))
     assert not script.network.core.pending_count
-    assert not script.network.core.ledger.pending_bytes
+    assert not script.network.core.acks.pending_bytes
 
 
 # rows: P09

@@ -15,9 +15,9 @@ from semel.client import errors
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
 from semel.client.producer.batches import ProducerSettings
-from semel.client.producer.gather import BodyEncoder
 from semel.client.producer.opening import OpenResult, default_id, open_producer
-from semel.client.producer.threads import background
+from semel.client.producer.pump import BodyEncoder
+from semel.client.producer.sync_producer import background
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.transport import transport_to
@@ -512,7 +512,7 @@ def test_a_json_message_may_be_as_deep_as_a_stream_takes() -> None:
 @pytest.mark.parametrize("media_type", ["text/plain", "application/json"])
 def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None:
     packing = BodyEncoder(media_type, is_semel=True)
-    extra = packing.carried(b"1", "k", {"h": "v"}, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    extra = packing.checked_extra(b"1", "k", {"h": "v"}, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
     assert extra is not None
     assert packing.content_type(1, {0: extra}) == "application/vnd.semel.batch"
     carried = decode_batch(packing.body([b"1", b"2"], {1: extra}))
@@ -527,17 +527,17 @@ def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None
 
 def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> None:
     packing = BodyEncoder("text/plain", is_semel=True)
-    assert packing.carried(b"1", None, {}, None) is None
+    assert packing.checked_extra(b"1", None, {}, None) is None
     with pytest.raises(ValueError, match="a key may have"):
-        packing.carried(b"1", b"k" * 100_000, None, None)
+        packing.checked_extra(b"1", b"k" * 100_000, None, None)
     with pytest.raises(ValueError, match="time zone"):
-        packing.carried(b"1", None, None, datetime(2030, 1, 1))
+        packing.checked_extra(b"1", None, None, datetime(2030, 1, 1))
     with pytest.raises(TypeError, match="bytes or str"):
-        packing.carried(b"1", 7, None, None)  # type: ignore[arg-type]
+        packing.checked_extra(b"1", 7, None, None)  # type: ignore[arg-type]
     with pytest.raises(TooLarge):
-        packing.carried(b"x" * (4 * 1024 * 1024 - 600), b"k" * 500, None, None)
+        packing.checked_extra(b"x" * (4 * 1024 * 1024 - 600), b"k" * 500, None, None)
     with pytest.raises(NotSupported):
-        BodyEncoder("text/plain", is_semel=False).carried(b"1", "k", None, None)
+        BodyEncoder("text/plain", is_semel=False).checked_extra(b"1", "k", None, None)
 
 
 def test_another_server_says_itself_what_is_too_large() -> None:

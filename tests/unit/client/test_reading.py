@@ -178,7 +178,7 @@ def test_now_becomes_an_offset_before_anything_can_break() -> None:
 def test_a_stream_made_anew_under_the_same_path_is_another_one() -> None:
     it = reader(is_live=True)
     play(it.next_page(), frames(b"1", stream_incarnation="one"))
-    with pytest.raises(errors.StreamGone, match="made anew"):
+    with pytest.raises(errors.StreamGone, match="created again"):
         play(it.next_page(), frames(b"1", start=1, stream_incarnation="two"))
 
 

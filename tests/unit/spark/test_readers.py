@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 from semel import local
-from semel.client.client import Stream
 from semel.client.local import LocalServer
+from semel.client.sync.stream import Stream
 from semel.spark.errors import DataLossError, ServerUnreachable, StreamMissing
 from semel.spark.options import SparkOptionError, parse_source
 from semel.spark.source.columns import source_schema

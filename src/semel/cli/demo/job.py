@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from semel.cli.demo.lanes import append_until_answered
 from semel.cli.demo.plan import AISLES, WATERMARK_MS, WINDOW_MS
-from semel.client.client import Client
+from semel.client.sync.client import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.client.client import Client, Stream
 from semel.client.errors import ClientError, Indeterminate
 from semel.client.producer.batches import BatchAck
+from semel.client.sync.client import Client
+from semel.client.sync.stream import Stream
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.testing.fault_plan import FaultPlan

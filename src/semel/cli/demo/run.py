@@ -25,8 +25,8 @@ from semel.cli.demo.plan import (
     judge_stream,
     parse,
 )
-from semel.client.client import Client
 from semel.client.local import LocalProcess
+from semel.client.sync.client import Client
 from semel.model.errors import EngineError
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import parse_offset

@@ -1,1 +1,1 @@
-"""The idempotent producer: a pure core, a pump on an event loop, and two facades."""
+"""The idempotent producer: each message stored once and in order, despite failures."""

@@ -1,4 +1,4 @@
-"""What a producer is told to do, what it sends, and what became of it: values."""
+"""A producer's settings, its batches, how messages are gathered into them, and their outcomes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -7,22 +7,28 @@ from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
 from semel.client.values import Extra
-from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    CURSOR_BYTES_MAX,
+    NUMBER_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    SEQUENCE_SPAN_MAX,
+)
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
-BATCH_BYTES_MAX: Final = 4_000_000  # with what stands around the messages, a body of 4 MiB
+BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding around the messages, a body of 4 MiB
 
-# Makes a body of messages, and of what some of them carry, by their places among the messages.
+# Encodes messages as a body, with the extras of some of them by their index.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """Who the producer is and how it gathers. Times in seconds, sizes in bytes.
+    """The identity of a producer and how it gathers messages. Times in seconds, sizes in bytes.
 
-    How the epoch is found: the caller declares it as `epoch`, the producer raises the one it meets
-    at its start (`is_claiming`), or the server counts sessions. A claim carries a session, too: it
-    tells two instances that claim the same epoch apart.
+    The epoch is the caller's (`epoch`), or one above the stored one (`is_claiming`), or the server
+    counts sessions. A claim has a session, too, which distinguishes two instances that claim the
+    same epoch.
     """
 
     id: str
@@ -40,13 +46,13 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
         is_name = self.id.isascii() and self.id.isprintable() and self.id == self.id.strip()
         if not is_name or not 0 < len(self.id) <= PRODUCER_ID_BYTES_MAX:
             raise ValueError(
-                f"a producer id is 1 to {PRODUCER_ID_BYTES_MAX} printable ASCII characters,"
-                f" not {self.id!r}"
+                f"{self.id!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} printable"
+                " ASCII characters"
             )
         if self.epoch is not None and (self.is_claiming or self.session is not None):
             raise ValueError("pass epoch= or auto_claim=True, not both")
         if self.epoch is None and not self.is_claiming and self.session is None:
-            raise ValueError("a producer needs a session, an epoch or a claim")
+            raise ValueError("expected a session, an epoch or a claim")
         if self.epoch is not None and self.epoch < 0:
             raise ValueError("epoch must not be negative")
         if self.mode not in (DENSE, SPARSE):
@@ -64,9 +70,9 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
 class BatchAck(Struct, frozen=True):
     """A batch that is stored. `duplicate`: it was stored by an earlier attempt or instance.
 
-    `seq` is its number; in sparse mode the last one of its messages. `next_offset` is where the
-    stream went on after it, None if the server no longer knows. `offset` is where its first message
-    is; only semel's offsets can be counted back from the end, so it is None elsewhere.
+    `seq` is its sequence; in sparse mode that of its last message. `next_offset` is the offset
+    after it, None if the server no longer stores that. `offset` is the offset of its first message,
+    which can be calculated from semel's offsets only; it is None with other servers.
     """
 
     count: int
@@ -81,7 +87,7 @@ class FailedBatch(Struct, frozen=True):
     """A batch that will not be sent again. `values` are its messages as bytes.
 
     `applied` is "no" if it is certain that none of it is stored, else "unknown". `seq` is None if
-    it was never numbered.
+    it was never sent.
     """
 
     count: int
@@ -92,7 +98,7 @@ class FailedBatch(Struct, frozen=True):
 
 
 class ProducerStats(Struct):
-    """What a producer has done so far."""
+    """Counts since the producer was made."""
 
     messages_acked: int = 0
     messages_failed: int = 0
@@ -103,10 +109,10 @@ class ProducerStats(Struct):
 
 
 class ProducerBatch:
-    """Messages that travel together, for as long as they are not settled.
+    """Messages that are sent together, until they are stored or given up.
 
-    `is_doubtful` once an attempt has ended without a word: it may be stored. `first_unsettled` is
-    the lowest number that was not confirmed when it was last sent.
+    `is_doubtful`: an attempt got no response, so it may be stored. `first_unsettled` is the lowest
+    sequence that was not confirmed when the batch was last sent.
     """
 
     __slots__ = (
@@ -135,7 +141,7 @@ class ProducerBatch:
         extras: dict[int, Extra],
     ) -> None:
         self.messages = messages
-        self.extras = extras  # by the place of the message
+        self.extras = extras  # by the index of the message
         self.seqs = seqs  # sparse mode only
         self.size = size
         self.born = born
@@ -150,38 +156,169 @@ class ProducerBatch:
 
     @property
     def count(self) -> int:
-        """How many messages it holds."""
         return len(self.messages)
 
-    def cut(self, count: int) -> "ProducerBatch":
-        """Take the first messages out, those of a sparse batch that are stored already."""
+    def split_off(self, count: int) -> "ProducerBatch":
+        """Remove the first messages of a sparse batch, and return them as a batch."""
         extras = self.extras
-        gone = {at: extra for at, extra in extras.items() if at < count}
-        taken = ProducerBatch(self.messages[:count], self.seqs[:count], 0, self.born, None, gone)
+        removed = {index: extra for index, extra in extras.items() if index < count}
+        first = ProducerBatch(self.messages[:count], self.seqs[:count], 0, self.born, None, removed)
         self.messages, self.seqs = self.messages[count:], self.seqs[count:]
-        self.extras = {at - count: extra for at, extra in extras.items() if at >= count}
+        self.extras = {index - count: extra for index, extra in extras.items() if index >= count}
         if self.seqs:
             self.seq = self.seqs[0]
-        return taken
+        return first
 
     @property
     def printed_seq(self) -> str:
-        """Its number, or range, as the header has it."""
+        """The sequence, or the range of sequences, as it is printed in the header."""
         return f"{self.seq}" if self.seq == self.last_seq else f"{self.seq}-{self.last_seq}"
 
 
-# ---- producer ledger -----------------------------------------------------------------------------
-# What a producer has taken, and what became of it.
+# ---- gathering messages into batches -------------------------------------------------------------
+
+# What the encoding of one message in a body adds: a comma, or a length.
+MESSAGE_OVERHEAD_BYTES = 4
 
 
-# What a message takes in memory beside its own bytes.
+class BatchBuilder:
+    """Gathers messages, in order, into batches that are full or due."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._bytes_max = settings.max_batch_bytes
+        self._messages_max = settings.max_batch_messages
+        self._linger = settings.linger
+        self._is_sparse = settings.mode == SPARSE
+        self._full: list[ProducerBatch] = []
+        self._messages: list[bytes] = []
+        self._seqs: list[int] = []
+        self._extras: dict[int, Extra] = {}
+        self._size = 0
+        self._born = 0.0
+        self._cursor: str | None = None
+        self._is_hurried = False
+        self.last_seq = -1  # sparse: of the newest message
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._messages and not self._full
+
+    @property
+    def count(self) -> int:
+        """The number of messages that wait to be sent."""
+        return sum(batch.count for batch in self._full) + len(self._messages)
+
+    @property
+    def born(self) -> float:
+        """When the oldest message was appended; valid only if there is one."""
+        return self._full[0].born if self._full else self._born
+
+    def due_at(self) -> float | None:
+        """Return when `take` may be called for the next batch; None if there is no message."""
+        if self._full:
+            return self._full[0].born
+        if not self._messages:
+            return None
+        return self._born if self._is_hurried else self._born + self._linger
+
+    def append(
+        self,
+        raw: bytes,
+        now: float,
+        cursor: str | None,
+        seq: int | None,
+        extra: Extra | None = None,
+    ) -> bool:
+        """Add a message; return whether it began a batch, so that `due_at` has changed.
+
+        Raises ValueError for an invalid sequence or cursor.
+        """
+        if self._is_sparse or seq is not None:
+            self._check_seq(seq)
+        if cursor is not None:
+            check_cursor(cursor)
+        own = len(raw) + MESSAGE_OVERHEAD_BYTES
+        if extra is not None:
+            own += extra.size
+        size = self._size + own
+        messages = self._messages
+        is_fitting = 0 < len(messages) < self._messages_max and size <= self._bytes_max
+        if not is_fitting or (seq is not None and seq - self._seqs[0] > SEQUENCE_SPAN_MAX):
+            if messages:
+                self._finish_batch()
+                messages = self._messages
+            size = own
+            self._born = now
+            is_fitting = False
+        if extra is not None:
+            self._extras[len(messages)] = extra
+        elif self._extras:
+            self._extras.pop(len(messages), None)  # of an append that Ctrl-C interrupted
+        self._size = size
+        if seq is not None:
+            del self._seqs[len(messages) :]  # of an append that Ctrl-C interrupted
+            self._seqs.append(seq)
+            self.last_seq = seq
+        if cursor is not None:
+            self._cursor = cursor
+        messages.append(raw)  # last: an append that is interrupted before has no effect
+        return not is_fitting
+
+    def hurry(self) -> None:
+        """Make the gathered messages due now."""
+        self._is_hurried = True
+
+    def take(self) -> ProducerBatch:
+        """Return and remove the next batch, which is due."""
+        if not self._full:
+            self._finish_batch()
+        return self._full.pop(0)
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Return and remove all batches."""
+        if self._messages:
+            self._finish_batch()
+        batches, self._full = self._full, []
+        return batches
+
+    def _finish_batch(self) -> None:
+        batch = ProducerBatch(
+            self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
+        )
+        # One statement, without a call that Ctrl-C could interrupt: no message is in both lists.
+        self._full, self._messages, self._seqs = [*self._full, batch], [], []
+        self._extras, self._size, self._cursor = {}, 0, None
+        self._is_hurried = False
+
+    def _check_seq(self, seq: int | None) -> None:
+        if not self._is_sparse:
+            raise ValueError("seq= is for mode='sparse'; a dense producer counts its own sequences")
+        if seq is None:
+            raise ValueError("mode='sparse' needs seq= with every message")
+        if not self.last_seq < seq <= NUMBER_MAX:
+            raise ValueError(f"seq={seq} must be greater than {self.last_seq}, up to {NUMBER_MAX}")
+
+
+def check_cursor(cursor: str) -> None:
+    """Raise ValueError for a cursor that cannot be sent in a header."""
+    is_sound = cursor.isascii() and cursor.isprintable() and cursor == cursor.strip()
+    if not is_sound or not 0 < len(cursor) <= CURSOR_BYTES_MAX:
+        raise ValueError(
+            f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
+            " characters without spaces around"
+        )
+
+
+# ---- what became of the batches ------------------------------------------------------------------
+
+# The memory that a message uses beside its own bytes.
 _OVERHEAD_BYTES: Final = 64
 
 BatchEvent = BatchAck | FailedBatch
 
 
 class Acknowledgements:
-    """Counts of messages, and the events nobody has taken yet. Messages are settled in order."""
+    """Counts of messages, and the outcomes of batches in order, until they are reported."""
 
     def __init__(self) -> None:
         self._events: list[BatchEvent] = []
@@ -191,12 +328,12 @@ class Acknowledgements:
         self.cursor: str | None = None
         self.stats = ProducerStats()
 
-    def take(self, size: int) -> None:
-        """Count a message of so many bytes."""
+    def add(self, size: int) -> None:
+        """Count a pending message of `size` bytes."""
         self.pending_bytes += size + _OVERHEAD_BYTES
 
     def acknowledge(self, ack: BatchAck, batch: ProducerBatch) -> None:
-        """Count messages that are stored."""
+        """Count the messages of a batch that is stored."""
         self._release(batch)
         self.last_seq = ack.seq
         self.cursor = self.cursor if ack.cursor is None else ack.cursor
@@ -206,7 +343,7 @@ class Acknowledgements:
         self._events.append(ack)
 
     def give_up(self, batch: ProducerBatch, *, is_certain: bool) -> None:
-        """Count messages that will not be sent again."""
+        """Count the messages of a batch that will not be sent again."""
         self._release(batch)
         self.stats.messages_failed += batch.count
         applied = NO if is_certain else UNKNOWN
@@ -215,7 +352,7 @@ class Acknowledgements:
         )
 
     def take_events(self) -> list[BatchEvent]:
-        """Hand out what became of batches since the last time, in order."""
+        """Return and remove the outcomes of batches since the last call, in order."""
         events, self._events = self._events, []
         return events
 

@@ -1,15 +1,17 @@
-"""What a producer must know before its first message: the stream, and its own past there.
+"""Opening a producer: its options, its identity, and what an earlier instance has stored.
 
-To ask for the past is not enough. What an earlier instance has sent may still be under way, and
-would be stored behind the answer; whoever went on from there would store it again. So the producer
-claims: the server refuses the earlier instance first, and then tells.
+Reading what is stored is not enough. A request of an earlier instance may still be under way and be
+stored after the response; an instance that continued from there would store its messages again. So
+the producer claims its id: the server first fences the earlier instance, and then reports.
 """
 
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Mapping
-from typing import Final, TypedDict
+from typing import Final, Generic, TypedDict, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -42,15 +44,35 @@ OnError = Callable[[ClientError, FailedBatch], object]
 
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
-
-
 _DEDUP_OFF: Final = "dedup_off"
 
 
-class OpenResult(Struct, frozen=True):
-    """What the server told: `claim`, if the producer is ours now, else `past`, what it knows of it.
+P = TypeVar("P")
 
-    An empty `past` is not the same as None: then the server was not able to tell.
+
+class OpenProducers(Generic[P]):
+    """The producers of a client that are still in use, to be closed with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._producers: WeakSet[P] = WeakSet()
+
+    def add(self, producer: P) -> None:
+        with self._lock:
+            self._producers.add(producer)
+
+    def remove_all(self) -> list[P]:
+        """Return the producers, and keep none of them."""
+        with self._lock:
+            producers = list(self._producers)
+            self._producers.clear()
+            return producers
+
+
+class OpenResult(Struct, frozen=True):
+    """What the server returned: `claim`, or if there was none, `past`, the stored states.
+
+    An empty `past` means that nothing is stored, None that the server does not report it.
     """
 
     content_type: str
@@ -60,9 +82,9 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Ask for the stream's media type, take the producer over, and learn what it has written.
+    """Return the stream's media type, and claim the producer or read what is stored of it.
 
-    A caller's own epoch is the caller's business: then the server is only asked.
+    If the caller passed an epoch, nothing is claimed.
     """
     info = yield from calls.head()
     if not calls.is_semel:
@@ -76,7 +98,7 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
-    """Claim; None if this server, or this stream, has no claims."""
+    """Claim; return None if this server does not support that, or the stream has no dedup."""
     session = settings.session or secrets.token_hex(16)
     try:
         return (yield from claim_producer(calls, settings.id, session, settings.mode))
@@ -90,33 +112,34 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
 
 def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
     try:
-        found = yield from producers(calls, producer_id)
+        states = yield from producers(calls, producer_id)
     except Refused as error:
         if error.status in _NOT_SERVED:
             return None
         raise
-    return [state for state in found if state.producer_id == producer_id]
+    return [state for state in states if state.producer_id == producer_id]
 
 
 def default_id() -> str:
-    """Name this process: `PRODUCER_ID`, or else its host and number."""
+    """Return the environment variable `PRODUCER_ID`, or else the host name and process id."""
     return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ProducerOptions(TypedDict, total=False):
-    """How a producer works; all may be left away.
+    """The options of a producer. All have defaults.
 
     - `epoch`: your own epoch. Works with every Durable Streams server. By default the server counts
-      the instances of a producer, and each takes the next epoch at its start. `auto_claim`: take
-      the epoch above the one the server knows; for servers that do not count. With your own epoch
-      the first append that is stored fences an earlier instance, not the start: until then what
-      that one has under way may still be stored, and `cursor` may be too old.
-    - `mode`: "sparse" takes numbers of yours, one with each message, which grow and may have holes.
-    - `max_in_flight`: batches sent and not yet answered. `max_batch_bytes`, `max_batch_messages`:
-      where a batch ends. `linger_ms`: how long a batch waits for more messages.
-    - `max_pending_bytes`: `append` waits when so much is not yet acknowledged; each message counts
+      the instances of a producer, and each gets the next epoch at its start. `auto_claim`: use the
+      epoch above the stored one; for servers that do not count. With your own epoch an earlier
+      instance is fenced by the first append that is stored, not at the start: until then its
+      requests may still be stored, and `cursor` may be too old.
+    - `mode`: in "sparse" mode you pass a growing sequence with each message; it may have gaps.
+    - `max_in_flight`: the number of batches that are sent before the first has a response.
+      `max_batch_bytes`, `max_batch_messages`: the limits of a batch. `linger_ms`: how long a batch
+      waits for more messages.
+    - `max_pending_bytes`: `append` waits while this much is not acknowledged; each message counts
       with 64 bytes more than it has.
-    - `delivery_timeout`: seconds after which a message is given up, and the producer with it.
+    - `delivery_timeout`: seconds after which a message is given up, and the producer fails.
     - `on_batch_ack(ack)`: called when a batch is stored. `on_error(error, batch)`: when it failed.
     """
 
@@ -134,7 +157,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSettings:
-    """Read what a producer is made with; ValueError or TypeError if it makes no sense."""
+    """Return the settings of a producer. Raises ValueError or TypeError for invalid options."""
     unknown = sorted(set(options) - ProducerOptions.__annotations__.keys())
     if unknown:
         raise TypeError(f"a producer has no option {unknown[0]!r}")
@@ -153,45 +176,43 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     )
 
 
-# ---- producer identity ---------------------------------------------------------------------------
-# Who a producer says it is: the epoch it writes under, and how it came by it.
+# ---- the identity --------------------------------------------------------------------------------
 
-
-_IGNORED = (
-    "the append was taken, but not as that of a producer: the answer has no Producer-Epoch."
-    " It is stored, but sending it again would store it twice"
+_IGNORED: Final = (
+    "the append was stored, but not as a producer's: the response has no Producer-Epoch."
+    " Sending it again would store it twice"
 )
-_UNGUARDED = (
-    "the stream recognises no duplicates (Stream-Dedup: off). The append is stored, but sending it"
-    " again would store it twice: switch it on, or use append_many"
+_UNGUARDED: Final = (
+    "the stream does not recognise duplicates (Stream-Dedup: off). The append is stored, but"
+    " sending it again would store it twice: switch dedup on, or use append_many"
 )
 
 
 class ProducerIdentity:
-    """The epoch, the session and whether the server has accepted them."""
+    """The epoch and session of an instance, and whether the server has accepted them."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
         self._is_sparse = settings.mode == SPARSE
-        self._is_unused = False  # nobody has written under our epoch, as far as the server knows
-        self._is_told = False  # by a server that compares payloads
-        self._is_ours = False  # it took a batch of ours as new: so will be all behind it
+        self._is_unused = False  # the server has stored nothing with this epoch
+        self._is_semel = False  # the server compares payloads
+        self._is_ours = False  # a batch was stored as new, so all later ones will be
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
-    def resume(self, known_epoch: int | None) -> None:
-        """Take note of the epoch the server knows, before the first batch; None: it knows none."""
-        self._is_unused = self._is_told = True
-        if self._settings.is_claiming and known_epoch is not None:
-            self.epoch = known_epoch + 1
+    def resume(self, stored_epoch: int | None) -> None:
+        """Set the epoch that the server has stored, before the first batch; None: it has none."""
+        self._is_unused = self._is_semel = True
+        if self._settings.is_claiming and stored_epoch is not None:
+            self.epoch = stored_epoch + 1
 
     def take_over(self, epoch: int) -> None:
-        """Take the epoch a claim has got: it is ours alone before the first batch."""
+        """Set the epoch of a claim: no other instance has it, even before the first batch."""
         self.epoch = epoch
         self.is_established = True
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
-        """Tag a batch."""
+        """Return the producer headers of a batch."""
         settings = self._settings
         fields = [("Producer-Id", settings.id), ("Producer-Seq", batch.printed_seq)]
         if self.epoch is not None:
@@ -205,9 +226,9 @@ class ProducerIdentity:
         return fields
 
     def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
-        """Learn from an answer that says yes; an error if it is not meant for us."""
+        """Check a successful response and learn the epoch; return an error if it is not ours."""
         if _is_mismatch(headers):
-            message = "the batch's number was used before, with other messages"
+            message = "the sequence of the batch was used before, with other messages"
             return PayloadMismatch(message, status=204, facts={"current_epoch": self.epoch})
         if headers.get("producer-dedup", "").lower() == "off":
             return ProtocolError(_UNGUARDED)
@@ -215,49 +236,49 @@ class ProducerIdentity:
         if epoch is None:
             return ProtocolError(_IGNORED)
         if is_duplicate and self._is_sparse:
-            return None  # stored by an earlier instance, perhaps: then the epoch is that one's
+            return None  # perhaps stored by an earlier instance; then the epoch is of that one
         if self.epoch not in (None, epoch):
-            return ProtocolError(f"sent under epoch {self.epoch}, answered under {epoch}")
+            return ProtocolError(f"the request had epoch {self.epoch}, the response has {epoch}")
         self.epoch = epoch
         self.is_established = True
         self._is_ours = self._is_ours or not is_duplicate
         return None
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Raise the epoch above the one that fenced us, or that was let go, if allowed and safe.
+        """Raise the epoch above the one that fenced this instance, or expired; return whether.
 
-        It is not if an attempt is in doubt: it may have been stored under the epoch we had, and
-        fenced only afterwards. A second copy under a new epoch would be a duplicate.
+        Not if an attempt got no response: it may have been stored with the old epoch before the
+        instance was fenced, and a copy with a new epoch would be a duplicate.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_doubtful:
             return False
         return self._raise_above(error.current_epoch)
 
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Raise the epoch if a first batch counts as a duplicate, and of somebody else's.
+        """Raise the epoch if a first batch is reported as a duplicate of another instance's.
 
-        An earlier instance wrote under the epoch we began with. To take its number 0 for ours
-        would lose our messages. But if nobody had used it, something on the way has sent a copy of
-        our request first: to send it again would be a duplicate.
+        An earlier instance has used this epoch. To accept its sequence 0 as ours would lose our
+        messages. But if the epoch was unused, a proxy has sent a copy of our request: to send it
+        again would be a duplicate.
         """
         is_own = not _is_mismatch(headers) and (batch.is_doubtful or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Tell whether a duplicate under a declared epoch is an earlier instance's, perhaps.
+        """Return whether a duplicate with a caller's epoch may be an earlier instance's.
 
-        It may have stored other messages under our numbers, and a server that does not compare, or
-        no longer can, would take ours for a repeat.
+        That may have stored other messages with our sequences, and a server that does not compare
+        payloads, or no longer can, reports ours as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
-        if self._is_told:
-            # Our own would be among the last ones, which it remembers.
+        if self._is_semel:
+            # The receipt of our own would be among the last ones, which are retained.
             return headers.get("producer-receipt", "").lower() == "expired"
         return not batch.is_doubtful
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Tell whether a duplicate may be ours or that of an instance under the same epoch."""
+        """Return whether a duplicate may be ours or that of an instance with the same epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_doubtful and not (self._is_unused or self._is_sparse)
 

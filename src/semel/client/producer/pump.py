@@ -1,41 +1,149 @@
-"""Moving batches between a producer's core and the server, on an event loop.
+"""From a producer's core to the server: encoding, the connection, and the pump that uses both.
 
-The core decides, the pump carries out. All of it runs on the loop's thread; the lock is held
-whenever the core is touched, for others append to it from their own threads.
+The core decides what to send, the pump sends it. All of this runs on the thread of an event loop;
+the lock is held whenever the core is used, because other threads append to it.
 """
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
 
-from semel.client.errors import ClientError, Indeterminate, ProtocolError, Unavailable
+from semel.client.errors import (
+    ClientError,
+    Indeterminate,
+    NotSupported,
+    ProtocolError,
+    TooLarge,
+    Unavailable,
+)
 from semel.client.flows import NotSent
 from semel.client.producer.batches import BatchEvent, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.gather import BodyEncoder
 from semel.client.requests import Request, render
-from semel.client.response_parser import ParserEvent as AnswerEvent
-from semel.client.response_parser import Response, ResponseParser
+from semel.client.response_parser import ParserEvent, Response, ResponseParser
 from semel.client.transport import Transport, connect_error
+from semel.client.values import (
+    PREENCODED,
+    Extra,
+    Headers,
+    Key,
+    columns_of,
+    encode,
+    encode_json,
+    extra_of,
+)
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BODY_BYTES_MAX
+from semel.model.media import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import BATCH
+from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
 
-# ---- producer line -------------------------------------------------------------------------------
-# One connection of a producer: requests written one behind the other, answers read in order.
+# ---- encoding ------------------------------------------------------------------------------------
 
+_FRAME_BYTES: Final = 512  # around one message: brackets, or the header of a batch
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class BodyEncoder:
+    """Encodes values as messages, and messages as bodies, for a stream of one media type.
+
+    JSON is sent as an array. Other messages are sent in semel's batch format, which keeps them
+    apart; another server gets them concatenated, as every Durable Streams server accepts it.
+    Messages with extras are sent in the batch format, too.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
+        """Return the media type of a body of `count` messages."""
+        is_batch = extras or (self._is_batching and count > 1)
+        return BATCH if is_batch else self._content_type
+
+    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        """Return the body of an append."""
+        if extras:
+            columns = columns_of(len(messages), extras)
+            return encode_batch(
+                self._content_type,
+                messages,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+            )
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def checked_extra(
+        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
+    ) -> Extra | None:
+        """Return the extras of a message, or None. Raises NotSupported if the server is not semel.
+
+        Raises TooLarge if the message is too large with them.
+        """
+        extra = extra_of(key, headers, timestamp)
+        if extra is None:
+            return None
+        if not self._is_semel:
+            raise NotSupported("this server does not support keys, headers and timestamps")
+        self._check_size(len(raw) + extra.size)
+        return extra
+
+    def _to_json(self, value: Any) -> bytes:
+        """Return a value as JSON. Raises ValueError here for what would fail a whole batch."""
+        raw = encode_json(value)
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+            payloads = split_json(b"[" + raw + b"]")
+            if not isinstance(payloads, Payloads) or payloads.count != 1:
+                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
+                raise ValueError(f"the message is not JSON that a stream can store: {reason}")
+        self._check_size(len(raw))
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(len(raw))
+        return raw
+
+    def _check_size(self, size: int) -> None:
+        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(
+                f"the message has {size} bytes; at most {BODY_BYTES_MAX - _FRAME_BYTES} are allowed"
+            )
+
+
+# ---- the connection ------------------------------------------------------------------------------
 
 BatchResponses = list[tuple[ProducerBatch, Response]]
 OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None], None]
 
 
 class ProducerConnection(asyncio.Protocol):
-    """A connection. `quiet_since`: when something was last heard, or asked after a silence.
+    """A connection with pipelined requests: several are sent before the first has a response.
 
-    `on_heard` is called with answers and, once and at last, with the reason why no more will come.
+    `quiet_since` is when the last bytes came, or when a request was sent to an idle connection.
+    `on_responses` is called with responses and, at the end, with the reason why there are no more.
     """
 
-    def __init__(self, on_heard: OnResponses) -> None:
-        self._on_heard = on_heard
+    def __init__(self, on_responses: OnResponses) -> None:
+        self._on_responses = on_responses
         self._parser = ResponseParser()
         self._sent: deque[ProducerBatch] = deque()
         self._loop = asyncio.get_running_loop()
@@ -44,11 +152,11 @@ class ProducerConnection(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether a request has no response yet."""
         return bool(self._sent)
 
     def send(self, batch: ProducerBatch, request: bytes) -> None:
-        """Write a request; what is written after the end is lost, which is said in time."""
+        """Send a request. After the end this has no effect, and `on_responses` reports the end."""
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
@@ -56,47 +164,44 @@ class ProducerConnection(asyncio.Protocol):
         self._transport.write(request)
 
     def hang_up(self) -> None:
-        """End the connection; nothing more is heard of it."""
+        """Close the connection; `on_responses` is not called any more."""
         self._is_over = True
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The server has accepted."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Some answers, or pieces of one."""
         if self._is_over:
             return
         self.quiet_since = self._loop.time()
-        answers: BatchResponses = []
-        trouble: ClientError | None = None
+        responses: BatchResponses = []
+        end: ClientError | None = None
         try:
-            answers = self._matched(self._parser.feed(data))
+            responses = self._matched(self._parser.feed(data))
         except ProtocolError as error:
-            trouble = error
-        if trouble is None and self._parser.is_closing:
-            trouble = Indeterminate("the server will answer no more on this connection")
-        if trouble is not None:
+            end = error
+        if end is None and self._parser.is_closing:
+            end = Indeterminate("the server closes the connection")
+        if end is not None:
             self.hang_up()
-        if answers or trouble is not None:
-            self._on_heard(self, answers, trouble)
+        if responses or end is not None:
+            self._on_responses(self, responses, end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No more will come."""
         if self._is_over:
             return
         self._is_over = True
-        answers: BatchResponses = []
+        responses: BatchResponses = []
         reason = "the server closed it" if exc is None else str(exc)
-        trouble: ClientError = Indeterminate(f"the connection was lost: {reason}")
+        end: ClientError = Indeterminate(f"the connection was lost: {reason}")
         try:
-            answers = self._matched(self._parser.end())
+            responses = self._matched(self._parser.end())
         except ProtocolError as error:
-            trouble = error
-        self._on_heard(self, answers, trouble)
+            end = error
+        self._on_responses(self, responses, end)
 
-    def _matched(self, events: list[AnswerEvent]) -> BatchResponses:
+    def _matched(self, events: list[ParserEvent]) -> BatchResponses:
         matched: BatchResponses = []
         for event in events:
             assert isinstance(event, Response)
@@ -104,61 +209,61 @@ class ProducerConnection(asyncio.Protocol):
         return matched
 
 
-# ---- producer pump -------------------------------------------------------------------------------
+# ---- the pump ------------------------------------------------------------------------------------
 
-
-_SOON_SECONDS: Final = 0.001  # timers are not exact: better a little late than twice
+_LATE_SECONDS: Final = 0.001  # timers are not exact: a little late is better than twice
 
 OnEvents = Callable[[list[BatchEvent]], None]
 
 
 class Pump:
-    """One producer's way to the server. `answer_timeout` is how long it may be silent.
+    """Sends the batches of one producer.
 
-    `on_events` is called on the loop's thread, without the lock, with what became of batches.
+    The connection is closed after `response_timeout` seconds without a byte from the server.
+    `on_events` is called on the loop's thread, without the lock, with the outcomes of batches.
     """
 
     def __init__(
         self,
         core: ProducerCore,
-        packing: BodyEncoder,
+        encoder: BodyEncoder,
         transport: Transport,
         target: str,
         *,
         lock: threading.Lock,
         on_events: OnEvents,
-        answer_timeout: float,
+        response_timeout: float,
     ) -> None:
         self._core = core
-        self._packing = packing
+        self._encoder = encoder
         self._transport = transport
         self._target = target
         self._lock = lock
         self._on_events = on_events
-        self._answer_timeout = answer_timeout
-        self._line: ProducerConnection | None = None
+        self._response_timeout = response_timeout
+        self._connection: ProducerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def step(self) -> None:
-        """Send what may be sent, report what is settled, and see when to look again."""
+        """Send the batches that may be sent, report outcomes, and set the timer for the next."""
         if self._is_ended:
             return
         self._loop = loop = asyncio.get_running_loop()
         now = loop.time()
-        self._drop_silent_line(now)
+        self._drop_silent_connection(now)
         with self._lock:
             self._core.tick(now)
-            is_needed = self._line is None and self._core.is_ready(now)
+            is_needed = self._connection is None and self._core.is_ready(now)
             batches = self._choose(now)
-            events = self._core.ledger.take_events()
+            events = self._core.acks.take_events()
             wake_at, expires_at = self._core.wake_at(), self._core.expires_at()
             is_over = self._core.failure is not None
         for batch, request in batches:
-            assert self._line is not None
-            self._line.send(batch, request)
+            assert self._connection is not None
+            self._connection.send(batch, request)
         if is_over:
             self.end()
         else:
@@ -169,27 +274,27 @@ class Pump:
             self._on_events(events)
 
     def end(self) -> None:
-        """Hang up and do nothing any more."""
+        """Close the connection and stop."""
         self._is_ended = True
         if self._timer is not None:
             self._timer.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._line is not None:
-            self._line.hang_up()
-            self._line = None
+        if self._connection is not None:
+            self._connection.hang_up()
+            self._connection = None
 
     # ---- sending ---------------------------------------------------------------------------------
 
     def _choose(self, now: float) -> list[tuple[ProducerBatch, bytes]]:
         chosen: list[tuple[ProducerBatch, bytes]] = []
-        if self._line is not None:
+        if self._connection is not None:
             while (batch := self._core.next_to_send(now)) is not None:
                 chosen.append((batch, self._render(batch)))
         return chosen
 
     def _render(self, batch: ProducerBatch) -> bytes:
-        media_type = self._packing.content_type(batch.count, batch.extras)
+        media_type = self._encoder.content_type(batch.count, batch.extras)
         headers = (("Content-Type", media_type), *self._core.headers(batch))
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 
@@ -197,24 +302,24 @@ class Pump:
         times = [expires_at]
         if self._connecting is None:
             times.append(wake_at)
-        if self._line is not None and self._line.is_waiting:
-            times.append(self._line.quiet_since + self._answer_timeout)
+        if self._connection is not None and self._connection.is_waiting:
+            times.append(self._connection.quiet_since + self._response_timeout)
         if self._timer is not None:
             self._timer.cancel()
-        given = [time for time in times if time is not None]
-        if given:
+        soonest = min((time for time in times if time is not None), default=None)
+        if soonest is not None:
             assert self._loop is not None
-            self._timer = self._loop.call_at(max(min(given), now) + _SOON_SECONDS, self.step)
+            self._timer = self._loop.call_at(max(soonest, now) + _LATE_SECONDS, self.step)
 
-    # ---- the connection --------------------------------------------------------------------------
+    # ---- connecting and receiving ----------------------------------------------------------------
 
     async def _connect(self) -> None:
         address = self._transport.address
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._transport.connect_timeout):
-                _, line = await loop.create_connection(
-                    lambda: ProducerConnection(self._on_heard),
+                _, connection = await loop.create_connection(
+                    lambda: ProducerConnection(self._on_responses),
                     address.host,
                     address.port,
                     ssl=self._transport.tls,
@@ -222,7 +327,7 @@ class Pump:
         except OSError as error:
             self._not_reached(connect_error(self._transport, error), loop.time())
         else:
-            self._line = line
+            self._connection = connection
         self._connecting = None
         self.step()
 
@@ -233,29 +338,28 @@ class Pump:
             else:
                 self._core.connect_failed(now, Unavailable(failure.reason))
 
-    def _on_heard(
-        self, line: ProducerConnection, answers: BatchResponses, trouble: ClientError | None
+    def _on_responses(
+        self, connection: ProducerConnection, responses: BatchResponses, end: ClientError | None
     ) -> None:
-        if line is not self._line:
+        if connection is not self._connection:
             return
         assert self._loop is not None
         now = self._loop.time()
         with self._lock:
-            for batch, answer in answers:
-                self._core.answered(batch, answer.status, answer.headers, answer.body, now)
-            if trouble is not None:
-                self._line = None
-                self._core.connection_lost(now, trouble)
+            for batch, response in responses:
+                self._core.on_response(batch, response.status, response.headers, response.body, now)
+            if end is not None:
+                self._connection = None
+                self._core.connection_lost(now, end)
         self.step()
 
-    def _drop_silent_line(self, now: float) -> None:
-        line = self._line
-        if line is None or not line.is_waiting:
+    def _drop_silent_connection(self, now: float) -> None:
+        connection = self._connection
+        if connection is None or not connection.is_waiting:
             return
-        if now >= line.quiet_since + self._answer_timeout:
-            seconds = self._answer_timeout
-            self._line = None
-            line.hang_up()
+        if now >= connection.quiet_since + self._response_timeout:
+            self._connection = None
+            connection.hang_up()
+            error = Indeterminate(f"no response within {self._response_timeout:g} seconds")
             with self._lock:
-                error = Indeterminate(f"no answer within {seconds:g} seconds")
                 self._core.connection_lost(now, error)

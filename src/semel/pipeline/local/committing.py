@@ -6,10 +6,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from semel.client.client import Client
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow
 from semel.client.server_calls import register_producer
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.transport import random_id
 from semel.client.txn_calls import TransactionCalls
@@ -118,9 +118,7 @@ class LocalCommitter:
         return txn.token
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(
-            with_silence_limit(flow, self._client.timeout), None, self._stop
-        )
+        return self._client.run_until_stopped(flow, self._stop)
 
 
 def _is_large(appends: Appends) -> bool:

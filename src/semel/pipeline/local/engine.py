@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, Final
 
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
 from semel.pipeline.evaluate import Call, Evaluation, InputMessage, evaluate, passing

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Final
 
-from semel.client.client import Client
 from semel.client.errors import ProtocolError, StreamGone
-from semel.client.flows import with_silence_limit
 from semel.client.reading import PageReader
 from semel.client.stream_calls import StreamCalls
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import START, Message
 from semel.model.offsets import parse_offset, print_offset
@@ -81,7 +80,7 @@ class Feed:
         """Read a page more."""
         if self.is_over or self._reached >= self._limit:
             return
-        page = self._client.driver.run(self._reader.next_page(), None, self._stop)
+        page = self._client.run_until_stopped(self._reader.next_page(), self._stop, silence=None)
         self.is_over = page is None
         self.ready.extend(one for one in page or () if _ordinal(one.ordinal) < self._limit)
 
@@ -96,7 +95,9 @@ class Feed:
         self.place(wanted.start, wanted.incarnation)
         found: list[Message] = []
         while self._reached < wanted.to and not self.is_over:
-            page = self._client.driver.run(self._reader.next_page(), None, self._stop)
+            page = self._client.run_until_stopped(
+                self._reader.next_page(), self._stop, silence=None
+            )
             self.is_over = page is None
             found.extend(one for one in page or () if _ordinal(one.ordinal) < wanted.to)
         self.place(wanted.to, wanted.incarnation)
@@ -139,8 +140,7 @@ class EndFeed(Feed):
     def fetch(self) -> None:
         """Look where the stream ends."""
         calls = self._client.stream(self.path).calls
-        flow = with_silence_limit(calls.head(), self._client.timeout)
-        found = self._client.driver.run(flow, None, self._stop)
+        found = self._client.run_until_stopped(calls.head(), self._stop)
         if found.incarnation != self.incarnation:
             raise StreamGone(f"{self.path} was deleted and made anew; start again to read it")
         end = parse_offset(found.stable_offset or "") or 0
@@ -152,7 +152,7 @@ class EndFeed(Feed):
     def _found_first(self) -> int:
         """Find where the stream begins: a step from 0 on counts from there, if that is trimmed."""
         reader = self._reader_at(0)
-        page = self._client.driver.run(reader.next_page(), None, self._stop)
+        page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
@@ -230,8 +230,7 @@ class Inputs:
         """Begin where a group stands."""
         for feed in self.feeds:
             calls = self._client.stream(feed.path).calls
-            flow = with_silence_limit(calls.head(), self._client.timeout)
-            found = self._client.driver.run(flow, None, self.stop)
+            found = self._client.run_until_stopped(calls.head(), self.stop)
             if found.incarnation is None:
                 raise ProtocolError("pipelines need semel; this is another server")
             feed.place(positions.get(feed.path, 0), found.incarnation)

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.client.client import Client
 from semel.client.errors import ClientError
-from semel.client.producer.threads import Producer
+from semel.client.producer.sync_producer import Producer
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline.evaluate import text_of
 from semel.pipeline.executor import Gauge, RunState

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from semel.client import errors
-from semel.client.client import Client
 from semel.client.errors import ClientError, Indeterminate, Unavailable
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow
 from semel.client.group_calls import pin, positions, snapshot
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
 from semel.client.values import Message
@@ -205,7 +205,7 @@ class StepLoop:
             self._graph,
             self._processor,
             step,
-            self._client.transport.address.url,
+            self._client.url,
             self._committer.producer_id,
             self._committer.epoch,
             messages,
@@ -297,9 +297,7 @@ class StepLoop:
         self._ask(calls.trim(before))
 
     def _ask(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(
-            with_silence_limit(flow, self._client.timeout), None, self._cut
-        )
+        return self._client.run_until_stopped(flow, self._cut)
 
     def _at(self, boundary: str) -> None:
         self._at_boundary(self._processor.id, boundary)

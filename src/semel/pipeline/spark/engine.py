@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from semel.client.client import Client
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline.evaluate import Call

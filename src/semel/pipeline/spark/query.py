@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.client import commit_calls
-from semel.client.client import Client
 from semel.client.commit_calls import KnownStreams, Parts, SinkInfo, Version
 from semel.client.errors import AppBound, ClientError, Refused
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow
 from semel.client.server_calls import register_producer
+from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult
 from semel.model.offsets import parse_offset
@@ -42,7 +42,7 @@ class QueryLoop:
         self.group = f"{graph.id}/{processor.id}"
         self._spark = spark
         self._running = running
-        self._url = running.client.transport.address.url
+        self._url = running.client.url
         self._checkpoint = f"{checkpoints.rstrip('/')}/{graph.id}/{processor.id}"
         self._noted = -1
 
@@ -255,6 +255,4 @@ class SinkCommitter:
             raise
 
     def _run(self, flow: Flow[T]) -> T:
-        return self._client.driver.run(
-            with_silence_limit(flow, self._client.timeout), None, self._stop
-        )
+        return self._client.run_until_stopped(flow, self._stop)

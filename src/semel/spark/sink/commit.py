@@ -21,7 +21,7 @@ from semel.client.errors import (
     Unavailable,
     VersionForgotten,
 )
-from semel.client.sink import Sink
+from semel.client.sync.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
 from semel.spark.client_cache import client_for

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from semel.client.client import Client
 from semel.client.errors import (
     BadRequest,
     ClientError,
@@ -20,7 +19,9 @@ from semel.client.errors import (
     TooLarge,
     Unavailable,
 )
-from semel.client.sink import SinkTask
+from semel.client.sync.client import Client
+from semel.client.sync.sink import SinkTask
+from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     BODY_BYTES_MAX,
@@ -206,7 +207,9 @@ class Targets:
         self._client = client
         self._options = options
         self._types: dict[str, str] = {}
-        self._patience = min(options.retry_seconds, FIRST_SECONDS) if is_first else None
+        self._patience: Timeout = CLIENT_DEFAULT
+        if is_first:
+            self._patience = min(options.retry_seconds, FIRST_SECONDS)
 
     def type_of(self, path: str) -> str:
         """Give a stream's media type; ValueError if no stream can have that path."""
@@ -222,7 +225,7 @@ class Targets:
 
     def _ask(self, path: str) -> str:
         stream = self._client.stream(path)
-        patience, self._patience = self._patience, None
+        patience, self._patience = self._patience, CLIENT_DEFAULT
         with suppress(StreamNotFound):
             return stream.head(timeout=patience).content_type
         if not self._options.is_creating:

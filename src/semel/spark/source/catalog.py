@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from semel.client.client import Client
 from semel.client.errors import (
     NotSupported,
     ProtocolError,
@@ -18,6 +17,7 @@ from semel.client.errors import (
 )
 from semel.client.reading import FramesPage, frames_page
 from semel.client.server_calls import list_streams
+from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
 from semel.spark.client_cache import client_for
 from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable

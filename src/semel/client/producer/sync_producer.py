@@ -1,4 +1,4 @@
-"""The producer for threads: fire and forget, in order, exactly once."""
+"""The producer for threads, and the event loop in the background that sends its batches."""
 
 import asyncio
 import atexit
@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
+from semel.client.producer.async_producer import ProducerFacade
 from semel.client.producer.batches import BatchEvent, ProducerSettings
-from semel.client.producer.facade import ProducerFacade
 from semel.client.producer.opening import OpenResult, ProducerOptions
-from semel.client.transport import Transport
+from semel.client.transport import FOREVER, Transport
 from semel.client.values import Headers, Key
 
 _EXIT_SECONDS: Final = 5.0
@@ -24,19 +24,19 @@ _log = logging.getLogger("semel.client")
 
 
 class Producer(ProducerFacade):
-    """Appends messages to one stream. Many threads may share it.
+    """Appends messages to one stream. Threads may share it.
 
-    Messages are gathered into batches, sent behind one another and sent again after any trouble,
-    under numbers that let the server recognise what it has. Leaving a `with` block waits until
-    all are stored. So does the end of the process, but for a few seconds only; what is lost then is
-    logged.
+    Messages are gathered into batches, sent without waiting for the responses, and sent again after
+    a failure, with sequences by which the server recognises duplicates. Leaving a `with` block
+    waits until all are stored. So does the end of the process, but for five seconds only; then it
+    logs how many messages are lost.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client; they must
     be quick, and may append but not flush. Without `on_error` the first error is raised by the next
     `append`, `flush` or `close`. After an error nothing more is sent.
     """
 
-    # On the client's thread sys.exit() would end no program, but all its producers.
+    # On the background thread, sys.exit() would not end the program, but all its producers.
     _survives = BaseException
 
     def __init__(
@@ -47,9 +47,9 @@ class Producer(ProducerFacade):
         options: ProducerOptions,
         *,
         ask: Callable[[ProducerSettings], OpenResult],
-        answer_timeout: float,
+        response_timeout: float,
     ) -> None:
-        super().__init__(producer_id, transport, target, options, answer_timeout=answer_timeout)
+        super().__init__(producer_id, transport, target, options, response_timeout=response_timeout)
         self._changed = threading.Condition(self._lock)
         self._background = background()
         self._open(ask(self._settings))
@@ -65,33 +65,34 @@ class Producer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Take a message, and return before it is stored; waits if too much is pending.
+        """Add a message, and return before it is stored; wait while too much is pending.
 
-        `key`, `headers` and `timestamp` are stored with the message; only semel can. `cursor` is a
-        note of yours, such as a place in your input, stored with the message: a later instance
-        finds the last one in `cursor`. `seq` is for mode="sparse".
+        `key`, `headers` and `timestamp` are stored with the message, by semel only. `cursor` is a
+        string of yours, such as an offset in your input, stored with the message: a later instance
+        gets the last one as its `cursor`. `seq` is for mode="sparse". Raises the
+        error that has ended the producer, if one has.
         """
         raw = self._to_raw(value)
         extra = None
         if key is not None or headers is not None or timestamp is not None:
-            extra = self._packing.carried(raw, key, headers, timestamp)
+            extra = self._encoder.checked_extra(raw, key, headers, timestamp)
         if self._background.is_forked:
             self._refuse_in_fork()
-        is_news = True  # if Ctrl-C comes, it is better to look
+        must_wake = True  # if Ctrl-C interrupts this, wake the sender to be safe
         try:
             with self._lock:
                 self._check()
-                if self._core.ledger.pending_bytes >= self._pending_bytes_max:
+                if self._core.acks.pending_bytes >= self._pending_bytes_max:
                     self._wait_for_room()
-                is_news = self._core.append(raw, time.monotonic(), cursor, seq, extra)
+                must_wake = self._core.append(raw, time.monotonic(), cursor, seq, extra)
         finally:
-            if is_news:
+            if must_wake:
                 self._wake()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        After the timeout: Indeterminate. The messages are still being sent.
+        Raises Indeterminate after `timeout` seconds (None: no limit); the messages are still sent.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("flush")
@@ -100,7 +101,7 @@ class Producer(ProducerFacade):
         self._check_settled(is_again=True)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, and end; after the timeout, give up the rest."""
+        """Wait until every message is stored, and end. After the timeout, give up the others."""
         self._refuse_in_fork()
         self._refuse_in_callback("close")
         self._is_closed = True
@@ -113,8 +114,8 @@ class Producer(ProducerFacade):
         self._check_settled(is_again=False)
 
     def close_by(self, deadline: float) -> None:
-        """Close, and give up at a moment of the monotonic clock."""
-        self.close(max(deadline - time.monotonic(), 0.0))
+        """Close with a deadline on the monotonic clock."""
+        self.close(None if deadline == FOREVER else max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self
@@ -125,16 +126,17 @@ class Producer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # what is raised is not masked
+        self._is_raised = self._is_raised or error is not None  # that one is raised
         self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------
 
     def _wait_for_room(self) -> None:
-        """Wait, holding the lock, until there is room; the client's own thread never waits."""
+        """Wait, with the lock held, until enough is stored; callbacks must not wait."""
         if self._background.is_here:
             return
-        self._wait(lambda: self._core.ledger.pending_bytes < self._pending_bytes_max, None)
+        limit = self._pending_bytes_max
+        self._changed.wait_for(lambda: self._core.acks.pending_bytes < limit)
         self._check()
 
     def _drain(self, timeout: float | None) -> bool:
@@ -143,10 +145,7 @@ class Producer(ProducerFacade):
             self._core.hurry()
         self._wake()
         with self._lock:
-            return self._wait(lambda: self._is_settled(goal), timeout)
-
-    def _wait(self, is_done: Callable[[], bool], timeout: float | None) -> bool:
-        return self._changed.wait_for(is_done, timeout)
+            return self._changed.wait_for(lambda: self._is_settled(goal), timeout)
 
     def _give_up(self, error: Indeterminate) -> None:
         with self._lock:
@@ -154,10 +153,10 @@ class Producer(ProducerFacade):
         self._wake()
         with self._lock:
             goal = self._core.appended_count
-            self._wait(lambda: self._is_settled(goal), None)
+            self._changed.wait_for(lambda: self._is_settled(goal))
 
     def _refuse_in_fork(self) -> None:
-        """Refuse to wait in a fork, which has the producer's messages but not its thread."""
+        """Raise RuntimeError in a forked process, which has no background thread."""
         if self._background.is_forked:
             raise RuntimeError(
                 "a producer made before a fork cannot be used after it; make another"
@@ -167,7 +166,7 @@ class Producer(ProducerFacade):
         self._background.loop.call_soon_threadsafe(self._pump.step)
 
     def end_process(self) -> None:
-        """Wait a while for what is not stored yet: the process is about to end."""
+        """Wait a few seconds for pending messages, because the process is about to end."""
         if self._is_ended or not self.pending_count:
             return
         try:
@@ -185,27 +184,25 @@ class Producer(ProducerFacade):
             raise RuntimeError(f"{call}() in a callback would wait for itself")
 
 
-# ---- background ----------------------------------------------------------------------------------
-# The event loop that the sync producers of this process share.
-
+# ---- the event loop that the producers of a process share ----------------------------------------
 
 _lock = threading.Lock()
 _current: "Background | None" = None
 
 
 class EndsWithProcess(Protocol):
-    """Something that may have work left when the process ends."""
+    """Something that may have work to do when the process ends."""
 
     def end_process(self) -> None:
-        """Do it now, or say that it is lost."""
+        """Finish the work, or log that it is lost."""
 
 
 class Background:
-    """A loop that runs on a thread of its own, as long as the process does."""
+    """An event loop on a thread of its own, until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.is_forked = False  # this is a copy, in a process that has no such thread
+        self.is_forked = False  # in a forked process, where the thread does not exist
         self.at_exit: WeakSet[EndsWithProcess] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
@@ -213,12 +210,12 @@ class Background:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller runs on its thread."""
+        """Whether the caller runs on the thread of the loop."""
         return threading.current_thread() is self._thread
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread is there: a fork of the process has none."""
+        """Whether the thread runs; in a forked process it does not exist."""
         return self._thread.is_alive() and not self.is_forked
 
     def _run(self) -> None:
@@ -234,8 +231,8 @@ class Background:
 
 
 def background() -> Background:
-    """Give the loop, started when it is first needed."""
-    global _current  # noqa: PLW0603 - one for the process is the point
+    """Return the loop of this process, which the first call starts."""
+    global _current  # noqa: PLW0603 - there is one for each process
     with _lock:
         if _current is None or not _current.is_alive:
             _current = Background()

@@ -1,0 +1,334 @@
+"""The client: one server, and what spans several of its streams."""
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from semel.client import commit_calls, server_calls, txn_calls
+from semel.client.aio.group import AsyncGroup
+from semel.client.aio.sink import AsyncSink
+from semel.client.aio.stream import AsyncStream
+from semel.client.aio.transaction import AsyncTransaction
+from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
+from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
+from semel.client.errors import ClientError
+from semel.client.flows import Flow, with_silence_limit
+from semel.client.positions import KnownPositions
+from semel.client.processing import (
+    AsyncTransform,
+    ProcessLoop,
+    ProducerPool,
+    async_transform,
+    check_owner,
+)
+from semel.client.producer.async_producer import AsyncProducer
+from semel.client.producer.opening import OpenProducers
+from semel.client.stream_calls import ServerConfig
+from semel.client.transport import (
+    CLIENT_DEFAULT,
+    CONNECT_SECONDS,
+    TIMEOUT_SECONDS,
+    Timeout,
+    random_id,
+    seconds_of,
+    transport_to,
+)
+from semel.client.txn_calls import TransactionCalls, Unresolved
+from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
+from semel.client.values import Registration, StreamEntry
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one server. Connections are kept and reused.
+
+    Threads may share a `Client`; an `AsyncClient` is for one event loop at a time.
+
+    Every call ends within `timeout` seconds, with a result or a SemelError that says whether
+    anything was applied; with `timeout=None` there is no limit. `retries` is how often a request
+    is sent again where that is safe; None means as often as the time allows. `tls` is an
+    ssl.SSLContext, or a file of certificates to trust. `gzip` requests compressed responses, which
+    only helps on slow networks.
+
+    `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
+    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `give_back` are internal:
+    only packages of semel use them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+        connect_timeout: float = CONNECT_SECONDS,
+        retries: int | None = None,
+        tls: ssl.SSLContext | str | None = None,
+        gzip: bool = False,
+    ) -> None:
+        self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
+        self.transport = transport_to(
+            url,
+            token=token,
+            headers=headers,
+            timeout=self.timeout,
+            connect_timeout=connect_timeout,
+            tls=tls,
+        )
+        self.site = ServerConfig(self.transport.address, retries, gzip)
+        self.driver = AsyncDriver(self.transport)
+        self.known_streams = KnownStreams(self.site)
+        self.positions = KnownPositions()
+        self.unresolved: Unresolved = {}  # transactions this client has begun and not ended
+        self._pool = ProducerPool()
+        self._registering = AsyncLock()  # two registrations at once would fence one another
+        self._producers: OpenProducers[AsyncProducer] = OpenProducers()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        with suppress(ClientError):  # the exception of the block is the one to raise
+            await self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self.transport.address.url
+
+    async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Wait until the producers have stored their messages; close them and all connections.
+
+        Messages that are not stored within `timeout` are given up, and Indeterminate is raised.
+        Calls after this raise ClientClosed.
+        """
+        deadline = time.monotonic() + seconds_of(timeout, self.timeout)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.driver.close)
+            for producer in self._producers.remove_all():
+                stack.push_async_callback(producer.close_by, deadline)
+
+    # ---- running flows ---------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T:
+        """Run a flow and return its result. Raises a SemelError after `timeout` seconds."""
+        return await self.driver.run(flow, seconds_of(timeout, self.timeout))
+
+    async def run_until_stopped(
+        self,
+        flow: Flow[T],
+        stop: AsyncStop,
+        *,
+        silence: Timeout = CLIENT_DEFAULT,
+    ) -> T:
+        """Run a flow without a deadline, for as long as the server is unreachable.
+
+        A request that gets no byte of a response for `silence` seconds is sent again: a connection
+        to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
+        Unavailable or Indeterminate.
+        """
+        limited = with_silence_limit(flow, seconds_of(silence, self.timeout))
+        return await self.driver.run(limited, stop=stop)
+
+    # ---- streams, producers ----------------------------------------------------------------------
+
+    def stream(self, path: str) -> AsyncStream:
+        """Return the stream of a path; nothing is sent. Raises ValueError for an invalid path."""
+        return AsyncStream(self, path)
+
+    async def streams(
+        self, prefix: str = "", *, after: str | None = None, timeout: Timeout = CLIENT_DEFAULT
+    ) -> AsyncIterator[StreamEntry]:
+        """List the streams whose paths begin with `prefix`, in order of their paths."""
+        while True:
+            page = await self.run(server_calls.list_streams(self.site, prefix, after), timeout)
+            for entry in page.streams:
+                yield entry
+            if page.next is None:
+                return
+            after = page.next
+
+    async def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
+        """Return what the server reports about its state."""
+        return await self.run(server_calls.health(self.site), timeout)
+
+    async def register_producer(
+        self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> Registration:
+        """Get a new producer id, or the next epoch of `id`, which fences its older instances."""
+        return await self.run(server_calls.register_producer(self.site, id), timeout)
+
+    async def registered(self, producer_id: str | None) -> Registration:
+        """Return this client's registration of a producer. The first call registers it.
+
+        Without an id, return one that the server has generated and no transaction uses now.
+        """
+        async with self._registering:
+            return self._pool.take(producer_id) or self._pool.add(
+                producer_id, await self.register_producer(producer_id)
+            )
+
+    def give_back(self, producer_id: str | None, registration: Registration) -> None:
+        """Return a registration to the pool once its transaction has ended."""
+        self._pool.give_back(producer_id, registration)
+
+    def close_with_client(self, producer: AsyncProducer) -> AsyncProducer:
+        """Return the producer, which `close` will close."""
+        self._producers.add(producer)
+        return producer
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        id: str | None = None,
+        *,
+        producer_id: str | None = None,
+        producer_epoch: int | None = None,
+        kind: str = KIND_INLINE,
+        timeout: float = 60.0,
+        streams: Iterable[str] = (),
+    ) -> AsyncTransaction:
+        """Return a transaction, begun by its `async with` block: committed at the end, or aborted.
+
+        `timeout` is the server's: it aborts a transaction that is open for that many seconds.
+        `streams` are those it may write to; without them it may write to any. `producer_id` names
+        this instance: the first transaction of a client with it fences older instances, and aborts
+        theirs. With `producer_epoch` the caller counts the instances. Without both, the server
+        generates ids. With kind="staged" the messages have no offsets before the commit, and no
+        reader waits for them.
+        """
+        calls = TransactionCalls(
+            self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+        )
+        return AsyncTransaction(
+            self,
+            calls,
+            tuple(streams),
+            producer_id=producer_id,
+            registration=check_owner(producer_id, producer_epoch),
+        )
+
+    async def transaction_status(
+        self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> TransactionStatus:
+        """Return the state of a transaction, by its token, or of the newest one with an id."""
+        return await self.run(txn_calls.status(self.site, token), timeout)
+
+    async def commit_prepared(
+        self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> CommitResult:
+        """Commit a prepared transaction of any client. A repeat returns the same result."""
+        flow = txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved)
+        return await self.run(flow, timeout)
+
+    async def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Abort a prepared transaction of any client. A repeat changes nothing."""
+        flow = txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved)
+        await self.run(flow, timeout)
+
+    async def commit(
+        self,
+        *,
+        producer_id: str,
+        seq: int,
+        epoch: int = 0,
+        appends: Mapping[str, Iterable[Any]] | None = None,
+        offsets: Mapping[str, Moves] | None = None,
+        if_: Mapping[str, Offset] | None = None,
+        transactions: Sequence[str] = (),
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> CommitResult:
+        """Append to several streams, move groups and check conditions: all or nothing.
+
+        It is applied once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; a
+        repeat, even after a crash, changes nothing and returns the first result with `duplicate`.
+        `offsets` is group -> stream -> offset, as for `commit_offsets` of a transaction:
+        `next_offset` of a message, or (from, to). Raises PositionConflict if the group was moved
+        since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
+        transactions of this producer.
+        """
+        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
+        commit_id = CommitId(producer_id, epoch, seq)
+        flow = commit_calls.commit_known_parts(self.known_streams, commit_id, parts, self.positions)
+        result = await self.run(flow, timeout)
+        txn_calls.note_listed(self.unresolved, transactions)
+        return result
+
+    # ---- groups, sinks, processing ---------------------------------------------------------------
+
+    def group(self, name: str) -> AsyncGroup:
+        """Return the group of readers with a name; nothing is sent."""
+        return AsyncGroup(self, name)
+
+    def sink(self, app: str) -> AsyncSink:
+        """Return the sink of an application, which writes numbered versions; nothing is sent."""
+        return AsyncSink(self, app)
+
+    async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[SinkInfo]:
+        """List the sinks."""
+        return await self.run(commit_calls.list_sink_infos(self.site), timeout)
+
+    async def process(
+        self,
+        group: str,
+        inputs: str | Iterable[str],
+        function: AsyncTransform,
+        *,
+        live: bool = True,
+        max_messages: int = 1000,
+        producer_id: str | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> int:
+        """Produce outputs from inputs, the effect of each input exactly once, despite restarts.
+
+        `function` gets a batch of one input (`batch.stream`, and its messages) and returns lists of
+        values by output stream, or None; with `AsyncClient` it may be a coroutine function. The
+        values are stored together with the group's position in the input, or neither is. Other
+        effects of the function may happen twice.
+
+        Return the number of processed messages once all inputs are closed and read, or, unless
+        `live`, once their present tails are reached. An exception of `function` ends the call, and
+        nothing of that batch is stored. Raises TransactionFenced when a newer instance, with the
+        same group and inputs or `producer_id`, has begun, and PositionConflict when anything else
+        moves the group.
+
+        The outputs of a batch must fit into one commit; if they do not, `function` is called again
+        with half as many messages. Raises TooLarge if the outputs of one message do not fit.
+
+        The first responses must come within `timeout`; after that, the call waits for a server that
+        is unreachable. Several inputs are read in turn, up to four times a second at their tails.
+        """
+        seconds = seconds_of(timeout, self.timeout)
+        loop = ProcessLoop(
+            self.site,
+            group,
+            inputs,
+            producer_id=producer_id,
+            is_live=live,
+            max_messages=max_messages,
+            silence_seconds=seconds,
+        )
+        await self.run(loop.begin(), seconds)
+        count = 0
+        while (batch := await self.run(loop.next_batch(), None)) is not None:
+            outputs = await async_transform(function, batch)
+            if await self.run(loop.commit(batch, outputs), None):
+                count += len(batch)
+        return count

@@ -1,0 +1,198 @@
+"""Transactions."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from semel.client.async_driver import AsyncLock
+from semel.client.errors import ClientError, Refused
+from semel.client.flows import Flow
+from semel.client.transport import CLIENT_DEFAULT, Timeout
+from semel.client.txn_calls import NEW, OPEN, TransactionCalls
+from semel.client.txn_values import CommitResult, Moves
+from semel.client.values import Headers, Key, Message, Receipt, Registration, extras_of
+
+if TYPE_CHECKING:
+    from semel.client.aio.client import AsyncClient
+
+T = TypeVar("T")
+
+
+class AsyncTransaction:
+    """Appends to several streams and moves of positions, visible together or not at all.
+
+    Leaving the `async with` block commits it; an exception in the block aborts it. After
+    `prepare()`, leaving the block does neither. Threads, or tasks, may share a transaction: its
+    calls are made one after the other.
+    """
+
+    def __init__(
+        self,
+        client: "AsyncClient",
+        calls: TransactionCalls,
+        streams: Sequence[str],
+        *,
+        producer_id: str | None,
+        registration: Registration | None,
+    ) -> None:
+        self.calls = calls
+        self._client = client
+        self._streams = streams
+        self._producer_id = producer_id
+        self._registration = registration  # the caller's own; None: one of the client's is used
+        self._lock = AsyncLock()
+        self._in_use: Registration | None = None
+
+    async def __aenter__(self) -> Self:
+        if self.calls.state == NEW:
+            await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.calls.state != OPEN:
+            return
+        if error is not None:
+            await self._try_to_abort()
+            return
+        try:
+            await self.commit()
+        except Refused:
+            await self._try_to_abort()
+            raise
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.token!r}, {self.calls.state})"
+
+    @property
+    def id(self) -> str:
+        """The transaction's id; a later transaction may have the same."""
+        return self.calls.id
+
+    @property
+    def epoch(self) -> int:
+        """The transaction epoch: counts the transactions with this id."""
+        return self.calls.epoch
+
+    @property
+    def token(self) -> str:
+        """Id and epoch in one string, which identifies this transaction."""
+        return self.calls.token
+
+    @property
+    def state(self) -> str:
+        """What the client knows: new, open, prepared, deciding, committed or aborted."""
+        return self.calls.state
+
+    @property
+    def result(self) -> CommitResult | None:
+        """What the commit applied; None before."""
+        return self.calls.result
+
+    async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Begin the transaction, as entering the `async with` block does."""
+        owner = self._registration or await self._client.registered(self._producer_id)
+        self._in_use = owner
+        await self._run(self.calls.begin(owner, self._streams), timeout)
+
+    async def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Allow it to write to more streams, if it was begun with a list of them."""
+        await self._run(self.calls.add_streams(streams), timeout)
+
+    async def append(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Receipt:
+        """Append one message; it is durable when this returns, and visible after the commit."""
+        return await self.append_many(
+            stream,
+            [value],
+            keys=None if key is None else [key],
+            headers=None if headers is None else [headers],
+            timestamps=None if timestamp is None else [timestamp],
+            timeout=timeout,
+        )
+
+    async def append_many(
+        self,
+        stream: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Key] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[datetime | None] | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Receipt:
+        """Append messages, all or none of them; the options are those of `append`."""
+        extras = extras_of(keys, headers, timestamps)
+        calls = self._client.known_streams.calls(stream)
+        return await self._run(self.calls.append(calls, list(values), extras), timeout)
+
+    async def commit_offsets(
+        self, group: str, offsets: Moves, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> None:
+        """Add moves of a group to the commit, by stream.
+
+        Pass `next_offset` of the last message as it is: it refers to the reader it comes from. The
+        commit raises PositionConflict if the group was moved otherwise since that reader began. A
+        number, or a copy of an offset, is taken to be of the only `tail(group=...)` that this
+        client has had for the group in the stream (ValueError if there were several); without one,
+        to follow what this client has moved itself. A caller that knows the position from elsewhere
+        passes (from, to).
+        """
+        await self._run(self.calls.add_offsets(group, offsets), timeout)
+
+    async def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Add to the commit a move of the message's group to the offset after the message.
+
+        The message must be one of `tail(group=...)`. PositionConflict as for `commit_offsets`.
+        """
+        await self._run(self.calls.add_message(message), timeout)
+
+    async def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
+        """Prepare the transaction and return its token, by which any client can end it.
+
+        After this it accepts no more changes, and has no deadline.
+        """
+        return await self._run(self.calls.prepare(), timeout)
+
+    async def commit(self, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
+        """Make all of it visible at once, and return what was applied.
+
+        If no response comes, the request is repeated until the timeout. Then Indeterminate is
+        raised; to find out, call this again, or `client.transaction_status(txn.token)`.
+        """
+        return await self._run(self.calls.commit(), timeout)
+
+    async def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Abort the transaction: nothing of it becomes visible."""
+        await self._run(self.calls.abort(), timeout)
+
+    async def _try_to_abort(self) -> None:
+        """Abort while another exception is raised. If this fails, the deadline aborts it."""
+        if self.calls.state == OPEN:
+            with suppress(ClientError):
+                await self.abort()
+
+    async def _run(self, flow: Flow[T], timeout: Timeout) -> T:
+        async with self._lock:
+            try:
+                return await self._client.run(flow, timeout)
+            finally:
+                if self.calls.is_decided and self._in_use is not None:
+                    owner, self._in_use = self._in_use, None
+                    self.calls.forget()
+                    if self._registration is None:
+                        self._client.give_back(self._producer_id, owner)

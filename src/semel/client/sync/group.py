@@ -1,0 +1,66 @@
+# generated from semel/client/aio/group.py by `make facades`; do not edit
+"""Groups of readers, which share positions."""
+
+from typing import TYPE_CHECKING
+
+from semel.client import group_calls
+from semel.client.group_calls import GroupCursor
+from semel.client.sync_driver import SyncLock
+from semel.client.transport import CLIENT_DEFAULT, Timeout
+from semel.client.txn_values import Moves, PinnedStep
+from semel.client.values import Message
+
+if TYPE_CHECKING:
+    from semel.client.sync.client import Client
+
+
+class Group:
+    """A group of readers, with a position in each stream in which it was moved."""
+
+    def __init__(self, client: "Client", name: str) -> None:
+        self.name = name
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Return the positions by stream, without streams where the group was never moved.
+
+        This does not wait for transactions, and does not change which position a tail of this
+        client sends with its commits.
+        """
+        return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
+
+    def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Move positions by stream, all or none, and return the new ones.
+
+        A move is an offset, unconditionally: then no message that anyone has read before can be
+        committed, by this client neither. Or it has a condition: (from, to),
+        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
+        condition does not hold.
+        """
+        client = self._client
+        flow = group_calls.set_known(client.site, self.name, moves, client.positions)
+        return client.run(flow, timeout)
+
+    def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
+        """Pin the next step and return the pinned one: the first that was sent with its number."""
+        return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
+
+    def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
+        """Return the pinned step, or None if none was ever pinned."""
+        return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
+
+
+class MessageCommitter:
+    """Moves a group after messages, one at a time: what `message.commit()` calls."""
+
+    def __init__(self, client: "Client", place: GroupCursor) -> None:
+        self._client = client
+        self.place = place
+        self._lock = SyncLock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            self._client.run(self.place.move(message))

@@ -1,0 +1,313 @@
+# generated from semel/client/aio/stream.py by `make facades`; do not edit
+"""One stream of a server, by its path."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from semel.client import server_calls
+from semel.client.flows import Flow
+from semel.client.group_calls import (
+    STABLE_SECONDS_MAX,
+    GroupCursor,
+    GroupReader,
+    GroupReading,
+    refuse_events,
+)
+from semel.client.producer.opening import ProducerOptions, open_producer
+from semel.client.producer.sync_producer import Producer
+from semel.client.reading import PageReader
+from semel.client.requests import AppendHeaders, CreateHeaders
+from semel.client.sse import live_reader
+from semel.client.stream_calls import StreamCalls
+from semel.client.sync.group import MessageCommitter
+from semel.client.tails import Tail
+from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
+from semel.client.txn_values import READ_COMMITTED
+from semel.client.values import (
+    START,
+    Headers,
+    Key,
+    Message,
+    ProducerState,
+    Receipt,
+    StreamInfo,
+    extras_of,
+    join_messages,
+)
+from semel.model.media import DEFAULT_MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from semel.client.sync.client import Client
+
+T = TypeVar("T")
+
+
+class Stream:
+    """A stream of a server. `calls`, its flows, are internal."""
+
+    def __init__(self, client: "Client", path: str) -> None:
+        self.client = client
+        self.path = path
+        self.calls = StreamCalls(client.site, path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    # ---- the stream as a whole -------------------------------------------------------------------
+
+    def create(
+        self,
+        content_type: str = DEFAULT_MEDIA_TYPE,
+        *,
+        exist_ok: bool = False,
+        ttl: int | timedelta | None = None,
+        expires_at: datetime | None = None,
+        closed: bool = False,
+        body: Any = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Self:
+        """Create the stream, with `body` as its first message if that is not None.
+
+        Raises StreamExists if it exists, unless `exist_ok`, and ConfigConflict if it exists with
+        another configuration. After `ttl` seconds without a use it is deleted.
+        """
+        configuration = CreateHeaders(content_type, ttl, expires_at, closed)
+        self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
+        return self
+
+    def fork(
+        self,
+        path: str,
+        *,
+        offset: str | None = None,
+        sub_offset: int | None = None,
+        exist_ok: bool = False,
+        ttl: int | timedelta | None = None,
+        expires_at: datetime | None = None,
+        closed: bool = False,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> "Stream":
+        """Create a stream that shares the messages of this one, up to `offset` or all of them."""
+        fork = Stream(self.client, path)
+        configuration = CreateHeaders(
+            ttl=ttl,
+            expires_at=expires_at,
+            is_closed=closed,
+            forked_from=self.path,
+            fork_offset=offset,
+            fork_sub_offset=sub_offset,
+        )
+        self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
+        return fork
+
+    def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
+        """Return the state of the stream. Raises StreamNotFound if it does not exist."""
+        return self._run(self.calls.head(), timeout)
+
+    def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
+        """Return whether the stream exists."""
+        return self._run(self.calls.exists(), timeout)
+
+    def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Delete the stream. Its messages are kept as long as forks read them."""
+        self._run(self.calls.delete(), timeout)
+
+    def trim(self, before: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Drop the messages before an offset; only semel supports this."""
+        self._run(self.calls.trim(before), timeout)
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        timestamp: datetime | None = None,
+        seq: str | None = None,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        close: bool = False,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Receipt:
+        """Append one message; it is durable when this returns.
+
+        In a JSON stream the value is encoded, and bytes must be encoded JSON; in any other stream
+        it must be bytes, or str where the stream holds text.
+
+        With an `idempotency_key` the message is stored once, however often it is sent; so it is
+        sent again if no response comes. Without one, a missing response is Indeterminate. With
+        `if_match` it is stored only if that is the tail, with `seq` only if that is greater than
+        the last one. `close` closes the stream after it. `key`, `headers` and `timestamp` are
+        stored with the message.
+        """
+        return self.append_many(
+            [value],
+            keys=None if key is None else [key],
+            headers=None if headers is None else [headers],
+            timestamps=None if timestamp is None else [timestamp],
+            seq=seq,
+            if_match=if_match,
+            idempotency_key=idempotency_key,
+            close=close,
+            timeout=timeout,
+        )
+
+    def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Key] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[datetime | None] | None = None,
+        seq: str | None = None,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        close: bool = False,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Receipt:
+        """Append messages, all or none of them; the options are those of `append`.
+
+        `keys`, `headers` and `timestamps` have one element for each value.
+        """
+        extras = extras_of(keys, headers, timestamps)
+        conditions = AppendHeaders(seq, if_match, idempotency_key, close)
+        return self._run(self.calls.append(list(values), conditions, extras), timeout)
+
+    def close(self, value: Any = None, *, timeout: Timeout = CLIENT_DEFAULT) -> Receipt:
+        """Close the stream for ever, after `value` as its last message if that is not None."""
+        if value is not None:
+            return self.append(value, close=True, timeout=timeout)
+        return self._run(self.calls.close(), timeout)
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: str = START,
+        *,
+        limit: int | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Iterator[Message]:
+        """Read from an offset to the present tail, at most `limit` messages.
+
+        Messages that are not committed are not read, unless `isolation` is "read_uncommitted".
+        `timeout` is for each request, of which there is one for about 1 MiB.
+        """
+        reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
+        reader.source = self.client.positions.read_position(self.path, offset)
+        while (page := self._run(reader.next_page(), timeout)) is not None:
+            if limit is not None:
+                page, limit = page[:limit], limit - len(page)
+            yield from page
+            if limit is not None and limit <= 0:
+                return
+
+    def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
+        """Read a stream of bytes or text to its tail and return all of it."""
+        return join_messages(list(self.read(offset, timeout=timeout)))
+
+    def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
+        """Read a stream of text to its tail and return all of it."""
+        return (self.read_bytes(offset, timeout=timeout)).decode()
+
+    def tail(
+        self,
+        offset: str = START,
+        *,
+        live: str = "auto",
+        group: str | None = None,
+        producer_id: str | None = None,
+        isolation: str = READ_COMMITTED,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> Tail:
+        """Read from an offset, then wait for new messages, until the stream is closed.
+
+        `now` is the tail when reading begins: with `Client` in this call, with `AsyncClient` when
+        the block is entered or the first message is requested. The first response must come within
+        `timeout`; after that it waits for a server that is unreachable, and no message is skipped
+        or repeated. `live` is `long-poll`, `sse`, or `auto`, which is long-poll, because its
+        responses have the offset of each message.
+
+        With a `group` it begins at the group's position, or at `offset` if that was never moved.
+        `message.commit()` moves the position after a message; so does the commit of a
+        transaction with `txn.commit_message(message)`. Nothing else moves it. If a
+        transaction of another worker may still move it, this waits for that transaction, up to 5
+        seconds and half the `timeout`. A worker that passes a `producer_id` to its transactions
+        passes it here too: then transactions of its older instances are aborted first, and need no
+        waiting. Messages that are not committed are not read, unless `isolation` is
+        "read_uncommitted".
+        """
+        client, seconds = self.client, seconds_of(timeout, self.client.timeout)
+        if group is None:
+            reader = live_reader(self.calls, offset, live, isolation=isolation)
+            reader.source = client.positions.read_position(self.path, offset)
+            return Tail(client.driver, reader, seconds)
+        refuse_events(live)
+        wait_seconds = min(STABLE_SECONDS_MAX, seconds / 2)
+        reading = GroupReading(
+            client.site, group, client.positions, client.unresolved, wait_seconds
+        )
+        cursor = GroupCursor(reading, self.path)
+        on_commit = MessageCommitter(client, cursor)
+        reader = GroupReader(self.calls, offset, reading, cursor, on_commit, isolation=isolation)
+        register = None if producer_id is None else partial(client.registered, producer_id)
+        return Tail(client.driver, reader, seconds, register)
+
+    # ---- producers -------------------------------------------------------------------------------
+
+    def producer(self, id: str | None = None, **options: Unpack[ProducerOptions]) -> Producer:
+        """Return a producer, which stores every message once and in order despite failures.
+
+        `id` identifies it across restarts; the default is the environment variable `PRODUCER_ID`,
+        or else the host and the process. The options are those of `ProducerOptions`. A `Producer`
+        contacts the server in this call, and StreamNotFound is raised here; an `AsyncProducer` does
+        when it is entered or opened, or with its first message.
+        """
+        client = self.client
+        return client.close_with_client(
+            Producer(
+                id,
+                client.transport,
+                self.calls.target,
+                options,
+                ask=lambda settings: client.run(open_producer(self.calls, settings)),
+                response_timeout=client.timeout,
+            )
+        )
+
+    def producers(
+        self, producer_id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> list[ProducerState]:
+        """Return what the server stores about the stream's producers, or about one of them."""
+        return self._run(server_calls.producers(self.calls, producer_id), timeout)
+
+    def explain(
+        self,
+        producer_id: str,
+        seq: int | str,
+        *,
+        epoch: int | None = None,
+        session: str | None = None,
+        mode: str | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> dict[str, Any]:
+        """Return what the outcome of an append with this sequence would be, and why.
+
+        `seq` of a sparse producer may be a range such as "3-5", with mode="sparse".
+        """
+        flow = server_calls.explain_append(
+            self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+        )
+        return self._run(flow, timeout)
+
+    def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Remove a producer from the stream: its sequences start again at 0."""
+        self._run(server_calls.forget_producer(self.calls, producer_id), timeout)
+
+    def _run(self, flow: Flow[T], timeout: Timeout) -> T:
+        return self.client.run(flow, timeout)

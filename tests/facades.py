@@ -1,0 +1,79 @@
+"""Generates semel.client.sync from semel.client.aio: python -m tests.facades, or `make facades`.
+
+`unasync` removes `async` and `await` and renames; ruff sorts the imports and formats. Docstrings
+lose the words that are for asyncio only. What is generated is committed, so that it can be read,
+searched and type-checked; tests/unit/client/test_facades.py fails if it is not current.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import unasync
+
+CLIENT = Path(__file__).resolve().parents[1] / "src/semel/client"
+ASYNC, SYNC = CLIENT / "aio", CLIENT / "sync"
+MODULES = ("client", "group", "sink", "stream", "transaction")
+COMMAND = "make facades"
+HEADER = "# generated from semel/client/aio/{name}.py by `make facades`; do not edit\n"
+
+CLASSES = (
+    "AsyncClient",
+    "AsyncGroup",
+    "AsyncMessageCommitter",
+    "AsyncProducer",
+    "AsyncSink",
+    "AsyncSinkTask",
+    "AsyncStop",
+    "AsyncStream",
+    "AsyncTail",
+    "AsyncTransaction",
+)
+# AsyncDriver, AsyncLock and AsyncTransform become SyncDriver, ... by unasync's own rule.
+NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
+    "AsyncExitStack": "ExitStack",
+    "push_async_callback": "callback",
+    "aio": "sync",
+    "async_driver": "sync_driver",
+    "async_producer": "sync_producer",
+    "async_transform": "sync_transform",
+}
+# `for x in xs: yield x` and `[x for x in xs]` are what is left of their async forms.
+FIXES = "I,UP028,C416"
+
+_DOCSTRING = re.compile(r'"""(?:.|\n)*?"""')
+
+
+def generate(name: str) -> str:
+    """Return the text of one module of semel.client.sync."""
+    with tempfile.TemporaryDirectory() as root:
+        source, target = Path(root, "aio", f"{name}.py"), Path(root, "sync", f"{name}.py")
+        source.parent.mkdir()
+        source.write_text((ASYNC / f"{name}.py").read_text())
+        unasync.unasync_files([str(source)], [unasync.Rule("/aio/", "/sync/", NAMES)])
+        text = target.read_text()
+    text = HEADER.format(name=name) + _DOCSTRING.sub(lambda found: sync_words(found[0]), text)
+    path = str(SYNC / f"{name}.py")
+    text = _ruff(text, "check", "--fix", "--unsafe-fixes", "--select", FIXES, path=path)
+    return _ruff(text, "format", path=path)
+
+
+def sync_words(docstring: str) -> str:
+    """Remove `await` and `async` from the code that a docstring quotes."""
+    return docstring.replace("`await ", "`").replace("`async ", "`")
+
+
+def _ruff(text: str, *command: str, path: str) -> str:
+    arguments = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", path, "-"]
+    return subprocess.run(arguments, input=text, capture_output=True, check=True, text=True).stdout
+
+
+def main() -> None:
+    for name in MODULES:
+        (SYNC / f"{name}.py").write_text(generate(name))
+
+
+if __name__ == "__main__":
+    main()
