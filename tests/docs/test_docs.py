@@ -276,6 +276,7 @@ PLAIN = [
     ROOT / "docs/contributing/changing-the-journal.md",
     CLI,
     LIMITS,
+    ROOT / "docs/reference/http.md",
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
