@@ -277,6 +277,7 @@ PLAIN = [
     CLI,
     LIMITS,
     ROOT / "docs/reference/http.md",
+    ROOT / "docs/reference/transactions.md",
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
