@@ -278,6 +278,7 @@ PLAIN = [
     LIMITS,
     ROOT / "docs/reference/http.md",
     ROOT / "docs/reference/transactions.md",
+    ROOT / "docs/reference/promises.md",
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
