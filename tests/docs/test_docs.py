@@ -279,6 +279,7 @@ PLAIN = [
     ROOT / "docs/reference/http.md",
     ROOT / "docs/reference/transactions.md",
     ROOT / "docs/reference/promises.md",
+    ROOT / "docs/reference/machine.md",
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
