@@ -280,6 +280,7 @@ PLAIN = [
     ROOT / "docs/reference/transactions.md",
     ROOT / "docs/reference/promises.md",
     ROOT / "docs/reference/machine.md",
+    FORMAT,
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
