@@ -281,6 +281,7 @@ PLAIN = [
     ROOT / "docs/reference/promises.md",
     ROOT / "docs/reference/machine.md",
     FORMAT,
+    ROOT / "docs/reference/seeds.md",
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
