@@ -276,6 +276,8 @@ PLAIN = [
     ROOT / "docs/contributing/changing-the-journal.md",
     CLI,
     LIMITS,
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+    *sorted((ROOT / "docs/how-to").glob("*.md")),
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
