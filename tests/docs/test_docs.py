@@ -278,6 +278,7 @@ PLAIN = [
     LIMITS,
     *sorted((ROOT / "docs/tutorial").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/explanation").glob("*.md")),
 ]
 AVOIDED = re.compile(
     r"\b(behind|tells?|told|stands?|anew|crowd|stranger|(?:im)?patient"
