@@ -1,8 +1,8 @@
-"""A running total for each customer, with state of your own (transformWithState), exactly once.
+"""Compute a running total for each customer with transformWithState, exactly once.
 
     python examples/stateful.py [URL CHECKPOINT]
 
-Spark keeps the state by batch: one that is run again finds it as it was before.
+Spark stores the state by batch. A batch that runs again starts from the state before it.
 """
 
 import sys
@@ -22,16 +22,16 @@ STATES = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvid
 
 
 class Total(StatefulProcessor):
-    """Adds up the orders of one customer; each order gives the total so far."""
+    """Adds up the orders of one customer and returns the total after each order."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state."""
         self.total = handle.getValueState("total", "value long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timer: Any) -> Iterator[Row]:
-        """Take the customer's orders of a batch. They come in any order, so they are sorted."""
-        found = self.total.get()
-        total = found[0] if found else 0
+        """Process the customer's orders of a batch. They arrive unsorted, so sort them."""
+        state = self.total.get()
+        total = state[0] if state else 0
         for row in sorted(rows, key=lambda row: row._offset):
             total += row.total
             yield Row(customer=key[0], order=row._offset, total=total)
@@ -39,7 +39,7 @@ class Total(StatefulProcessor):
 
 
 def run(url: str, checkpoint: Path) -> None:
-    """Write the totals, up to the end of the stream as it is now."""
+    """Write the totals, up to the current tail of the stream."""
     spark = session(**{"spark.sql.streaming.stateStore.providerClass": STATES})
     orders = spark.readStream.format("semel").options(url=url, stream="orders")
     totals = (
@@ -54,7 +54,7 @@ def run(url: str, checkpoint: Path) -> None:
 
 
 def show(url: str, checkpoint: Path) -> None:
-    """Run, and go on where it was with what has come."""
+    """Run the query, then continue it with new orders."""
     with semel.Client(url) as client:
         client.stream("orders").create("application/json", exist_ok=True)
         for seq, orders in enumerate((ORDERS, [{"customer": "a", "total": 100}])):
@@ -67,12 +67,12 @@ def show(url: str, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    """Take the server that is named, or one of our own."""
+    """Use the server that the arguments name, or start a private one."""
     if sys.argv[1:]:
         show(sys.argv[1], Path(sys.argv[2]))
         return
-    with semel.local() as server, tempfile.TemporaryDirectory() as place:
-        show(server.url, Path(place))
+    with semel.local() as server, tempfile.TemporaryDirectory() as directory:
+        show(server.url, Path(directory))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""From stream to streams, exactly once: one query, two streams, each batch at once in both.
+"""Split a stream into two, exactly once: one query, each batch visible in both streams at once.
 
     python examples/stream_to_stream.py [URL CHECKPOINT]
 
-Without a URL it starts a server of its own. With one, run it twice: the second run adds nothing.
+Without a URL it starts a private server. With a URL, run it twice: the second run adds nothing.
 """
 
 import sys
@@ -16,32 +16,32 @@ ORDERS = [{"id": number, "total": 7 * number} for number in range(1, 101)]
 
 
 def run(url: str, checkpoint: Path) -> None:
-    """Write orders to `large` or `small`, up to the end of the stream as it is now."""
+    """Write orders to `large` or `small`, up to the current tail of the stream."""
     spark = session()
     orders = (
         spark.readStream.format("semel")
         .option("url", url)
         .option("stream", "orders")
         .option("maxOffsetsPerTrigger", 40)  # three batches
-        .schema("id long, total double")  # decoded from JSON where it is read
+        .schema("id long, total double")  # the tasks decode the JSON
         .load()
     )
-    # The column `stream` says where a row goes. There is no option `stream`, which would win.
+    # The column `stream` routes each row. The option `stream` is not set: it would override it.
     routed = orders.selectExpr("id", "total", "if(total > 350, 'large', 'small') AS stream")
     query = (
         routed.writeStream.format("semel")
         .option("url", url)
         .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)  # drop this line to run for ever
+        .trigger(availableNow=True)  # without this line it runs until it is stopped
         .start()
     )
     query.awaitTermination()
 
 
 def crash(checkpoint: Path) -> None:
-    """Leave the checkpoint as a driver does that is killed right after the last batch is written.
+    """Change the checkpoint as if the driver was killed right after it wrote the last batch.
 
-    Spark has not noted that the batch is done, and will write it again.
+    Spark has not stored that the batch is done, and writes it again.
     """
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
@@ -49,10 +49,10 @@ def crash(checkpoint: Path) -> None:
 
 
 def show(url: str, checkpoint: Path) -> None:
-    """Run, crash, and run again."""
+    """Run the query, simulate a crash, and run it again."""
     with semel.Client(url) as client:
         client.stream("orders").create("application/json", exist_ok=True)
-        # Stored once, however often this program is run: a commit has a producer and a number.
+        # Stored once, no matter how often this program runs: a commit has a producer and a number.
         client.commit(producer_id="example", seq=0, appends={"orders": ORDERS})
         run(url, checkpoint)
         crash(checkpoint)
@@ -64,12 +64,12 @@ def show(url: str, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    """Take the server that is named, or one of our own."""
+    """Use the server that the arguments name, or start a private one."""
     if sys.argv[1:]:
         show(sys.argv[1], Path(sys.argv[2]))
         return
-    with semel.local() as server, tempfile.TemporaryDirectory() as place:
-        show(server.url, Path(place))
+    with semel.local() as server, tempfile.TemporaryDirectory() as directory:
+        show(server.url, Path(directory))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""From a stream to a Delta Lake table, exactly once.
+"""Copy a stream to a Delta Lake table, exactly once.
 
     python examples/to_delta.py [URL CHECKPOINT TABLE]
 
-Delta keeps the last version of every application in its log, in the same commit as the rows. The
-batch's number is the version. `pip install 'semel[delta]'` brings what writes here; the rows pass
-through the driver, so for large batches use Spark's own Delta connector, whose options txnAppId and
-txnVersion do the same.
+Delta stores the last version of every application in its log, in the same commit as the rows. The
+number of the batch is the version. In a checkout, `pip install '.[delta]'` installs the package
+that writes the table. The rows pass through the driver: for large batches use Spark's own Delta
+connector, whose options txnAppId and txnVersion do the same.
 """
 
 import shutil
@@ -23,11 +23,11 @@ ORDERS = [{"id": number, "total": 7.5 * number} for number in range(1, 101)]
 
 
 def run(url: str, checkpoint: Path, table: Path) -> None:
-    """Add the orders to the table, up to the end of the stream as it is now."""
+    """Add the orders to the table, up to the current tail of the stream."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        # The query's id is kept in its checkpoint. A name of one's own would outlive a checkpoint:
-        # a new one begins at batch 0 again, and its rows would be taken for written.
+        # The query's id is stored in its checkpoint, so a new checkpoint has a new id. With a
+        # fixed name its batch 0 would look as if it was already written.
         app = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert app is not None
         if DeltaTable.is_deltatable(str(table)):
@@ -45,13 +45,13 @@ def run(url: str, checkpoint: Path, table: Path) -> None:
 
 
 def show(url: str, checkpoint: Path, table: Path) -> None:
-    """Run, crash, and run again."""
+    """Run the query, simulate a crash, and run it again."""
     with semel.Client(url) as client:
         client.stream("orders").create("application/json", exist_ok=True)
-        # Stored once, however often this program is run.
+        # Stored once, no matter how often this program runs.
         client.commit(producer_id="example", seq=0, appends={"orders": ORDERS})
     run(url, checkpoint, table)
-    # As after a kill right after the batch was written: Spark does not know that it is done.
+    # As after a kill right after the batch was written: Spark has not stored that it is done.
     shutil.rmtree(checkpoint / "commits")
     run(url, checkpoint, table)
     rows = DeltaTable(table).to_pyarrow_table().to_pylist()
@@ -60,12 +60,12 @@ def show(url: str, checkpoint: Path, table: Path) -> None:
 
 
 def main() -> None:
-    """Take the server that is named, or one of our own."""
+    """Use the server that the arguments name, or start a private one."""
     if sys.argv[1:]:
         show(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
         return
-    with semel.local() as server, tempfile.TemporaryDirectory() as place:
-        show(server.url, Path(place, "checkpoint"), Path(place, "table"))
+    with semel.local() as server, tempfile.TemporaryDirectory() as directory:
+        show(server.url, Path(directory, "checkpoint"), Path(directory, "table"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""From a stream to PostgreSQL, exactly once.
+"""Copy a stream to PostgreSQL, exactly once.
 
     PGHOST=localhost PGUSER=me PGDATABASE=shop python examples/to_postgres.py [URL CHECKPOINT]
 
-The batch's number is stored in the same transaction as its rows, and a batch that is there already
-is left alone. `pip install 'semel[postgres]'` brings the driver; it reads the variables of libpq.
+The number of a batch is stored in the same transaction as its rows, and a batch that is already
+stored is skipped. In a checkout, `pip install '.[postgres]'` installs the database driver, which
+reads the variables of libpq.
 """
 
 import shutil
@@ -20,16 +21,16 @@ from semel.spark import session
 ORDERS = [{"id": number, "total": 7.5 * number} for number in range(1, 101)]
 TABLES = """CREATE TABLE IF NOT EXISTS orders (id bigint, total double precision);
 CREATE TABLE IF NOT EXISTS batches (query text PRIMARY KEY, batch bigint NOT NULL)"""
-# Takes the batch, and with it a lock on the query's row until the transaction ends: of two drivers
-# that come at once the second waits, and then sees that there is nothing to do.
+# Stores the number of the batch, and locks the query's row until the transaction ends: if two
+# drivers run this at once, the second one waits, and then finds that there is nothing to do.
 TAKE = """INSERT INTO batches VALUES (%s, %s) ON CONFLICT (query)
 DO UPDATE SET batch = excluded.batch WHERE batches.batch < excluded.batch"""
 
 
 def write(batch: DataFrame, batch_id: int) -> None:
-    """Store a batch, unless it is there. The rows pass through the driver."""
-    # Kept in the checkpoint. A name of one's own would outlive it: a new checkpoint begins at
-    # batch 0 again, and its rows would be taken for written.
+    """Store a batch, unless it is already stored. The rows pass through the driver."""
+    # The query's id is stored in its checkpoint, so a new checkpoint has a new id. With a fixed
+    # name its batch 0 would look as if it was already stored.
     query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     with psycopg.connect() as connection, connection.cursor() as cursor:  # one transaction
         if not cursor.execute(TAKE, (query, batch_id)).rowcount:
@@ -40,7 +41,7 @@ def write(batch: DataFrame, batch_id: int) -> None:
 
 
 def run(url: str, checkpoint: Path) -> None:
-    """Store the orders, up to the end of the stream as it is now."""
+    """Store the orders, up to the current tail of the stream."""
     spark = session()
     orders = spark.readStream.format("semel").options(url=url, stream="orders")
     writer = orders.schema("id long, total double").load().writeStream.foreachBatch(write)
@@ -49,15 +50,15 @@ def run(url: str, checkpoint: Path) -> None:
 
 
 def show(url: str, checkpoint: Path) -> None:
-    """Run, crash, and run again."""
+    """Run the query, simulate a crash, and run it again."""
     with semel.Client(url) as client:
         client.stream("orders").create("application/json", exist_ok=True)
-        # Stored once, however often this program is run.
+        # Stored once, no matter how often this program runs.
         client.commit(producer_id="example", seq=0, appends={"orders": ORDERS})
     with psycopg.connect(autocommit=True) as connection:
         connection.execute(TABLES)
         run(url, checkpoint)
-        # As after a kill right after the batch was stored: Spark does not know that it is done.
+        # As after a kill right after the batch was stored: Spark has not stored that it is done.
         shutil.rmtree(checkpoint / "commits")
         run(url, checkpoint)
         rows = connection.execute("SELECT count(*), count(DISTINCT id) FROM orders").fetchone()
@@ -66,12 +67,12 @@ def show(url: str, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    """Take the server that is named, or one of our own."""
+    """Use the server that the arguments name, or start a private one."""
     if sys.argv[1:]:
         show(sys.argv[1], Path(sys.argv[2]))
         return
-    with semel.local() as server, tempfile.TemporaryDirectory() as place:
-        show(server.url, Path(place))
+    with semel.local() as server, tempfile.TemporaryDirectory() as directory:
+        show(server.url, Path(directory))
 
 
 if __name__ == "__main__":
