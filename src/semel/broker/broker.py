@@ -23,7 +23,7 @@ from semel.broker.durable_view import (
     tail_of_view,
 )
 from semel.broker.lookups import Lookups, TxnTally, affected_paths, affected_txns, expire_command
-from semel.broker.reader import BrokerReader, Slice
+from semel.broker.reader import BrokerReader
 from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire, is_due
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
@@ -64,6 +64,7 @@ from semel.model.outcomes import (
     Overloaded,
     Unreadable,
 )
+from semel.model.slices import Slice
 from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_STAGED, EngineCommand
 from semel.model.txn_outcome import TxnOutcome
 

@@ -16,8 +16,9 @@ from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
+from semel.model.slices import Slice
 from semel.model.transactions import READ_COMMITTED
-from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
+from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
 from semel.wire.queries import LONG_POLL, ReadRequest
@@ -256,7 +257,7 @@ def head_response(facts: StreamFacts) -> Response:
 def read_response(
     facts: StreamFacts,
     request: ReadRequest,
-    slices: Sequence[SliceLike],
+    slices: Sequence[Slice],
     *,
     start: int,
     next_offset: int,
@@ -292,12 +293,12 @@ def read_response(
     return Response(200, headers, body, is_to_gzip=is_gzip)
 
 
-def _size(slices: Sequence[SliceLike]) -> int:
-    return sum([len(piece.payload) for piece in slices])
+def _size(slices: Sequence[Slice]) -> int:
+    return sum([len(each.payload) for each in slices])
 
 
 def _body(
-    facts: StreamFacts, request: ReadRequest, slices: Sequence[SliceLike], next_offset: int
+    facts: StreamFacts, request: ReadRequest, slices: Sequence[Slice], next_offset: int
 ) -> bytes:
     if request.is_frames:
         is_closed = facts.is_closed and next_offset >= facts.tail

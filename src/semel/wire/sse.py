@@ -14,7 +14,8 @@ import msgspec
 from semel.model.limits import KIB
 from semel.model.media import is_json, is_text
 from semel.model.offsets import print_offset
-from semel.wire.bodies import SliceLike, messages_of, to_bytes, to_json_array
+from semel.model.slices import Slice
+from semel.wire.bodies import to_bytes, to_json_array
 
 HELD_BYTES_MAX: Final = 64 * KIB
 _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
@@ -65,9 +66,7 @@ class SseEncoder:
         self._is_text = is_text(content_type)
         self._held: list[tuple[int, bytes]] = []
 
-    def data(
-        self, slices: Sequence[SliceLike], *, next_offset: int, is_final: bool = False
-    ) -> bytes:
+    def data(self, slices: Sequence[Slice], *, next_offset: int, is_final: bool = False) -> bytes:
         """Make one data event of a read, or nothing; `is_final`: no message will ever follow."""
         self.next_offset = next_offset
         if self._is_text:
@@ -78,15 +77,15 @@ class SseEncoder:
             return data_event(to_json_array(slices))
         return data_event(b64encode(to_bytes(slices)))
 
-    def _text(self, slices: Sequence[SliceLike], *, is_final: bool) -> bytes:
+    def _text(self, slices: Sequence[Slice], *, is_final: bool) -> bytes:
         payload = b"".join([text for _, text in self._held]) + to_bytes(slices)
         if is_final or not _unfinished_bytes(payload):
             self._held = []
         else:
             self._held += [
-                (piece.offset + at, text)
-                for piece in slices
-                for at, text in enumerate(messages_of(piece))
+                (each.offset + at, text)
+                for each in slices
+                for at, text in enumerate(each.messages())
             ]
             payload = payload[: self._hold_back(payload)]
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
