@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from semel.client.values import milliseconds
 from semel.wire.headers import print_instant
-from semel.wire.paths import PREFIX, stream_path, stream_url
+from semel.wire.paths import STREAM_PREFIX, stream_path, stream_url
 
 _LABEL_BYTES_MAX: Final = 64
 _PORTS: Final = {"http": 80, "https": 443}
@@ -93,7 +93,7 @@ def checked_path(path: str) -> str:
 def stream_reference(path: str) -> str:
     """Print a stream as other streams refer to it: `/v1/stream/` and its quoted name."""
     reference = stream_url("", checked_path(path))
-    assert reference.startswith(PREFIX)
+    assert reference.startswith(STREAM_PREFIX)
     return reference
 
 
