@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import wraps
 from math import isfinite
 from typing import Any, Final
@@ -14,7 +14,7 @@ from semel.client import errors
 from semel.client.client import Client
 from semel.client.errors import ClientError
 from semel.model.offsets import parse_offset, print_offset
-from semel.wire.headers import read_instant, to_position
+from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
 
@@ -83,7 +83,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
             wanted = "a date and time such as 2030-01-31T12:00:00Z"
             self.fail(f"{value!r} is none; wanted is {wanted}", param, ctx)
         assert instant_ms is not None
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=instant_ms)
+        return to_datetime(instant_ms)
 
 
 class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5

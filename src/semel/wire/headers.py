@@ -63,8 +63,8 @@ _RFC_3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])(?:\.([0-9]+))?"
     r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
@@ -163,13 +163,18 @@ def read_instant(headers: Headers, name: str) -> int | None:
             moment = moment - shift if sign == "+" else moment + shift
     except (ValueError, OverflowError):
         raise bad_header(name, "is not a day of the calendar") from None
-    return (moment - _EPOCH) // _MILLISECOND + int(((fraction or "") + "000")[:3])
+    return (moment - EPOCH) // MILLISECOND + int(((fraction or "") + "000")[:3])
 
 
 def print_instant(instant_ms: int) -> str:
     """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
-    moment = _EPOCH + instant_ms * _MILLISECOND
-    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    moment = to_datetime(instant_ms).replace(tzinfo=None)
+    return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+def to_datetime(instant_ms: int) -> datetime:
+    """Return milliseconds since 1970 as a datetime in UTC."""
+    return EPOCH + instant_ms * MILLISECOND
 
 
 def read_content_type(headers: Headers) -> str | None:
