@@ -1,6 +1,6 @@
 """Kinds of option that several commands have, and what every command about a server takes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -17,6 +17,7 @@ from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.refusal_table import BY_CODE
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 TIMEOUT_DEFAULT: Final = 30.0
@@ -193,26 +194,6 @@ _IN_DOUBT: Final = (
     " with --idempotency-key may simply be sent again"
 )
 
-# What to do next, where the message does not say it.
-_ADVICE: Final[Mapping[str, str]] = {
-    "stream_not_found": "`semel ls` shows what there is, `semel create` makes one",
-    "stream_gone": "its path is free again once its forks are deleted",
-    "stream_closed": "it takes no more appends; create another one",
-    "config_conflict": "`semel head` shows what it has; use that, or another path",
-    "content_type_conflict": "leave --content-type away to send the stream's own",
-    "precondition_failed": "read what was appended in between, then decide anew",
-    "OFFSET_BEYOND_TAIL": "`semel head` shows where it ends",
-    "offset_trimmed": "start at its head, or with --offset -1",
-    "PRODUCER_FENCED": "stop this instance, or raise --epoch and begin with --seq 0",
-    "UNKNOWN_PRODUCER_ID": "`semel producers ls` shows who writes; `register` gives out ids",
-    "producer_seq_conflict": "send again from the sequence that is missing",
-    "epoch_must_start_at_zero": "begin with --seq 0",
-    "idempotency_key_reused": "use a fresh --idempotency-key for each message",
-    "INVALID_TXN_ID": "`semel txn ls` shows those that are not decided",
-    "unknown_sink": "`semel sinks ls` shows what there is",
-    "disk_full": "free some space and send the same again",
-}
-
 
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
@@ -257,5 +238,5 @@ def _refusal(error: errors.Refused) -> str:
     if error.applied != errors.NO:
         text += "; it may have been applied"
     # What the client found out by itself has no status, and says all there is.
-    advice = _ADVICE.get(error.code) if error.status else None
-    return f"{text}; {advice}" if advice else text
+    entry = BY_CODE.get(error.code) if error.status else None
+    return f"{text}; {entry.cli}" if entry is not None and entry.cli else text
