@@ -25,12 +25,12 @@ from semel.cli.output import ProgressLine, report, size_text
 from semel.client.client import Client
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
-from semel.client.producer.batches import DENSE, SPARSE, BatchAck
+from semel.client.producer.batches import BatchAck
 from semel.client.producer.threads import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import StreamCalls
 from semel.client.values import Receipt, StreamInfo, extra_of
-from semel.model.commands import Batch
+from semel.model.commands import DENSE, SPARSE, Batch
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.media import is_json as is_json_type
 from semel.wire.bodies import encode_batch

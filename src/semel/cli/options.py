@@ -13,13 +13,13 @@ from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAIL
 from semel.client import errors
 from semel.client.client import Client
 from semel.client.errors import ClientError
+from semel.client.requests import URL_DEFAULT
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.refusal_table import BY_CODE
 
-URL_DEFAULT: Final = "http://127.0.0.1:4437"
 TIMEOUT_DEFAULT: Final = 30.0
 _HEAD: Final = "-1"
 _NOW: Final = "now"
@@ -201,9 +201,7 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
     try:
         client = Client(url, timeout=timeout, retries=_RETRIES)
     except ValueError as error:
-        raise CommandRefused(
-            f"--url: {error}; wanted is one such as http://127.0.0.1:4437"
-        ) from error
+        raise CommandRefused(f"--url: {error}; wanted is one such as {URL_DEFAULT}") from error
     with client:
         try:
             yield client

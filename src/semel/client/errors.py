@@ -175,7 +175,6 @@ class StreamClosed(Refused):
     """The stream is closed: it accepts no more appends."""
 
     code = "stream_closed"
-
     next_offset = Fact(str, "next_offset")  # the tail
 
 
@@ -195,7 +194,6 @@ class PreconditionFailed(Refused):
     """If-Match named another tail than `next_offset`."""
 
     code = "precondition_failed"
-
     next_offset = Fact(str, "next_offset")  # the tail
 
 
@@ -203,7 +201,6 @@ class OffsetBeyondTail(BadRequest):
     """The offset is after the tail."""
 
     code = "OFFSET_BEYOND_TAIL"
-
     next_offset = Fact(str, "next_offset")  # the tail
 
 
@@ -211,7 +208,6 @@ class OffsetTrimmed(Refused):
     """The offset is before the head: its messages were trimmed."""
 
     code = "offset_trimmed"
-
     head = Fact(str, "head")  # the first offset that is still kept
 
 
@@ -220,7 +216,6 @@ class ProducerRefused(Refused):
 
     code = "producer_refused"
     advice = "look at the producer's state with stream.producers()"
-
     current_epoch = Fact(int, "current_epoch")  # the epoch the server has stored
     last_seq = Fact(int, "last_seq")  # the highest stored sequence
 
@@ -241,7 +236,6 @@ class SequenceGap(ProducerRefused):
     """A sequence before this one is missing."""
 
     code = "producer_seq_conflict"
-
     expected = Fact(int, "expected_seq")  # the first missing sequence
     received = Fact(int, "received_seq")  # the sequence that was sent
 
@@ -281,7 +275,6 @@ class InvalidTransactionState(TransactionRefused):
     """The transaction is in a `state` that does not allow this."""
 
     code = "INVALID_TXN_STATE"
-
     state = Fact(str, "state")
     reason = Fact(str, "reason")  # why it is aborted, if it is
 
@@ -325,7 +318,6 @@ class ConcurrentTransactions(TransactionRefused):
     """The transaction `other` must end first."""
 
     code = "CONCURRENT_TRANSACTIONS"
-
     other = Fact(str, "transaction_id")  # the id of the other transaction
 
 
@@ -358,7 +350,6 @@ class PositionRefused(Refused):
 
     code = "position_refused"
     advice = "nothing was applied: abort, and read on with a new tail(group=...)"
-
     group = Fact(str, "group")
     stream = Fact(str, "stream")
 
@@ -373,7 +364,6 @@ class PositionConflict(PositionRefused):
     """
 
     code = "position_conflict"
-
     offset = Fact(str, "offset")  # where the group is
     version = Fact(int, "version")  # how often the group was moved
     mover = Fact(str, "mover")  # who moved it last, if no other producer may move it without `from`
@@ -385,7 +375,6 @@ class UnstableOffsets(PositionRefused):
     """A pending transaction may still move the group in `stream`."""
 
     code = "unstable_offsets"
-
     transaction_id = Fact(str, "transaction_id")  # the transaction that holds the position
     transaction_epoch = Fact(int, "transaction_epoch")
 
@@ -400,7 +389,6 @@ class OffsetUnstable(Refused):
     """The messages at the offset belong to a pending transaction."""
 
     code = "offset_unstable"
-
     stable_offset = Fact(str, "stable_offset")  # every message before it is committed or aborted
 
 
@@ -409,7 +397,6 @@ class SinkRefused(Refused):
 
     code = "sink_refused"
     advice = "look at it with `semel sinks`"
-
     last_version = Fact(int, "last_version")  # the last committed version
 
 

@@ -12,6 +12,7 @@ from semel.client.values import milliseconds
 from semel.wire.headers import print_instant
 from semel.wire.paths import STREAM_PREFIX, stream_path, stream_url
 
+URL_DEFAULT: Final = "http://127.0.0.1:4437"
 _LABEL_BYTES_MAX: Final = 64
 _PORTS: Final = {"http": 80, "https": 443}
 

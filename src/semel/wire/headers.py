@@ -305,7 +305,7 @@ def _parse_ours(
     headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None
 ) -> ProducerTag:
     mode = headers.get(_MODE)
-    is_sparse = mode == "sparse"
+    is_sparse = mode == SPARSE
     has_claim = _PRODUCER_EPOCH in headers or _SESSION in headers or is_sparse
     has_name = _ID in headers or (is_sparse and fresh_id is not None)
     if not (has_claim and has_name and _SEQ in headers):
@@ -319,8 +319,8 @@ def _parse_ours(
         first, last = read_range(headers, _SEQ) or (0, 0)
     else:
         first = last = _read_seq(headers, _SEQ)
-    if mode not in (None, "dense", "sparse"):
-        raise bad_header(_MODE, "must be 'dense' or 'sparse'")
+    if mode not in (None, DENSE, SPARSE):
+        raise bad_header(_MODE, f"must be '{DENSE}' or '{SPARSE}'")
     session = read_text(headers, _SESSION, SESSION_BYTES_MAX)
     cursor = read_text(headers, _CURSOR, CURSOR_BYTES_MAX)
     return ProducerTag(

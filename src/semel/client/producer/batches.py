@@ -7,10 +7,9 @@ from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
 from semel.client.values import Extra
+from semel.model.commands import DENSE, SPARSE
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX
 
-DENSE: Final = "dense"
-SPARSE: Final = "sparse"
 BATCH_BYTES_MAX: Final = 4_000_000  # with what stands around the messages, a body of 4 MiB
 
 # Makes a body of messages, and of what some of them carry, by their places among the messages.

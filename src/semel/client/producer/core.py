@@ -40,8 +40,8 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
+from semel.client.flows import backoff_seconds
 from semel.client.producer.batches import (
-    SPARSE,
     Acknowledgements,
     BatchAck,
     Encode,
@@ -52,6 +52,7 @@ from semel.client.producer.gather import BatchBuilder
 from semel.client.producer.opening import ProducerIdentity
 from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra
+from semel.model.commands import SPARSE
 from semel.model.offsets import parse_offset, print_offset
 
 # ---- producer pauses -----------------------------------------------------------------------------
@@ -62,7 +63,6 @@ Jitter = Callable[[float], float]
 
 _SECONDS_MIN: Final = 0.05
 _SECONDS_MAX: Final = 5.0
-_DOUBLINGS_MAX: Final = 10
 
 
 class Backoff:
@@ -76,7 +76,7 @@ class Backoff:
 
     def begin(self, now: float, trouble: ClientError, at_least: float | None = None) -> None:
         """Wait after a trouble, and not less than the server asked for."""
-        seconds = min(_SECONDS_MAX, _SECONDS_MIN * 2 ** min(self._troubles, _DOUBLINGS_MAX))
+        seconds = backoff_seconds(self._troubles, _SECONDS_MIN, _SECONDS_MAX)
         self._troubles += 1
         self.trouble = trouble
         self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))

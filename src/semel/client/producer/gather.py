@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from semel.client.errors import NotSupported, TooLarge
-from semel.client.producer.batches import SPARSE, ProducerBatch, ProducerSettings
+from semel.client.producer.batches import ProducerBatch, ProducerSettings
 from semel.client.values import (
     PREENCODED,
     Extra,
@@ -16,6 +16,7 @@ from semel.client.values import (
     encode_json,
     extra_of,
 )
+from semel.model.commands import SPARSE
 from semel.model.commands import Batch as Payloads
 from semel.model.limits import BODY_BYTES_MAX, CURSOR_BYTES_MAX, NUMBER_MAX, SEQUENCE_SPAN_MAX
 from semel.model.media import is_json
