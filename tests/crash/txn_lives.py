@@ -113,7 +113,7 @@ def by_catch_up(stream: Stream) -> bytes:
 
 
 def by_frames(stream: Stream) -> bytes:
-    found = [decode_frames(answer.body).pieces for answer in _answers(stream, accept=FRAMES)]
+    found = [decode_frames(answer.body).slices for answer in _answers(stream, accept=FRAMES)]
     return b"".join(piece.payload for pieces in found for piece in pieces)
 
 

@@ -1,13 +1,13 @@
 """What must be true: comparisons between the engine, the reference model and the journal's fold."""
 
 from semel.broker.broker import Broker, ReadDone
-from semel.broker.reader import Slice
 from semel.machine import State, receipts
 from semel.machine.rows import ForkRow, ProducerRow
 from semel.machine.state import Stream
 from semel.model.commands import DENSE
 from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
+from semel.model.slices import Slice
 from semel.model.transactions import READ_COMMITTED
 from tests.sim.demands import demand, demand_equal
 from tests.sim.oracle_txn import txn_state_view

@@ -7,7 +7,8 @@ from typing import Any, Final
 import pytest
 
 from semel.model.limits import HEADER_VALUE_BYTES_MAX, MESSAGE_KEY_BYTES_MAX
-from semel.wire.bodies import Piece, SliceProducer, decode_frames, encode_batch
+from semel.model.slices import Slice, SliceProducer
+from semel.wire.bodies import decode_frames, encode_batch
 from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Answer, Server, Stream, offset_of
 
@@ -27,11 +28,11 @@ def send(stream: Stream, kind: str, messages: list[bytes], **options: Any) -> An
     return stream.post(encode_batch(kind, messages, **rich), content_type=BATCH, **options)
 
 
-def pieces(stream: Stream, offset: int = 0) -> list[Piece]:
-    return decode_frames(stream.get(f"offset={offset_of(offset)}", accept=FRAMES).body).pieces
+def pieces(stream: Stream, offset: int = 0) -> list[Slice]:
+    return decode_frames(stream.get(f"offset={offset_of(offset)}", accept=FRAMES).body).slices
 
 
-def shown(piece: Piece) -> list[tuple[bytes, bytes | None, list[tuple[str, bytes]], int]]:
+def shown(piece: Slice) -> list[tuple[bytes, bytes | None, list[tuple[str, bytes]], int]]:
     columns = (piece.messages(), piece.keys(), piece.headers(), piece.timestamps())
     return list(zip(*columns, strict=True))
 
@@ -165,7 +166,7 @@ def test_frames_with_extras_are_compressed_and_tagged_like_any_read(stream: Stre
     send(stream, TEXT, [b"x" * 2000], keys=[b"k"])
     answer = stream.get(accept=FRAMES, accept_encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
-    (piece,) = decode_frames(gzip.decompress(answer.body)).pieces
+    (piece,) = decode_frames(gzip.decompress(answer.body)).slices
     assert piece.keys() == [b"k"]
     same = stream.get(accept=FRAMES, accept_encoding="gzip", if_none_match=answer.headers["etag"])
     assert (same.status, same.body) == (304, b"")

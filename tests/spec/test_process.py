@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from semel.wire.bodies import SliceProducer, decode_frames, encode_batch
+from semel.model.slices import SliceProducer
+from semel.wire.bodies import decode_frames, encode_batch
 from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Later, Server, Stream, offset_of
 
@@ -122,7 +123,7 @@ def test_keys_headers_and_timestamps_survive_a_kill_and_are_known_to_a_retry(liv
     assert again.next_offset == first.next_offset
     assert "producer-payload-mismatch" not in again.headers
     assert stream.get(accept=FRAMES).body == before
-    (piece,) = decode_frames(before).pieces
+    (piece,) = decode_frames(before).slices
     assert piece.producer == SliceProducer("p", 0, 0, 0)
     assert (piece.keys(), piece.headers()) == ([b"k", None], [[], [("n", b"v")]])
     assert piece.timestamps() == [7, 8]

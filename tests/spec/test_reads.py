@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from semel.wire.bodies import decode_frames, encode_batch, messages_of
+from semel.wire.bodies import decode_frames, encode_batch
 from semel.wire.headers import BATCH, FRAMES
 from tests.spec.process import Event, Later, Server, Stream, offset_of
 
@@ -164,9 +164,9 @@ def test_a_batch_of_bytes_comes_back_as_frames(stream: Stream) -> None:
     read = stream.get(accept=FRAMES)
     assert read.headers["content-type"] == FRAMES
     frames = decode_frames(read.body)
-    messages = [message for piece in frames.pieces for message in messages_of(piece)]
+    messages = [message for piece in frames.slices for message in piece.messages()]
     assert messages == [b"first", b"a", b"bb", b"ccc"]
-    assert [piece.offset for piece in frames.pieces] == [0, 1]
+    assert [piece.offset for piece in frames.slices] == [0, 1]
     assert (frames.content_type, frames.next_offset, frames.tail) == ("text/plain", 4, 4)
     assert frames.is_up_to_date
     assert frames.is_closed
@@ -184,7 +184,7 @@ def test_a_batch_of_json_is_one_sequence_and_comes_back_as_an_array(stream: Stre
         assert (answer.status, answer.next_offset) == (status, offset_of(3))
     assert stream.text == '[{"a": 1},[2, 3],null]'
     frames = decode_frames(stream.get(f"offset={offset_of(1)}", accept=FRAMES).body)
-    assert [[*messages_of(piece)] for piece in frames.pieces] == [[b"[2, 3]", b"null"]]
+    assert [[*piece.messages()] for piece in frames.slices] == [[b"[2, 3]", b"null"]]
 
 
 @pytest.mark.spec("design 7.2")

@@ -505,7 +505,7 @@ def example(server: Server) -> Stream:
 
 def offsets_of(stream: Stream, query: str) -> list[int]:
     body = stream.get(query, accept=FRAMES).body
-    return [piece.offset for piece in decode_frames(body).pieces]
+    return [piece.offset for piece in decode_frames(body).slices]
 
 
 # rows: R31, R32, R33

@@ -4,7 +4,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.broker.durable_view import DurableView, StreamView, tail_of_view
@@ -16,7 +15,6 @@ from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_STAGED,
     ProducerRaised,
-    ProducerStamp,
     Section,
     StreamAppended,
     TxnPublished,
@@ -24,7 +22,7 @@ from semel.machine.events import (
 from semel.machine.rows import StreamRow, TailRow
 from semel.model.errors import CorruptRead, ReadFailed
 from semel.model.limits import READ_FRAMES_MAX
-from semel.model.messages import slice_extras, split_messages
+from semel.model.messages import slice_extras
 from semel.model.outcomes import (
     DiskReadFailed,
     OffsetBeyondTail,
@@ -32,34 +30,10 @@ from semel.model.outcomes import (
     Outcome,
     Unreadable,
 )
+from semel.model.slices import Slice, SliceProducer
 
 # An offset to read from: the tail, wherever it is.
 TAIL: Final = -1
-
-
-class Slice(Struct, frozen=True, gc=False):
-    """Messages of one append, or the part of them in a range of offsets; laid out like a section.
-
-    `producer` is the stamp of the append, if it had a producer.
-    """
-
-    offset: int
-    count: int
-    payload: bytes
-    lengths: bytes
-    is_joined: bool
-    time_ms: int
-    extras: bytes = b""
-    producer: ProducerStamp | None = None
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after the last message."""
-        return self.offset + self.count
-
-    def messages(self) -> Iterator[bytes]:
-        """Split the payload into its messages."""
-        return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
 
 class ReadDone(Outcome, frozen=True):
@@ -188,14 +162,16 @@ def unreadable(error: ReadFailed) -> Outcome:
     return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 
 
-def _producer(record: Record) -> ProducerStamp | None:
-    if isinstance(record, TxnPublished | ProducerRaised):
-        return None if record.append is None else record.append.stamp
-    return record.stamp if isinstance(record, StreamAppended) else None
+def _producer(record: Record) -> SliceProducer | None:
+    append = record.append if isinstance(record, TxnPublished | ProducerRaised) else record
+    stamp = append.stamp if isinstance(append, StreamAppended) else None
+    if stamp is None:
+        return None
+    return SliceProducer(stamp.id, stamp.epoch, stamp.first_seq, stamp.last_seq)
 
 
 def slice_section(
-    section: Section, offset: int, end: int, time_ms: int, producer: ProducerStamp | None = None
+    section: Section, offset: int, end: int, time_ms: int, producer: SliceProducer | None = None
 ) -> Slice:
     """Return the messages of a section from `offset` up to `end`."""
     skip = offset - section.base

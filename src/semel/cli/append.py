@@ -24,13 +24,13 @@ from semel.cli.options import (
 from semel.cli.output import ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
-from semel.client.producer.batches import DENSE, SPARSE, BatchAck
+from semel.client.producer.batches import BatchAck
 from semel.client.producer.sync_producer import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync.client import Client
 from semel.client.values import Receipt, StreamInfo, extra_of
-from semel.model.commands import Batch
+from semel.model.commands import DENSE, SPARSE, Batch
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.media import is_json as is_json_type
 from semel.wire.bodies import encode_batch

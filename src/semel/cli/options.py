@@ -1,8 +1,8 @@
 """Kinds of option that several commands have, and what every command about a server takes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import wraps
 from math import isfinite
 from typing import Any, Final
@@ -12,13 +12,14 @@ import click
 from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
 from semel.client.errors import ClientError
+from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
-from semel.wire.headers import read_instant, to_position
+from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.refusal_table import BY_CODE
 
-URL_DEFAULT: Final = "http://127.0.0.1:4437"
 TIMEOUT_DEFAULT: Final = 30.0
 _HEAD: Final = "-1"
 _NOW: Final = "now"
@@ -83,7 +84,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
             wanted = "a date and time such as 2030-01-31T12:00:00Z"
             self.fail(f"{value!r} is none; wanted is {wanted}", param, ctx)
         assert instant_ms is not None
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=instant_ms)
+        return to_datetime(instant_ms)
 
 
 class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
@@ -193,26 +194,6 @@ _IN_DOUBT: Final = (
     " with --idempotency-key may simply be sent again"
 )
 
-# What to do next, where the message does not say it.
-_ADVICE: Final[Mapping[str, str]] = {
-    "stream_not_found": "`semel ls` shows what there is, `semel create` makes one",
-    "stream_gone": "its path is free again once its forks are deleted",
-    "stream_closed": "it takes no more appends; create another one",
-    "config_conflict": "`semel head` shows what it has; use that, or another path",
-    "content_type_conflict": "leave --content-type away to send the stream's own",
-    "precondition_failed": "read what was appended in between, then decide anew",
-    "OFFSET_BEYOND_TAIL": "`semel head` shows where it ends",
-    "offset_trimmed": "start at its head, or with --offset -1",
-    "PRODUCER_FENCED": "stop this instance, or raise --epoch and begin with --seq 0",
-    "UNKNOWN_PRODUCER_ID": "`semel producers ls` shows who writes; `register` gives out ids",
-    "producer_seq_conflict": "send again from the sequence that is missing",
-    "epoch_must_start_at_zero": "begin with --seq 0",
-    "idempotency_key_reused": "use a fresh --idempotency-key for each message",
-    "INVALID_TXN_ID": "`semel txn ls` shows those that are not decided",
-    "unknown_sink": "`semel sinks ls` shows what there is",
-    "disk_full": "free some space and send the same again",
-}
-
 
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
@@ -220,9 +201,7 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
     try:
         client = Client(url, timeout=timeout, retries=_RETRIES)
     except ValueError as error:
-        raise CommandRefused(
-            f"--url: {error}; wanted is one such as http://127.0.0.1:4437"
-        ) from error
+        raise CommandRefused(f"--url: {error}; wanted is one such as {URL_DEFAULT}") from error
     with client:
         try:
             yield client
@@ -257,5 +236,5 @@ def _refusal(error: errors.Refused) -> str:
     if error.applied != errors.NO:
         text += "; it may have been applied"
     # What the client found out by itself has no status, and says all there is.
-    advice = _ADVICE.get(error.code) if error.status else None
-    return f"{text}; {advice}" if advice else text
+    entry = BY_CODE.get(error.code) if error.status else None
+    return f"{text}; {entry.cli}" if entry is not None and entry.cli else text

@@ -14,6 +14,7 @@ from semel.cli.options import path_argument, remote
 from semel.cli.output import json_line, print_facts, printable, report, write
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
+from semel.model.commands import DENSE, SPARSE
 
 
 @click.group("producers")
@@ -83,7 +84,7 @@ def show_command(client: Client, *, path: str, producer_id: str, is_json: bool) 
 @click.option("--seq", required=True, help="The sequence; of a sparse producer also FIRST-LAST.")
 @click.option("--epoch", type=click.IntRange(min=0), help="The epoch it would name.")
 @click.option("--session", help="The session it would name.")
-@click.option("--mode", type=click.Choice(["dense", "sparse"]), default="dense", show_default=True)
+@click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
 @remote
 def explain_command(
     client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **given: Any

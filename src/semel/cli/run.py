@@ -16,9 +16,10 @@ from rich.text import Text
 
 from semel.cli.exit_codes import EXIT_STOPPED, CommandRefused
 from semel.cli.graph import load_graph, refuse_graph
-from semel.cli.options import URL_DEFAULT, error_report
+from semel.cli.options import error_report
 from semel.cli.output import json_line, printable, write
 from semel.client.errors import ClientError
+from semel.client.requests import URL_DEFAULT
 from semel.pipeline.executor import ENGINES, Gauge
 from semel.pipeline.problems import GraphError
 from semel.pipeline.runner import Runner

@@ -1,18 +1,18 @@
-"""What a call to a server can end with, other than well.
+"""The errors that calls of the client raise.
 
     SemelError
-    ├── Refused                  the server said no; nothing was applied unless `applied` says so
+    ├── Refused                  the server refused; nothing was applied unless `applied` says so
     │   ├── BadRequest           400 and the like: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
     │   ├── Unauthorized · Forbidden
     │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
-    │   ├── PreconditionFailed   If-Match named another end than `next_offset`
+    │   ├── PreconditionFailed   If-Match named another tail than `next_offset`
     │   ├── OffsetTrimmed        start at `head`
-    │   ├── ProducerRefused      the producer's number or epoch does not fit
+    │   ├── ProducerRefused      the producer's sequence or epoch does not fit
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
-    │   │   ├── SequenceGap      `expected` is missing; `received` came
+    │   │   ├── SequenceGap      `expected` is missing, `received` was sent
     │   │   ├── BatchOverlap     part of the range is stored, up to `last_seq`
     │   │   ├── ProducerExpired  it was idle too long; begin above `current_epoch`
     │   │   ├── RestartAmbiguous
@@ -27,36 +27,45 @@
     │   │   └── BranchIncomplete · BranchMissing
     │   ├── PositionRefused      a `group` cannot be moved in `stream`
     │   │   ├── PositionConflict it was moved since it was read; now it is at `offset`
-    │   │   └── UnstableOffsets  a prepared transaction holds the position until it is decided
-    │   ├── StreamInTransaction · OffsetUnstable    a transaction is undecided there
+    │   │   └── UnstableOffsets  a pending transaction may still move the group
+    │   ├── StreamInTransaction · OffsetUnstable    a pending transaction has messages there
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used with another payload
     │   ├── NotSupported         another server, which lacks this call of semel's
-    │   ├── LimitReached         try again after `retry_after`, or make room
+    │   ├── LimitReached         try again after `retry_after`, or delete something
     │   │   └── DiskFull
-    │   └── CorruptData          what is stored is not what was written
-    ├── Unavailable              nothing was applied: not reached, overloaded, or out of time before
-    ├── Indeterminate            sent, and no answer: it may have been applied
-    ├── ProtocolError            the other side does not speak the protocol
+    │   └── CorruptData          the stored data is corrupt
+    ├── Unavailable              nothing was applied: unreachable, overloaded, or not sent in time
+    ├── Indeterminate            sent, but no response came: it may have been applied
+    ├── ProtocolError            the response does not follow the protocol
     └── ClientClosed             the call came after `close()`
 
 Every one has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
-"no", or "unknown" where the request may have been carried out.
+"no", or "unknown" if the request may have had an effect. `semel.wire.refusal_table` has the advice
+for refusals of the server.
 """
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar, overload
 
 from semel.model.errors import SemelError as SemelError  # noqa: PLC0414 - the root of this tree
+from semel.wire.refusal_table import ADVICE
+
+T = TypeVar("T")
 
 NO = "no"
 UNKNOWN = "unknown"
 
 
 class ClientError(SemelError):
-    """Anything a call of the client ends with, other than well."""
+    """The base of the errors that calls of the client raise."""
 
     advice: str = ""
     applied: str = NO
+
+    def __init_subclass__(cls) -> None:
+        """Set the advice of a class that the table of refusals names."""
+        cls.advice = ADVICE.get(cls.__name__, cls.advice)
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -67,7 +76,7 @@ class ClientError(SemelError):
 
 
 class Refused(ClientError):
-    """The server said no. `facts` are what it gave to act on, beside code and message."""
+    """Raised if the server refuses. `facts` are the other members of its problem document."""
 
     code = "refused"
 
@@ -89,33 +98,42 @@ class Refused(ClientError):
         if code is not None:
             self.code = code
 
-    def text(self, name: str) -> str | None:
-        """Give a fact that is a text; None if the server did not tell."""
-        value = self.facts.get(name)
-        return value if isinstance(value, str) else None
 
-    def number(self, name: str) -> int | None:
-        """Give a fact that is a number; None if the server did not tell."""
-        value = self.facts.get(name)
-        return value if isinstance(value, int) else None
+class Fact(Generic[T]):
+    """A fact of a refusal as an attribute; None if the server did not send it."""
+
+    def __init__(self, kind: type[T], name: str) -> None:
+        self._kind = kind
+        self._name = name
+
+    @overload
+    def __get__(self, error: None, owner: type) -> "Fact[T]": ...
+
+    @overload
+    def __get__(self, error: Refused, owner: type) -> T | None: ...
+
+    def __get__(self, error: Refused | None, owner: type) -> "T | Fact[T] | None":
+        if error is None:
+            return self
+        value = error.facts.get(self._name)
+        return value if isinstance(value, self._kind) else None
 
 
 class BadRequest(Refused):
-    """The call is wrong and will never succeed as it is."""
+    """The request is malformed, and a retry would be refused again."""
 
     code = "bad_request"
     advice = "correct the call; sending it again changes nothing"
 
 
 class TooLarge(BadRequest):
-    """The append is larger than the server takes."""
+    """The append is larger than the server accepts."""
 
     code = "body_too_large"
-    advice = "send smaller batches"
 
 
 class Unauthorized(Refused):
-    """The server wants credentials."""
+    """The server requires credentials."""
 
     code = "unauthorized"
     advice = "pass token= or an Authorization header"
@@ -132,213 +150,154 @@ class StreamNotFound(Refused):
     """There is no such stream."""
 
     code = "stream_not_found"
-    advice = "create it, or correct the path"
 
 
 class StreamGone(Refused):
-    """The stream is deleted; its data lives on in its forks only."""
+    """The stream is deleted; only its forks still have its data."""
 
     code = "stream_gone"
-    advice = "its path is free again once its forks are deleted"
 
 
 class StreamExists(Refused):
-    """The stream is there already, with the same configuration."""
+    """The stream exists already, with the same configuration."""
 
     code = "stream_exists"
     advice = "pass exist_ok=True if that is fine"
 
 
 class ConfigConflict(Refused):
-    """The path holds a stream with another configuration."""
+    """The stream exists with another configuration."""
 
     code = "config_conflict"
-    advice = "use its configuration, or another path"
 
 
 class StreamClosed(Refused):
-    """The stream takes no more appends; `next_offset` is its end."""
+    """The stream is closed: it accepts no more appends."""
 
     code = "stream_closed"
-    advice = "write to another stream"
-
-    @property
-    def next_offset(self) -> str | None:
-        """Where the stream ends."""
-        return self.text("next_offset")
+    next_offset = Fact(str, "next_offset")  # the tail
 
 
 class ContentTypeConflict(Refused):
     """The stream has another media type."""
 
     code = "content_type_conflict"
-    advice = "send the stream's own media type"
 
 
 class StreamSeqConflict(Refused):
     """Stream-Seq must grow, byte-wise."""
 
     code = "stream_seq_conflict"
-    advice = "send a greater one, or none"
 
 
 class PreconditionFailed(Refused):
-    """If-Match named another end than `next_offset`."""
+    """If-Match named another tail than `next_offset`."""
 
     code = "precondition_failed"
-    advice = "read what was appended in between, then decide anew"
-
-    @property
-    def next_offset(self) -> str | None:
-        """Where the stream ends now."""
-        return self.text("next_offset")
+    next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetBeyondTail(BadRequest):
-    """The offset lies past the end."""
+    """The offset is after the tail."""
 
     code = "OFFSET_BEYOND_TAIL"
-    advice = "start at next_offset"
-
-    @property
-    def next_offset(self) -> str | None:
-        """Where the stream ends."""
-        return self.text("next_offset")
+    next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetTrimmed(Refused):
-    """The offset lies before the first message that is kept."""
+    """The offset is before the head: its messages were trimmed."""
 
     code = "offset_trimmed"
-    advice = "start at head, knowing that something is missing"
-
-    @property
-    def head(self) -> str | None:
-        """Where the stream starts now."""
-        return self.text("head")
+    head = Fact(str, "head")  # the first offset that is still kept
 
 
 class ProducerRefused(Refused):
-    """The producer's number, epoch or session does not fit what the server knows of it."""
+    """The producer's sequence, epoch or session does not fit its state in the stream."""
 
     code = "producer_refused"
     advice = "look at the producer's state with stream.producers()"
-
-    @property
-    def current_epoch(self) -> int | None:
-        """The epoch the server knows."""
-        return self.number("current_epoch")
-
-    @property
-    def last_seq(self) -> int | None:
-        """The highest sequence the server has of the producer."""
-        return self.number("last_seq")
+    current_epoch = Fact(int, "current_epoch")  # the epoch the server has stored
+    last_seq = Fact(int, "last_seq")  # the highest stored sequence
 
 
 class ProducerFenced(ProducerRefused):
     """A newer instance owns this producer id."""
 
     code = "PRODUCER_FENCED"
-    advice = "stop this instance, or, if it is the rightful one, start a higher epoch"
 
 
 class ProducerExpired(ProducerRefused):
-    """The producer was idle so long that the server has let it go; only its epoch is known."""
+    """The producer was idle for so long that its state has expired; only its epoch is stored."""
 
     code = "producer_state_expired"
-    advice = "begin a newer epoch, above current_epoch, with sequence 0"
 
 
 class SequenceGap(ProducerRefused):
-    """Something before this sequence is missing."""
+    """A sequence before this one is missing."""
 
     code = "producer_seq_conflict"
-    advice = "send again from the sequence that is expected"
-
-    @property
-    def expected(self) -> int | None:
-        """The sequence the server waits for."""
-        return self.number("expected_seq")
-
-    @property
-    def received(self) -> int | None:
-        """The sequence that came."""
-        return self.number("received_seq")
+    expected = Fact(int, "expected_seq")  # the first missing sequence
+    received = Fact(int, "received_seq")  # the sequence that was sent
 
 
 class BatchOverlap(ProducerRefused):
     """Part of this range is stored already, part is not."""
 
     code = "batch_overlap"
-    advice = "send the ranges as they were sent first"
 
 
 class RestartAmbiguous(ProducerRefused):
     """A bare producer repeats a sequence with another payload: a restart, not a retry."""
 
     code = "producer_restart_ambiguous"
-    advice = "send a session or an epoch, or begin with 0"
 
 
 class PayloadMismatch(ProducerRefused):
     """This sequence was stored before with another payload; the first one stays."""
 
     code = "payload_mismatch"
-    advice = "find out why two messages got one number"
 
 
 class TransactionRefused(Refused):
-    """A transaction, or a call on one, is refused."""
+    """A call about a transaction is refused."""
 
     code = "transaction_refused"
     advice = "look at it with client.transaction_status()"
 
 
 class UnknownTransaction(TransactionRefused):
-    """No transaction of that id and epoch is known."""
+    """There is no transaction of that id and epoch, or its outcome is no longer retained."""
 
     code = "INVALID_TXN_ID"
-    advice = "begin it; outcomes are remembered for 7 days"
 
 
 class InvalidTransactionState(TransactionRefused):
     """The transaction is in a `state` that does not allow this."""
 
     code = "INVALID_TXN_STATE"
-    advice = "begin the next one"
-
-    @property
-    def state(self) -> str | None:
-        """What it is in."""
-        return self.text("state")
-
-    @property
-    def reason(self) -> str | None:
-        """Why it is aborted, if it is."""
-        return self.text("reason")
+    state = Fact(str, "state")
+    reason = Fact(str, "reason")  # why it is aborted, if it is
 
 
 class TransactionAborted(TransactionRefused):
-    """The transaction is aborted, for `reason`; nothing of it will be seen."""
+    """The transaction is aborted, for `reason`; nothing of it is visible."""
 
     code = "txn_aborted"
-    advice = "do it again, in a new one"
 
     @property
     def reason(self) -> str | None:
         """Why: abort, timeout, fenced, superseded, reaped or operator."""
-        return self.text("reason")
+        reason = self.facts.get("reason")
+        return reason if isinstance(reason, str) else None
 
 
 class TransactionTimedOut(TransactionAborted):
-    """The transaction took longer than it was begun for."""
+    """The transaction was aborted at its deadline."""
 
     code = "TRANSACTION_TIMED_OUT"
-    advice = "do it again, in a new one, with a longer timeout if that is needed"
 
     @property
     def reason(self) -> str:
-        """It is always the same."""
         return "timeout"
 
 
@@ -346,54 +305,44 @@ class TransactionCommitted(TransactionRefused):
     """The transaction is committed; that is final."""
 
     code = "txn_committed"
-    advice = "nothing is left to do"
 
 
 class TransactionFenced(TransactionRefused, ProducerFenced):
-    """A newer instance owns the producer, or has begun the transaction anew."""
+    """A newer instance owns the producer, or has begun the transaction again."""
 
     code = "PRODUCER_FENCED"
     advice = "stop this instance: a newer one does its work"
 
 
 class ConcurrentTransactions(TransactionRefused):
-    """The transaction `other` is in the way."""
+    """The transaction `other` must end first."""
 
     code = "CONCURRENT_TRANSACTIONS"
-    advice = "end that one first, or use another producer_id"
-
-    @property
-    def other(self) -> str | None:
-        """The id of the other one."""
-        return self.text("transaction_id")
+    other = Fact(str, "transaction_id")  # the id of the other transaction
 
 
 class TooManyTransactions(TransactionRefused):
-    """The producer has too many that are undecided."""
+    """The producer has too many pending transactions."""
 
     code = "TOO_MANY_TRANSACTIONS"
-    advice = "decide the prepared ones first"
 
 
 class PartitionNotInTransaction(TransactionRefused):
     """The stream was not named when the transaction began, and not added since."""
 
     code = "PARTITION_NOT_IN_TXN"
-    advice = "call add_streams first, or name no streams at all when it begins"
 
 
 class BranchIncomplete(TransactionRefused):
-    """What is staged is not what was counted, or was not prepared."""
+    """What is staged is not what the caller counted, or it was not prepared."""
 
     code = "branch_incomplete"
-    advice = "stage what is missing, then prepare"
 
 
 class BranchMissing(TransactionRefused):
-    """A transaction that was to be committed is not there any more."""
+    """A listed transaction does not exist any more."""
 
     code = "branch_missing"
-    advice = "stage it again"
 
 
 class PositionRefused(Refused):
@@ -401,136 +350,82 @@ class PositionRefused(Refused):
 
     code = "position_refused"
     advice = "nothing was applied: abort, and read on with a new tail(group=...)"
-
-    @property
-    def group(self) -> str | None:
-        """Whose position it is."""
-        return self.text("group")
-
-    @property
-    def stream(self) -> str | None:
-        """Where it is."""
-        return self.text("stream")
+    group = Fact(str, "group")
+    stream = Fact(str, "stream")
 
 
 class PositionConflict(PositionRefused):
     """The group was moved in `stream` since its position was read, or the stream is another one.
 
-    `reason`: "offset", "version" or "moved": somebody has moved it; "mover": `mover` has, and this
-    client gave no position it had read from; "pending": the transaction itself moves it elsewhere;
-    "incarnation": the stream was made anew; "deleted": it ended after the transaction named it.
+    `reason`: "offset", "version" or "moved": another client has moved it; "mover": `mover` has, and
+    this client sent no position it had read from; "pending": the transaction itself moves it
+    elsewhere; "incarnation": the stream was deleted and created again; "deleted": it was deleted
+    after the transaction named it.
     """
 
     code = "position_conflict"
-    advice = (
-        "nothing was applied: another worker has processed these messages, or the group was set by"
-        " hand; abort, and read on with a new tail(group=...)"
-    )
-
-    @property
-    def offset(self) -> str | None:
-        """Where the group is."""
-        return self.text("offset")
-
-    @property
-    def version(self) -> int | None:
-        """How often the group was moved there."""
-        return self.number("version")
-
-    @property
-    def mover(self) -> str | None:
-        """The producer that moved it last, if only that one may move it without `from`."""
-        return self.text("mover")
-
-    @property
-    def reason(self) -> str | None:
-        """What is not as was believed."""
-        return self.text("reason")
-
-    @property
-    def incarnation(self) -> str | None:
-        """Which stream the path has now, if it is not the one that was read."""
-        return self.text("incarnation")
+    offset = Fact(str, "offset")  # where the group is
+    version = Fact(int, "version")  # how often the group was moved
+    mover = Fact(str, "mover")  # who moved it last, if no other producer may move it without `from`
+    reason = Fact(str, "reason")
+    incarnation = Fact(str, "incarnation")  # of the stream the path has now, if it is another
 
 
 class UnstableOffsets(PositionRefused):
-    """A transaction that is not decided may still move the group in `stream`."""
+    """A pending transaction may still move the group in `stream`."""
 
     code = "unstable_offsets"
-    advice = "commit or abort the transaction first: `semel txn` does it by hand"
-
-    @property
-    def transaction_id(self) -> str | None:
-        """The transaction that holds the position."""
-        return self.text("transaction_id")
-
-    @property
-    def transaction_epoch(self) -> int | None:
-        """Which one of its id it is."""
-        return self.number("transaction_epoch")
+    transaction_id = Fact(str, "transaction_id")  # the transaction that holds the position
+    transaction_epoch = Fact(int, "transaction_epoch")
 
 
 class StreamInTransaction(Refused):
     """An open transaction has messages in the stream."""
 
     code = "stream_in_transaction"
-    advice = "wait until it is decided"
 
 
 class OffsetUnstable(Refused):
-    """What lies at the offset is not decided yet."""
+    """The messages at the offset belong to a pending transaction."""
 
     code = "offset_unstable"
-    advice = "take an offset up to stable_offset, or wait"
-
-    @property
-    def stable_offset(self) -> str | None:
-        """Up to where all is decided."""
-        return self.text("stable_offset")
+    stable_offset = Fact(str, "stable_offset")  # every message before it is committed or aborted
 
 
 class SinkRefused(Refused):
-    """A sink's commit does not fit what it has committed before."""
+    """The commit of a sink does not fit what it has committed before."""
 
     code = "sink_refused"
     advice = "look at it with `semel sinks`"
-
-    @property
-    def last_version(self) -> int | None:
-        """The last version that is committed."""
-        return self.number("last_version")
+    last_version = Fact(int, "last_version")  # the last committed version
 
 
 class CheckpointDiverged(SinkRefused):
-    """The sink's history and the caller's are two different ones."""
+    """The sink has committed other input than the caller's checkpoint says."""
 
     code = "checkpoint_diverged"
-    advice = "find out which one is right; `semel sinks rebind` if it is the caller's"
 
 
 class AppBound(SinkRefused):
     """The sink belongs to another query."""
 
     code = "app_bound"
-    advice = "use another app, or `semel sinks rebind`"
 
 
 class VersionForgotten(SinkRefused):
     """The version is too old to be compared."""
 
     code = "version_forgotten"
-    advice = "go on after last_version"
 
 
 class KeyReused(Refused):
     """The Idempotency-Key was used with another payload."""
 
     code = "idempotency_key_reused"
-    advice = "use a fresh key for each message"
 
 
 class NotSupported(Refused):
-    """The server does not know this call of semel's; nothing was sent that it could misread."""
+    """The server is not semel and lacks this call; nothing was sent that it could misunderstand."""
 
     code = "not_supported"
     advice = "only semel has this call"
@@ -540,25 +435,22 @@ class LimitReached(Refused):
     """A limit of the server is reached."""
 
     code = "limit_reached"
-    advice = "try again later, or delete what is no longer needed"
 
 
 class DiskFull(LimitReached):
-    """The server's disk has no room to grow."""
+    """The server's disk is full."""
 
     code = "disk_full"
-    advice = "free some space on the server, then send the same again"
 
 
 class CorruptData(Refused):
-    """What the server has stored is not what was written."""
+    """What the server has stored is not what was written: a checksum does not match."""
 
     code = "corrupt_data"
-    advice = "run `semel doctor --verify` on the server"
 
 
 class Unavailable(ClientError):
-    """Nothing was applied: the server was not reached, or would not take the request now."""
+    """Nothing was applied: the server is unreachable, or does not accept requests now."""
 
     code = "unavailable"
     advice = "try again later"
@@ -572,7 +464,7 @@ class Unavailable(ClientError):
 
 
 class Indeterminate(ClientError):
-    """The request was sent and no answer came that tells: it may have been applied."""
+    """The request was sent, but no response says what happened: it may have been applied."""
 
     code = "indeterminate"
     applied = UNKNOWN
@@ -587,7 +479,7 @@ class Indeterminate(ClientError):
 
 
 class ProtocolError(ClientError):
-    """What came is not an answer of the protocol."""
+    """The response does not follow the protocol."""
 
     code = "protocol_error"
     applied = UNKNOWN
@@ -595,7 +487,7 @@ class ProtocolError(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client, or the producer, was closed before this call."""
+    """The client or the producer was closed before this call."""
 
     code = "client_closed"
     advice = "make a new one"

@@ -186,8 +186,13 @@ def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
     """Return the pause after a number of failed retries, at least Retry-After."""
-    seconds = PAUSE_SECONDS_MIN * 2 ** min(tries, _DOUBLINGS_MAX)
-    return Pause(min(seconds, PAUSE_SECONDS_MAX), min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
+    seconds = backoff_seconds(tries, PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
+    return Pause(seconds, min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
+
+
+def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
+    """Return `first`, doubled with each failed attempt in a row, up to `maximum`."""
+    return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
 def _failure(reply: Response | NotSent | Lost) -> ClientError | None:

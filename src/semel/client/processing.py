@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
-from semel.client.flows import Flow, Pause
+from semel.client.flows import Flow, Pause, backoff_seconds
 from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
 from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader
@@ -31,7 +31,6 @@ Outputs = Mapping[str, Iterable[Any]]
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
-_PAUSE_DOUBLINGS_MAX: Final = 5
 _GROUP_CHARS_MAX: Final = 200
 
 
@@ -192,9 +191,9 @@ class ProcessLoop:
         source.ready.extendleft(reversed(batch.messages))
 
     def _pause(self) -> Pause:
-        doublings = min(self._empty_rounds, _PAUSE_DOUBLINGS_MAX)
+        seconds = backoff_seconds(self._empty_rounds, _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
         self._empty_rounds += 1
-        return Pause(min(_PAUSE_SECONDS_MIN * 2**doublings, _PAUSE_SECONDS_MAX))
+        return Pause(seconds)
 
 
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ from semel.client.values import NOW, Message
 from semel.model.media import is_json, normalise
 from semel.model.messages import timestamps_of
 from semel.model.offsets import parse_offset
-from semel.wire.bodies import BadFormat, Piece, decode_frames
+from semel.model.slices import Slice
+from semel.wire.bodies import BadFormat, decode_frames
 from semel.wire.headers import FRAMES, read_flag
 
 # How long a live read waits for a byte. Servers end a long-poll after about half a minute, and an
@@ -217,7 +218,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
         raise ProtocolError(f"the response is not {FRAMES}: {error}") from None
     messages: list[Message] = []
     media_type = frames.content_type
-    for piece in frames.pieces:
+    for piece in frames.slices:
         time_ms = piece.time_ms
         for offset, raw in enumerate(piece.messages(), piece.offset):
             messages.append(Message(raw, media_type, offset, offset + 1, time_ms, source=source))
@@ -228,7 +229,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     return messages, frames.tail
 
 
-def _add_extras(messages: list[Message], piece: Piece) -> None:
+def _add_extras(messages: list[Message], piece: Slice) -> None:
     times = timestamps_of(piece.extras, piece.count)
     extras = zip(piece.keys(), piece.headers(), times, strict=True)
     for message, (key, headers, time_ms) in zip(messages, extras, strict=True):

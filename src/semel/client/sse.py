@@ -23,6 +23,7 @@ from semel.client.values import Message
 from semel.model.limits import MIB
 from semel.model.media import is_json
 from semel.wire.headers import EVENTS
+from semel.wire.schema.streams import ControlEvent
 
 EVENT_BYTES_MAX: Final = 1024 * MIB
 _LINE_END: Final = re.compile(rb"\r\n?|\n")
@@ -94,14 +95,7 @@ class SseParser:
         return SseEvent(kind, b"\n".join(data)) if data else None
 
 
-class _Control(Struct, rename="camel"):
-    stream_next_offset: str
-    stream_cursor: str | None = None
-    up_to_date: bool = False
-    stream_closed: bool = False
-
-
-_control = msgspec.json.Decoder(_Control)
+_control = msgspec.json.Decoder(ControlEvent)
 
 
 def live_reader(

@@ -1,7 +1,7 @@
-"""What each call of a stream sends, and what its answer means. Pure: flows, no sockets."""
+"""The calls of a stream: their requests and what the responses mean. Pure: no sockets."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
@@ -15,10 +15,9 @@ from semel.client.response_parser import Response
 from semel.client.values import Extras, Receipt, StreamInfo, encode
 from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH, read_flag, read_instant, to_number
+from semel.wire.headers import BATCH, read_flag, read_instant, to_datetime, to_number
 from semel.wire.problems import MalformedRequest
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NO_EXTRAS: Final = Extras()
 
 
@@ -31,65 +30,64 @@ class ServerConfig(Struct, frozen=True):
 
 
 class CreateResult(Struct, frozen=True):
-    """A stream that is there now. `is_new`: it was not before."""
+    """A stream that exists now. `is_new`: it was created by this call."""
 
     info: StreamInfo
     is_new: bool
 
 
 class StreamCalls:
-    """The calls of one stream; it remembers the stream's media type once it has seen it."""
+    """The calls of one stream; the media type of the stream is cached."""
 
     def __init__(self, site: ServerConfig, path: str) -> None:
         self.site = site
         self.path = path
         self.target = site.address.stream_target(path)
         self.content_type: str | None = None
-        self.is_semel = False  # as far as is known
-        self.is_foreign = False  # the same
+        # Both are False before a response has shown which server it is.
+        self.is_semel = False
+        self.is_foreign = False
 
     def retrying_forever(self) -> "StreamCalls":
-        """Give the same calls, made again for as long as the time allows."""
+        """Return the same calls, which are retried until their timeout."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
         return calls
 
-    # ---- the stream as a whole -------------------------------------------------------------------
-
     def create(
         self, configuration: CreateHeaders, value: Any = None, *, exist_ok: bool = False
     ) -> Flow[CreateResult]:
-        """Make the stream; raises StreamExists or ConfigConflict."""
+        """Create the stream. Raises StreamExists or ConfigConflict."""
         body = None
         if value is not None:
             body = _single_batch(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
         request = Request("PUT", self.target, configuration.headers, body)
-        asked = yield from self._ask(request, RetrySafety.REPEATABLE)
-        answer = asked.answer
+        exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
+        answer = exchange.answer
         if answer.status == 409:
-            raise _conflict(asked)
-        asked.expect(200, 201)
-        # After a lost answer, 200 says that the first try made it.
-        is_new = answer.status == 201 or asked.was_lost
+            raise _conflict(exchange)
+        exchange.expect(200, 201)
+        # After a lost response, 200 means that the first request created it.
+        is_new = answer.status == 201 or exchange.was_lost
         if not is_new and not exist_ok:
-            raise errors.StreamExists(f"{self.path} is there already", status=200)
+            raise errors.StreamExists(f"{self.path} exists already", status=200)
         info = _info(answer)
         self.content_type = info.content_type
         return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
-        """Look at the stream."""
-        asked = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
-        if asked.answer.status >= 400:
-            raise _bodiless(asked, self.path)
-        info = _info(asked.expect(200))
+        """Return the metadata of the stream. Raises StreamNotFound or StreamGone."""
+        exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
+        if exchange.answer.status >= 400:
+            raise _bodiless(exchange, self.path)
+        info = _info(exchange.expect(200))
         self.content_type = info.content_type
         self.is_semel = info.incarnation is not None
         self.is_foreign = not self.is_semel
         return info
 
     def exists(self) -> Flow[bool]:
-        """Tell whether the stream is there."""
+        """Return whether the stream exists."""
         try:
             yield from self.head()
         except (errors.StreamNotFound, errors.StreamGone):
@@ -98,26 +96,24 @@ class StreamCalls:
 
     def delete(self) -> Flow[None]:
         """Delete the stream."""
-        asked = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
+        exchange = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
-        if asked.was_lost and asked.answer.status in (404, 410):
-            return  # the try whose answer was lost did it
-        asked.expect(204)
+        if exchange.was_lost and exchange.answer.status in (404, 410):
+            return  # the request whose response was lost did it
+        exchange.expect(204)
 
     def trim(self, before: str) -> Flow[None]:
-        """Give up what lies before an offset."""
-        # Another server would not look at `before`, and delete the stream.
+        """Drop the messages before an offset."""
+        # Another server would ignore `before`, and delete the stream.
         yield from self._require_semel("trim")
         target = self.target + query(before=before)
-        asked = yield from self._ask(Request("DELETE", target), RetrySafety.REPEATABLE)
-        asked.expect(204)
-
-    # ---- appending -------------------------------------------------------------------------------
+        exchange = yield from self._ask(Request("DELETE", target), RetrySafety.REPEATABLE)
+        exchange.expect(204)
 
     def append(
         self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
     ) -> Flow[Receipt]:
-        """Append messages, all or none."""
+        """Append messages, all or none. Raises NotSupported for what only semel stores."""
         if not values:
             raise ValueError("there is nothing to append")
         if extras:
@@ -140,27 +136,27 @@ class StreamCalls:
         return (yield from self._append(values, fresh, conditions, extras))
 
     def close(self, conditions: AppendHeaders = CLOSING) -> Flow[Receipt]:
-        """Close the stream; again if it is closed already."""
+        """Close the stream. Does nothing if it is closed already."""
         request = Request("POST", self.target, conditions.headers, b"")
-        asked = yield from self._ask(request, RetrySafety.REPEATABLE)
-        return _receipt(asked.expect(200, 204), conditions)
+        exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
+        return _receipt(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Give the stream's media type; asks for it the first time."""
+        """Return the stream's media type; the first call asks the server."""
         if self.content_type is None:
             yield from self.head()
         assert self.content_type is not None
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Refuse a call that another server would take for something else."""
+        """Raise NotSupported if another server would understand the call differently."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
             raise errors.NotSupported(f"this server does not know {call}")
 
     def _changed_type(self, content_type: str) -> Flow[str | None]:
-        """Ask for the media type again; None if it is what we thought."""
+        """Ask for the media type again; None if it has not changed."""
         info = yield from self.head()
         is_same = normalise(info.content_type) == normalise(content_type)
         return None if is_same else info.content_type
@@ -171,19 +167,19 @@ class StreamCalls:
         return (yield from self.post(*_pack(values, content_type, extras), conditions))
 
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
-        """Append a body that is ready."""
+        """Append an encoded body."""
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
-        asked = yield from self._ask(Request("POST", self.target, headers, body), kind)
-        if asked.answer.status < 400:
-            return _receipt(asked.expect(200, 204), conditions)
-        error = asked.error()
-        if asked.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
+        exchange = yield from self._ask(Request("POST", self.target, headers, body), kind)
+        if exchange.answer.status < 400:
+            return _receipt(exchange.expect(200, 204), conditions)
+        error = exchange.error()
+        if exchange.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
             raise Indeterminate(
-                "an earlier try got no answer, and this refusal may be its own doing:"
+                "an earlier request got no response, and may be the cause of this refusal:"
                 f" {error.message}",
-                status=asked.answer.status,
+                status=exchange.answer.status,
             )
         raise error
 
@@ -194,17 +190,14 @@ class StreamCalls:
 _SELF_INFLICTED: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
 
 
-# ---- bodies --------------------------------------------------------------------------------------
-
-
 def _single_batch(value: Any, content_type: str) -> bytes:
-    """Make the body of one message; a JSON list stays one message."""
+    """Return the body of one message; a JSON list stays one message."""
     raw = encode(value, content_type)
     return b"[" + raw + b"]" if is_json(content_type) else raw
 
 
 def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
-    """Make the body of an append, and its media type."""
+    """Return the media type of an append, and its body."""
     messages = [encode(value, content_type) for value in values]
     if extras:
         return BATCH, encode_batch(
@@ -221,9 +214,6 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
     return BATCH, encode_batch(content_type, messages)
 
 
-# ---- answers -------------------------------------------------------------------------------------
-
-
 def _receipt(answer: Response, conditions: AppendHeaders) -> Receipt:
     headers = answer.headers
     next_offset = headers.get("stream-next-offset")
@@ -232,7 +222,7 @@ def _receipt(answer: Response, conditions: AppendHeaders) -> Receipt:
     is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
     proof = "Transaction-Next-Seq" if conditions.is_staged else "Stream-Next-Offset"
     if proof.lower() not in headers and not is_duplicate:
-        # Something on the way said yes: no server of streams forgets to say where they end.
+        # A proxy has answered: every server of streams sends this header.
         raise ProtocolError(f"the answer has no {proof}")
     return Receipt(
         next_offset,
@@ -265,17 +255,17 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
         instant_ms = read_instant(headers, "stream-expires-at")
     except MalformedRequest:
         return None
-    return None if instant_ms is None else _EPOCH + timedelta(milliseconds=instant_ms)
+    return None if instant_ms is None else to_datetime(instant_ms)
 
 
 def _is_bare(error: ClientError) -> bool:
-    """Tell whether a 409 is that of another server, which says no more than that."""
+    """Return whether a 409 is that of another server, which has no code."""
     return type(error) is Refused and error.status == 409 and error.code == Refused.code
 
 
-def _conflict(asked: Exchanged) -> ClientError:
-    """Read the 409 of a creation."""
-    error = asked.error()
+def _conflict(exchange: Exchanged) -> ClientError:
+    """Return the error of a creation that got 409."""
+    error = exchange.error()
     return errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
 
 
@@ -284,15 +274,15 @@ def _is_about_type(error: Refused) -> bool:
 
 
 def _without_type(error: Refused, conditions: AppendHeaders) -> Refused:
-    """Name the refusal of an append whose media type is right."""
+    """Return the refusal of an append whose media type is right."""
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)
     return error
 
 
-def _bodiless(asked: Exchanged, path: str) -> ClientError:
-    """Read the refusal of a HEAD, which has no words."""
-    error = asked.error()
+def _bodiless(exchange: Exchanged, path: str) -> ClientError:
+    """Return the refusal of a HEAD, whose response has no body."""
+    error = exchange.error()
     if isinstance(error, errors.StreamNotFound):
         return errors.StreamNotFound(f"there is no stream {path}", status=404)
     if isinstance(error, errors.StreamGone):

@@ -1,10 +1,9 @@
-"""A transaction, call by call: what each sends, and what its answer means. Pure: no sockets."""
+"""The calls of a transaction: their requests and what the responses mean. Pure: no sockets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
@@ -21,20 +20,30 @@ from semel.client.txn_values import (
     CommitResult,
     Moves,
     TransactionStatus,
-    moves_document,
     parse_token,
+    targets_of,
     token_of,
 )
 from semel.client.values import Extras, Message, Receipt, Registration
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
+from semel.wire.paths import TRANSACTIONS
+from semel.wire.schema import StrictRequest
+from semel.wire.schema.transactions import (
+    AddOffsetsRequest,
+    AddStreamsRequest,
+    BeginRequest,
+    BeginResponse,
+    PrepareResponse,
+    TxnRequest,
+)
 
 T = TypeVar("T")
-TRANSACTIONS: Final = "/v1/transactions"
+R = TypeVar("R", bound=TxnRequest)
 
 NEW: Final = "new"
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
-ENDING: Final = "deciding"  # a commit was sent, and nobody has told what became of it
+ENDING: Final = "deciding"  # a commit was sent, and its outcome is not known
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the reason of an abort by a newer instance
@@ -44,30 +53,17 @@ _FIND_OUT: Final = (
 )
 _DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
 _REFUSED: Final = (
-    "was refused a position, or got no answer; name it again, or abort and begin with a new tail"
+    "was refused a position, or got no response; name it again, or abort and begin with a new tail"
 )
-_IN_DOUBT: Final = "has an append that got no answer; abort it and do it again"
+_INDETERMINATE: Final = "has an append without a response; abort it and do it again"
 
 
-# The transactions of a client that are not known to be decided, by token.
+# The transactions of a client that may still be pending, by token.
 Unresolved = dict[str, "TransactionCalls"]
 
 
-class BeginResponse(Struct, frozen=True):
-    """A transaction is open, until `deadline`."""
-
-    transaction_epoch: int
-    deadline: str | None = None
-
-
-class PrepareResponse(Struct, frozen=True):
-    """A transaction waits for its decision, however long."""
-
-    token: str
-
-
 class TransactionCalls:
-    """One transaction of a producer: its calls, the numbers of its appends, and its state."""
+    """One transaction of a producer: its calls, the sequences of its appends, and its state."""
 
     def __init__(
         self,
@@ -91,75 +87,73 @@ class TransactionCalls:
         self.result: CommitResult | None = None
         self._producer = Registration("", 0)
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
-        self._is_in_doubt = False
-        self._refused: set[tuple[str, str]] = set()  # positions that are not known to be named
+        self._is_indeterminate = False  # an append got no response
+        self._refused: set[tuple[str, str]] = set()  # positions that may not be named
         self._undecided: Unresolved = {} if undecided is None else undecided
         self._moving = MovePlanner(positions or KnownPositions())
 
     @property
     def token(self) -> str:
-        """The name of this one transaction of its id."""
         return token_of(self.id, self.epoch)
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is known how it ended."""
         return self.state in (COMMITTED, ABORTED)
 
     def forget(self) -> None:
-        """Count it no longer among those of its client that are not decided."""
+        """Remove it from the pending transactions of its client."""
         self._undecided.pop(self.token, None)
 
-    # ---- the calls -------------------------------------------------------------------------------
-
     def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
-        """Open it; without streams it may write to any."""
+        """Begin it; without streams it may write to any.
+
+        Raises ConcurrentTransactions if another client has begun it.
+        """
         if self.state != NEW:
             raise self._wrong_state(f"is {self.state}, and is not begun again; make a new one")
         self._producer = producer
-        document = {
-            "transaction_id": self.id,
-            "producer_id": producer.producer_id,
-            "producer_epoch": producer.producer_epoch,
-            "kind": self.kind,
-            "timeout_ms": self.timeout_ms,
-            "streams": list(streams),
-            "implicit": not streams,
-        }
+        request = BeginRequest(
+            self.id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            kind=self.kind,
+            timeout_ms=self.timeout_ms,
+            streams=list(streams),
+            implicit=not streams,
+        )
         target = self.site.address.target(TRANSACTIONS)
-        asked = yield from self._ours(_sent(self.site, target, document))
-        self.epoch = decoded(asked.answer, BeginResponse).transaction_epoch
-        # It is ours if a lost or doubled request of ours has opened it. Else its numbers are used,
-        # and what is in it is another's.
+        exchange = yield from self._ours(_sent(self.site, target, request))
+        self.epoch = decoded(exchange.answer, BeginResponse).transaction_epoch
+        # 200 says that it was open already. Then a lost or doubled request of this client has begun
+        # it, if it is empty; else another client has, and its sequences are used.
         is_ours = self._undecided.setdefault(self.token, self) is self
-        if is_ours and asked.answer.status == 200:
-            found = yield from status(self.site, self.token)
-            is_ours = found.is_empty
+        if is_ours and exchange.answer.status == 200:
+            is_ours = (yield from status(self.site, self.token)).is_empty
         if not is_ours:
             raise errors.ConcurrentTransactions(
                 f"the transaction {self.id} is open already",
-                status=asked.answer.status,
+                status=exchange.answer.status,
                 facts={"transaction_id": self.id},
             )
         self.state = OPEN
 
     def add_streams(self, streams: Iterable[str]) -> Flow[None]:
         """Let it write to more streams."""
-        yield from self._call("streams", {"streams": list(streams)})
+        yield from self._call("streams", AddStreamsRequest, streams=list(streams))
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Append messages, with the next number; sent again with the same one."""
+        """Append messages under the next sequence; a retry carries the same one."""
         self._require_open()
         self._require_sure()
         name = calls.path if self.kind == KIND_INLINE else ""
         seq = self._next.get(name, 0)
-        # Until there is an answer nobody knows whether the number is used; also if this call is
-        # never gone on with.
-        self._is_in_doubt = True
+        # Until a response comes it is unknown whether the sequence is used. The flag also stays if
+        # the caller stops driving this flow.
+        self._is_indeterminate = True
         try:
             receipt = yield from self._ours(calls.append(values, self._conditions(seq), extras))
         except (errors.Refused, errors.Unavailable, TypeError, ValueError):
-            self._is_in_doubt = False
+            self._is_indeterminate = False
             raise
         except Indeterminate as error:
             error.advice = _DO_AGAIN
@@ -168,77 +162,74 @@ class TransactionCalls:
             raise errors.PayloadMismatch(
                 f"{self.id} has stored something else in {calls.path} under number {seq}"
             )
-        self._is_in_doubt = False
+        self._is_indeterminate = False
         self._next[name] = seq + 1
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Let the commit move a group, from where this client was told it is."""
+        """Let the commit move a group, from the position this client got from the server."""
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Let the commit move the group that a message was read for after that message."""
-        place = cursor_of(message)
-        group, _ = place.name
-        planned = self._moving.plan_known(place.name, place.known, end_offset_of(message))
-        yield from self._add(group, planned)
+        """Let the commit move the group that a message was read for to the offset after it."""
+        cursor = cursor_of(message)
+        planned = self._moving.plan_known(cursor.name, cursor.known, end_offset_of(message))
+        yield from self._add(cursor.name[0], planned)
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
-        document = {"group": group, "offsets": moves_document(moves_of(planned))}
-        # Until they are named nobody knows whether what was made of the messages may be committed;
-        # also if this call is never gone on with.
+        targets = targets_of(moves_of(planned))
+        # Until the positions are named, what was made of the messages must not be committed. They
+        # also stay in `_refused` if the caller stops driving this flow.
         names = {(group, path) for path in planned}
         self._refused |= names
-        yield from self._call("offsets", document)
+        yield from self._call("offsets", AddOffsetsRequest, group=group, offsets=targets)
         self._refused -= names
         self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
-        """Seal it, and lift its deadline."""
+        """Prepare it; it has no deadline any more. Returns its token."""
         if self.state != PREPARED:
             self._require_open()
             self._require_sure()
-        asked = yield from self._call("prepare", {})
+        exchange = yield from self._call("prepare", TxnRequest)
         self.state = PREPARED
-        return decoded(asked.answer, PrepareResponse).token
+        return decoded(exchange.answer, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
-        """Make all of it visible at once; asked until the outcome is known."""
+        """Make all of it visible at once. Retries until the outcome is known."""
         if self.result is not None:
             return self.result
         self._require_begun()
         self._require_sure()
         before, self.state = self.state, ENDING
         try:
-            asked = yield from self._call("commit", {})
+            exchange = yield from self._call("commit", TxnRequest)
         except Indeterminate as error:
             error.advice = _FIND_OUT.format(token=self.token)
             raise
         except errors.Refused:
             self.state = self.state if self.is_decided else before
             raise
-        self.result = decoded(asked.answer, CommitResult)
+        self.result = decoded(exchange.answer, CommitResult)
         self.committed()
         return self.result
 
     def committed(self) -> None:
-        """Take note that it is committed, by whatever call."""
+        """Note that it is committed, by this or another call."""
         self.state = COMMITTED
         self._moving.done()
 
     def abort(self) -> Flow[None]:
-        """Drop all of it; again if it is dropped already."""
+        """Abort it. Does nothing if it is known to be aborted."""
         if self.state == ABORTED:
             return
-        yield from self._call("abort", {})
+        yield from self._call("abort", TxnRequest)
         self.aborted()
 
     def aborted(self) -> None:
-        """Take note that it is aborted, by whatever call."""
+        """Note that it is aborted, by this or another call."""
         self.state = ABORTED
         self._moving.dropped()
-
-    # ---- what they share -------------------------------------------------------------------------
 
     def _conditions(self, seq: int) -> AppendHeaders:
         if self.kind == KIND_STAGED:
@@ -247,20 +238,20 @@ class TransactionCalls:
         tag = ProducerHeaders(producer.producer_id, seq, producer.producer_epoch)
         return AppendHeaders(tag=tag, branch=TransactionHeaders(self.id, self.epoch))
 
-    def _call(self, action: str, document: Mapping[str, Any]) -> Flow[Exchanged]:
+    def _call(self, action: str, kind: type[R], **members: Any) -> Flow[Exchanged]:
         self._require_begun()
-        whole = {
-            "producer_id": self._producer.producer_id,
-            "producer_epoch": self._producer.producer_epoch,
-            "transaction_epoch": self.epoch,
-            **document,
-        }
-        # A decision is asked for as long as the time allows.
+        request = kind(
+            producer_id=self._producer.producer_id,
+            producer_epoch=self._producer.producer_epoch,
+            transaction_epoch=self.epoch,
+            **members,
+        )
+        # The end of a transaction is retried until the timeout: its outcome must become known.
         site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
-        return self._ours(_sent(site, action_target(self.site, self.id, action), whole))
+        return self._ours(_sent(site, action_target(self.site, self.id, action), request))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Carry out a call, and take note of what a refusal tells of the transaction."""
+        """Run a call, and note what a refusal says about the state of the transaction."""
         try:
             return (yield from flow)
         except errors.TransactionAborted as error:
@@ -280,7 +271,7 @@ class TransactionCalls:
             raise _fenced(error) from None
 
     def _ended(self, state: str | None) -> None:
-        """Take note of what another call tells of its end, if it tells that."""
+        """Note the end of the transaction, if the state is one."""
         if state == COMMITTED:
             self.committed()
         elif state == ABORTED:
@@ -293,24 +284,24 @@ class TransactionCalls:
     def _require_open(self) -> None:
         self._require_begun()
         if self.state != OPEN:
-            raise self._wrong_state(f"is {self.state}, and takes no more")
+            raise self._wrong_state(f"is {self.state}, and accepts no more")
 
     def _require_sure(self) -> None:
-        if self._is_in_doubt:
-            raise self._wrong_state(_IN_DOUBT)
+        if self._is_indeterminate:
+            raise self._wrong_state(_INDETERMINATE)
         if self._refused:
             raise self._wrong_state(_REFUSED)
 
-    def _wrong_state(self, told: str) -> errors.InvalidTransactionState:
-        message = f"the transaction {self.id} {told}"
+    def _wrong_state(self, state: str) -> errors.InvalidTransactionState:
+        message = f"the transaction {self.id} {state}"
         return errors.InvalidTransactionState(message, facts={"state": self.state})
 
 
-# ---- transactions of anybody ---------------------------------------------------------------------
+# ---- transactions by token -----------------------------------------------------------------------
 
 
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
-    """Ask what became of a transaction; `token` may be an id, for its newest one."""
+    """Return the status of a transaction; `token` may also be an id, for its newest one."""
     try:
         transaction_id, epoch = parse_token(token)
     except ValueError:
@@ -324,17 +315,17 @@ def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
 def end_transaction_call(
     site: ServerConfig, token: str, action: str, undecided: Unresolved | None = None
 ) -> Flow[CommitResult]:
-    """Commit or abort a prepared transaction by its token, whoever has prepared it."""
+    """Commit or abort a prepared transaction by its token; it may be that of another client."""
     transaction_id, epoch = parse_token(token)
     own = (undecided or {}).get(token)
     site = replace(site, retries=None)
     target = action_target(site, transaction_id, action)
     try:
-        asked = yield from _sent(site, target, {"transaction_epoch": epoch})
+        exchange = yield from _sent(site, target, TxnRequest(transaction_epoch=epoch))
     except Indeterminate as error:
         error.advice = "it is decided once: ask again, or client.transaction_status(token)"
         raise
-    result = decoded(asked.answer, CommitResult)
+    result = decoded(exchange.answer, CommitResult)
     if own is not None:
         if action == "commit":
             own.result = result
@@ -346,14 +337,14 @@ def end_transaction_call(
 
 
 def note_listed(undecided: Unresolved, tokens: Iterable[str]) -> None:
-    """Take note that a one-shot commit has committed transactions, where they are this client's."""
+    """Note that a one-shot commit has committed these transactions, if they are this client's."""
     for own in [undecided[token] for token in tokens if token in undecided]:
         own.committed()
         own.forget()
 
 
 def action_target(site: ServerConfig, transaction_id: str, action: str) -> str:
-    """Give the request target of a call on a transaction."""
+    """Return the request target of a call on a transaction."""
     return site.address.target(f"{TRANSACTIONS}/{quote(transaction_id, safe='')}/{action}")
 
 
@@ -363,10 +354,10 @@ def _status(site: ServerConfig, transaction_id: str, epoch: int | None) -> Flow[
     return decoded(answer, TransactionStatus)
 
 
-def _sent(site: ServerConfig, target: str, document: Mapping[str, Any]) -> Flow[Exchanged]:
-    asked = yield from post(site, target, document)
-    asked.expect(200, 201)
-    return asked
+def _sent(site: ServerConfig, target: str, request: StrictRequest) -> Flow[Exchanged]:
+    exchange = yield from post(site, target, request)
+    exchange.expect(200, 201)
+    return exchange
 
 
 def _fenced(error: errors.Refused) -> errors.TransactionFenced:

@@ -1,8 +1,11 @@
-"""What calls take and return."""
+"""What callers of the client pass and get.
+
+The JSON documents among them are defined in `semel.wire.schema`, for client and server.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -11,21 +14,54 @@ from msgspec import UNSET, Struct, UnsetType
 from semel.model.media import is_json, is_text
 from semel.model.messages import Header, encode_extras, find_extras_fault
 from semel.model.offsets import print_offset
+from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
+from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration
+from semel.wire.schema.streams import StreamEntry
+
+__all__ = [
+    "NOW",
+    "PREENCODED",
+    "START",
+    "Extra",
+    "Extras",
+    "Header",
+    "Headers",
+    "Key",
+    "Message",
+    "OnCommit",
+    "ProducerClaim",
+    "ProducerReceipt",
+    "ProducerState",
+    "ReadOffset",
+    "Receipt",
+    "Registration",
+    "StreamEntry",
+    "StreamInfo",
+    "columns_of",
+    "decode",
+    "encode",
+    "encode_json",
+    "extra_of",
+    "extras_of",
+    "join_messages",
+    "milliseconds",
+    "to_plain",
+]
 
 # ---- extras --------------------------------------------------------------------------------------
-# What messages carry beside their values: keys, headers and times of their own.
+# The keys, headers and timestamps of messages.
 
 
 Key = bytes | str | None
 Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None
 
 
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_COLUMNS_BYTES: Final = 32  # a message of which others have what it has not: a place in each column
+# At most what a message adds to the columns of an append: an empty element in each of them.
+_COLUMNS_BYTES: Final = 32
 
 
 class Extras(Struct, frozen=True):
-    """One element for each message of an append, or None for none at all."""
+    """Columns with one element per message of an append; None for a column without a value."""
 
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Sequence[Header]] | None = None
@@ -36,7 +72,7 @@ class Extras(Struct, frozen=True):
 
 
 class Extra(Struct, frozen=True):
-    """What one message carries; `size` is what it adds to the body of an append, at most."""
+    """The extras of one message; `size` is what they add to the body of an append, at most."""
 
     key: bytes | None
     headers: Sequence[Header]
@@ -45,7 +81,7 @@ class Extra(Struct, frozen=True):
 
 
 def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | None:
-    """Read what one message is given; ValueError or TypeError if it cannot be stored."""
+    """Return the extras of one message. Raises ValueError or TypeError."""
     if key is None and headers is None and timestamp is None:
         return None
     name = None if key is None else _bytes(key)
@@ -58,12 +94,12 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 
 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
-    """Spread what some of `count` messages carry over columns with an element for each."""
-    found = [extras.get(index) for index in range(count)]
+    """Return the extras of `count` messages as columns; `extras` has them by index."""
+    rows = [extras.get(index) for index in range(count)]
     return Extras(
-        [None if extra is None else extra.key for extra in found],
-        [() if extra is None else extra.headers for extra in found],
-        [None if extra is None else extra.time_ms for extra in found],
+        [None if extra is None else extra.key for extra in rows],
+        [() if extra is None else extra.headers for extra in rows],
+        [None if extra is None else extra.time_ms for extra in rows],
     )
 
 
@@ -72,7 +108,7 @@ def extras_of(
     headers: Iterable[Headers] | None,
     timestamps: Iterable[datetime | None] | None,
 ) -> Extras:
-    """Read what an append is given; ValueError or TypeError if it cannot be sent."""
+    """Return the extras of an append. Raises ValueError or TypeError."""
     return Extras(
         None if keys is None else [None if key is None else _bytes(key) for key in keys],
         None if headers is None else [_pairs(each) for each in headers],
@@ -81,10 +117,10 @@ def extras_of(
 
 
 def milliseconds(moment: datetime) -> int:
-    """Count from 1970; ValueError without a time zone."""
+    """Return milliseconds since 1970. Raises ValueError without a time zone."""
     if moment.tzinfo is None:
         raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
-    return (moment - _EPOCH) // _MILLISECOND
+    return (moment - EPOCH) // MILLISECOND
 
 
 def _milliseconds(moment: datetime | None) -> int | None:
@@ -112,25 +148,23 @@ def _bytes(value: Any) -> bytes:
 START: Final = "-1"
 NOW: Final = "now"
 
-# Bytes that are taken as they are. A tuple: a union would be made anew for every message.
+# Values that are already encoded. A tuple: a union would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# Moves a group behind a message; of the client for asyncio, it is awaited.
+# Moves a group to the offset after a message; of the client for asyncio, it is awaited.
 OnCommit = Callable[["Message"], Any]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _decode_json: Final = msgspec.json.Decoder().decode
 
 
 class ReadOffset(str):
-    """An offset after a message, which knows what the message was read by: `source`.
+    """The offset after a message, with the reader of the message as its `source`.
 
-    In all else it is a str; copies of it are plain ones.
+    In all other respects it is a str; copies of it are plain ones.
     """
 
     __slots__ = ("source",)
     source: object
 
     def __new__(cls, offset: str, source: object) -> "ReadOffset":
-        """Make an offset that is of a source."""
         self = super().__new__(cls, offset)
         self.source = source
         return self
@@ -139,16 +173,16 @@ class ReadOffset(str):
         return str, (str(self),)
 
 
-class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has no hash
+class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no hash
     """One message of a stream.
 
-    `raw` is its bytes, `value` what they mean: JSON decoded, text as str, else the bytes.
+    `raw` is its bytes, `value` the decoded value: JSON decoded, text as str, else the bytes.
 
-    semel tells each message's `offset`, and `next_offset`, where to go on after it. Other servers
-    tell them for a whole answer only: then the first message of an answer has an `offset`, the last
-    one a `next_offset`, and those between have neither. In a stream that is not JSON such an answer
-    is one message, whatever the appends were. Only semel keeps `key`, `headers` and `timestamp`;
-    without one of its own, a message has the time when it was stored.
+    semel returns the `offset` of each message, and `next_offset`, where to continue after it. Other
+    servers return them for a whole response only: then its first message has an `offset`, its last
+    one a `next_offset`, and those between have neither. In a stream that is not JSON such a
+    response is one message, whatever the appends were. Only semel stores `key`, `headers` and
+    `timestamp`; a message without a timestamp of its own has the time when it was stored.
     """
 
     raw: bytes
@@ -165,19 +199,18 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has n
 
     @property
     def value(self) -> Any:
-        """The message decoded; done when first asked for."""
+        """The decoded message; it is decoded on the first access."""
         if self._decoded is UNSET:
             self._decoded = decode(self.raw, self.content_type)
         return self._decoded
 
     @property
     def offset(self) -> str | None:
-        """Where the message is."""
         return _offset(self.ordinal)
 
     @property
     def next_offset(self) -> str | None:
-        """Where to go on after it. A str that knows the reader of the message, for commits."""
+        """Where to continue after it. A str that carries the reader of the message, for commits."""
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
             return offset
@@ -187,23 +220,23 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has n
     def timestamp(self) -> datetime | None:
         """Its own time, or else when the server stored it."""
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
-        return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
+        return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
-        """Move the group it was read for behind this message; awaited, of an AsyncClient.
+        """Move the group it was read for to the offset after it; awaited, of an AsyncClient.
 
-        PositionConflict if the group stands elsewhere: another instance has moved it.
+        Raises PositionConflict if the group is elsewhere: another instance has moved it.
         """
         if self.on_commit is None:
             raise ValueError("only a message of tail(group=...) can be committed")
         return self.on_commit(self)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same message, whoever has read it."""
+        """Return whether it is the same message, whichever reader it came from."""
         return isinstance(other, Message) and self._content() == other._content()
 
     def __reduce__(self) -> tuple[type["Message"], tuple[Any, ...]]:
-        """A copy in another process knows nothing of its reader."""
+        """Return a copy without the reader: that stays in its process."""
         return Message, self._content()
 
     def _content(self) -> tuple[Any, ...]:
@@ -223,10 +256,10 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it can be changed, and has n
 
 
 class Receipt(Struct, frozen=True):
-    """An append is stored. `duplicate`: it was before, and this is what was answered then.
+    """An append is stored. `duplicate`: it was stored before, and this is the receipt of then.
 
-    `next_offset` is the end of the stream after it; None if the server no longer knows.
-    `mismatch`: what is stored under the producer's number is another payload, which stays.
+    `next_offset` is the tail of the stream after it; None if the server no longer retains it.
+    `mismatch`: another payload is stored under the producer's sequence, and stays.
     """
 
     next_offset: str | None
@@ -236,10 +269,11 @@ class Receipt(Struct, frozen=True):
 
 
 class StreamInfo(Struct, frozen=True):
-    """A stream as it is now. `ttl` is in seconds. Only semel tells `incarnation`.
+    """A stream as it is now. `ttl` is in seconds.
 
     `dedup`: whether it recognises duplicates; since `dedup_from`, if not from its beginning.
-    `stable_offset`: where a committed reader stops, for now; only semel tells.
+    `stable_offset`: where a reader at `read_committed` stops. Only semel returns it, and the
+    `incarnation`.
     """
 
     content_type: str
@@ -253,68 +287,8 @@ class StreamInfo(Struct, frozen=True):
     stable_offset: str | None = None
 
 
-class StreamEntry(Struct, frozen=True):
-    """A stream in a listing. Times are in milliseconds since 1970."""
-
-    path: str
-    content_type: str
-    incarnation: str
-    first_offset: str
-    next_offset: str
-    closed: bool
-    created_at_ms: int
-    written_at_ms: int
-
-
-class ProducerReceipt(Struct, frozen=True):
-    """What was answered to one of a producer's last appends."""
-
-    first_seq: int
-    last_seq: int
-    first_offset: str
-    next_offset: str
-    digest: str
-
-
-class ProducerState(Struct, frozen=True):
-    """What the server knows of a producer in a stream.
-
-    `expired`: it was silent so long that only its epoch and cursor are kept. `registered_epoch`:
-    the epoch its id is registered under, if it is. `receipts` are told of one producer only.
-    """
-
-    stream: str
-    producer_id: str
-    mode: str
-    epoch: int
-    last_seq: int | None = None
-    last_offset: str | None = None
-    cursor: str | None = None
-    updated_at: str | None = None
-    registered_epoch: int | None = None
-    session: str | None = None
-    expired: bool = False
-    receipts: list[ProducerReceipt] | None = None
-
-
-class Registration(Struct, frozen=True):
-    """An id the server has given out, or the epoch it has raised."""
-
-    producer_id: str
-    producer_epoch: int
-
-
-class ProducerClaim(Struct, frozen=True):
-    """The epoch a producer got by a claim, and what was stored before, by an earlier instance."""
-
-    producer_epoch: int
-    last_seq: int | None = None
-    last_offset: str | None = None
-    cursor: str | None = None
-
-
 def to_plain(value: Any) -> str:
-    """Return an offset of a message as a plain str, for an encoder; TypeError if it is none."""
+    """Return the offset of a message as a plain str, for an encoder. Raises TypeError."""
     if isinstance(value, ReadOffset):
         return str(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -324,7 +298,7 @@ _encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:
-    """Turn a value into the bytes of one message; TypeError if the stream cannot hold it."""
+    """Encode a value as one message. Raises TypeError if the stream cannot hold it."""
     if isinstance(value, PREENCODED):
         return bytes(value)
     if is_json(content_type):
@@ -338,32 +312,32 @@ def encode(value: Any, content_type: str) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Turn a value into JSON; bytes are taken for JSON that is ready."""
+    """Encode a value as JSON; bytes are JSON already."""
     if isinstance(value, PREENCODED):
         return bytes(value)
     try:
         return _encode_json(value)
-    except UnicodeEncodeError:  # half of a surrogate pair: JSON can say it, as an escape
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON can hold it as an escape
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def decode(raw: bytes, content_type: str) -> Any:
-    """Turn the bytes of one message into a value."""
+    """Decode one message."""
     if is_json(content_type):
         try:
             return _decode_json(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # JSON, and more than msgspec takes: half a surrogate pair, a very large number.
+            # JSON that msgspec refuses: half a surrogate pair, a very large number.
             return json.loads(raw)
     return raw.decode() if is_text(content_type) else raw
 
 
-def _offset(place: int | str | None) -> str | None:
-    return print_offset(place) if isinstance(place, int) else place
+def _offset(position: int | str | None) -> str | None:
+    return print_offset(position) if isinstance(position, int) else position
 
 
 def join_messages(messages: Iterable[Message]) -> bytes:
-    """Put the messages of a byte stream together; TypeError for JSON, which has no such form."""
+    """Join the messages of a byte stream. Raises TypeError for a JSON stream."""
     parts: list[bytes] = []
     for message in messages:
         if is_json(message.content_type):

@@ -47,10 +47,11 @@ def split_messages(
 
 Header = tuple[str, bytes]
 
-_KEYS: Final = 1
-_TIMESTAMPS: Final = 2
-_HEADERS: Final = 4
-_ALL: Final = _KEYS | _TIMESTAMPS | _HEADERS
+# The columns that a block of extras has.
+HAS_KEYS: Final = 1
+HAS_TIMESTAMPS: Final = 2
+HAS_HEADERS: Final = 4
+_ALL: Final = HAS_KEYS | HAS_TIMESTAMPS | HAS_HEADERS
 NO_KEY: Final = 0xFFFF_FFFF
 NO_TIMESTAMP: Final = -(2**63)
 _U32: Final = struct.Struct("<I")
@@ -104,7 +105,11 @@ def pack_columns(
     *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
 ) -> bytes:
     """Put columns that are packed already into one block; an empty one is not there."""
-    columns = _TIMESTAMPS * bool(timestamps) | _KEYS * bool(key_lengths) | _HEADERS * bool(headers)
+    columns = (
+        HAS_TIMESTAMPS * bool(timestamps)
+        | HAS_KEYS * bool(key_lengths)
+        | HAS_HEADERS * bool(headers)
+    )
     if not columns:
         return b""
     sized = _U32.pack(len(headers)) + headers if headers else b""
@@ -173,11 +178,11 @@ def _columns(extras: bytes, count: int) -> _Columns:
     columns: int = _U32.unpack_from(view)[0]
     if not columns or columns & ~_ALL:
         raise ValueError("unknown columns")
-    timestamps, view = _take(view[4:], 8 * count if columns & _TIMESTAMPS else 0)
-    key_lengths, view = _take(view, 4 * count if columns & _KEYS else 0)
+    timestamps, view = _take(view[4:], 8 * count if columns & HAS_TIMESTAMPS else 0)
+    key_lengths, view = _take(view, 4 * count if columns & HAS_KEYS else 0)
     keys, view = _take(view, sum(_check_known_columns(key_lengths)))
     headers = view[:0]
-    if columns & _HEADERS:
+    if columns & HAS_HEADERS:
         packed_bytes: int = _U32.unpack_from(view)[0]
         headers, view = _take(view[4:], packed_bytes)
         if not headers:

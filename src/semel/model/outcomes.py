@@ -1,6 +1,7 @@
-"""What the engine answers: one type per outcome, so that none can be mistaken for another.
+"""The outcomes of commands: one type each, so that none can be mistaken for another.
 
-A refusal changes nothing: whoever receives one knows that nothing of the command was applied.
+A refusal says that nothing of the command was applied. `semel.wire.refusal_table` has an entry for
+each: the HTTP status, the message, the client's error and advice.
 """
 
 from typing import ClassVar
@@ -9,20 +10,20 @@ from msgspec import Struct
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """Any answer to a command."""
+    """The result of a command."""
 
     code: ClassVar[str] = "ok"
 
 
 class Refusal(Outcome, frozen=True, gc=False):
-    """Nothing was applied."""
+    """An outcome that says that nothing was applied."""
 
 
 # ---- done ----------------------------------------------------------------------------------------
 
 
 class Created(Outcome, frozen=True, gc=False):
-    """The stream is there. `is_new` is False if it was there before with the same configuration."""
+    """The stream exists. `is_new` is False if it existed before with the same configuration."""
 
     incarnation: str
     content_type: str
@@ -34,8 +35,8 @@ class Created(Outcome, frozen=True, gc=False):
 class Appended(Outcome, frozen=True, gc=False):
     """The batch is stored from `first_offset` up to `next_offset`; equal for a lone close.
 
-    `is_unguarded`: it named a producer or a key, but the stream recognises no duplicates. `epoch`
-    and `seq` are then what the request said.
+    `is_unguarded`: it has a producer or an idempotency key, but the stream does not recognise
+    duplicates. `epoch` and `seq` are then those of the request.
     """
 
     first_offset: int
@@ -47,10 +48,10 @@ class Appended(Outcome, frozen=True, gc=False):
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
-    """The batch was stored before, at these offsets; None if the receipt is no longer held.
+    """The batch was stored before, at these offsets; None if the receipt is no longer retained.
 
-    `seq` is the producer's highest accepted one, not the request's. `is_mismatch`: this time the
-    payload was another one; the first stays.
+    `seq` is the producer's highest accepted one, not the request's. `is_mismatch`: the payload of
+    the repeat is another one; the first stays.
     """
 
     code = "duplicate"
@@ -63,40 +64,40 @@ class Duplicate(Outcome, frozen=True, gc=False):
 
 
 class Deleted(Outcome, frozen=True, gc=False):
-    """The stream is gone; `is_soft` if its data stays for its forks."""
+    """The stream is deleted; `is_soft` if its messages are kept for its forks."""
 
     is_soft: bool
 
 
 class Trimmed(Outcome, frozen=True, gc=False):
-    """Reading starts at `head` now."""
+    """The messages before `head` are dropped."""
 
     head: int
 
 
 class Switched(Outcome, frozen=True, gc=False):
-    """The stream recognises duplicates from `dedup_from` on; None: it does not."""
+    """The stream recognises duplicates of messages from `dedup_from` on; None: of none."""
 
     dedup_from: int | None
     next_offset: int
 
 
 class Expired(Outcome, frozen=True, gc=False):
-    """The stream's time was over and it is gone."""
+    """The stream had expired and is deleted."""
 
 
 class Registered(Outcome, frozen=True, gc=False):
-    """The producer identity and its epoch."""
+    """The producer id is registered under this epoch."""
 
     producer_id: str
     epoch: int
 
 
 class Claimed(Outcome, frozen=True, gc=False):
-    """The producer writes under `epoch` now, and nobody else does.
+    """The session writes under `epoch` now; older instances of the producer are fenced.
 
-    The rest is what the stream knew of it before: the last append stored, whichever instance made
-    it, where that append ended, and the last cursor. None: nothing, or no longer known.
+    The rest is what the stream had stored of the producer: the last sequence, of any instance, the
+    offset after it, and the last cursor. None if there is nothing, or it is no longer retained.
     """
 
     producer_id: str
@@ -107,14 +108,14 @@ class Claimed(Outcome, frozen=True, gc=False):
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
-    """The stream no longer knows the producer (or holds a tombstone, after expiry)."""
+    """The stream has no row of the producer any more; after expiry a tombstone stays."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------
 
 
 class InvalidRequest(Refusal, frozen=True, gc=False):
-    """A field of the command is empty, too long, too large or no text at all."""
+    """A field of the command is empty, too long, too large or malformed."""
 
     code = "invalid_request"
     field: str
@@ -130,26 +131,26 @@ class NotFound(Refusal, frozen=True, gc=False):
 
 
 class Gone(Refusal, frozen=True, gc=False):
-    """The stream is deleted; its data lives on in its forks only."""
+    """The stream is soft-deleted: only its forks still have its messages."""
 
     code = "stream_gone"
 
 
 class StillAlive(Refusal, frozen=True, gc=False):
-    """The stream's (or producer's) time is not over."""
+    """The stream, or the producer, has not expired."""
 
     code = "still_alive"
 
 
 class StreamClosed(Refusal, frozen=True, gc=False):
-    """The stream takes no more appends."""
+    """The stream accepts no more appends."""
 
     code = "stream_closed"
     next_offset: int
 
 
 class ConfigConflict(Refusal, frozen=True, gc=False):
-    """A stream of that name is there with another configuration."""
+    """The stream exists with another configuration."""
 
     code = "config_conflict"
     field: str
@@ -177,21 +178,21 @@ class PreconditionFailed(Refusal, frozen=True, gc=False):
 
 
 class OffsetBeyondTail(Refusal, frozen=True, gc=False):
-    """The offset lies past the end."""
+    """The offset is after the tail."""
 
     code = "OFFSET_BEYOND_TAIL"
     next_offset: int
 
 
 class OffsetTrimmed(Refusal, frozen=True, gc=False):
-    """The offset lies before the first message kept."""
+    """The offset is before the head."""
 
     code = "offset_trimmed"
     head: int
 
 
 class SubOffsetInvalid(Refusal, frozen=True, gc=False):
-    """The sub-offset reaches past the one append it may divide."""
+    """The sub-offset is after the end of the append it divides."""
 
     code = "sub_offset_invalid"
 
@@ -203,21 +204,21 @@ class ForkSourceGone(Refusal, frozen=True, gc=False):
 
 
 class BadBody(Refusal, frozen=True, gc=False):
-    """The body is not what the stream's media type wants."""
+    """The body is not what the media type of the stream requires."""
 
     code = "bad_body"
     reason: str
 
 
 class Unreadable(Refusal, frozen=True, gc=False):
-    """What is stored is not what was written; other data is not touched by it."""
+    """A stored frame is not what was written. Other frames can still be read."""
 
     code = "corrupt_data"
     reason: str
 
 
 class DiskReadFailed(Refusal, frozen=True, gc=False):
-    """The operating system refused to read what is stored; it may succeed later."""
+    """The operating system could not read a stored frame; it may succeed later."""
 
     code = "read_failed"
     reason: str
@@ -241,14 +242,14 @@ class StaleSession(Refusal, frozen=True, gc=False):
 
 
 class SessionConflict(Refusal, frozen=True, gc=False):
-    """Two processes claim the same epoch."""
+    """Two instances use the same epoch."""
 
     code = "session_conflict"
     current_epoch: int
 
 
 class SessionUnknown(Refusal, frozen=True, gc=False):
-    """A new session must begin with sequence 0."""
+    """A new session must start with sequence 0."""
 
     code = "session_unknown"
     current_epoch: int
@@ -256,20 +257,20 @@ class SessionUnknown(Refusal, frozen=True, gc=False):
 
 
 class ProducerStateExpired(Refusal, frozen=True, gc=False):
-    """The producer was idle too long; begin a newer epoch."""
+    """The producer was idle for too long and has expired; it needs a higher epoch."""
 
     code = "producer_state_expired"
     current_epoch: int
 
 
 class UnknownProducer(Refusal, frozen=True, gc=False):
-    """An all-digit id is given out by the server, and this one never was."""
+    """Ids of digits only are assigned by the server, and this one was not."""
 
     code = "UNKNOWN_PRODUCER_ID"
 
 
 class DedupOff(Refusal, frozen=True, gc=False):
-    """The stream recognises no duplicates, so it knows no producers, and nobody can be fenced."""
+    """The stream does not recognise duplicates, so it has no producers that could be claimed."""
 
     code = "dedup_off"
 
@@ -282,7 +283,7 @@ class ModeConflict(Refusal, frozen=True, gc=False):
 
 
 class EpochMustStartAtZero(Refusal, frozen=True, gc=False):
-    """A raised epoch begins with sequence 0."""
+    """A higher epoch must start with sequence 0."""
 
     code = "epoch_must_start_at_zero"
     received: int
@@ -296,7 +297,7 @@ class EpochExhausted(Refusal, frozen=True, gc=False):
 
 
 class SequenceGap(Refusal, frozen=True, gc=False):
-    """Something before this sequence is missing."""
+    """A sequence before this one is missing."""
 
     code = "producer_seq_conflict"
     expected: int
@@ -304,7 +305,7 @@ class SequenceGap(Refusal, frozen=True, gc=False):
 
 
 class SequenceHole(Refusal, frozen=True, gc=False):
-    """This sequence was skipped and can no longer be stored; it was not confirmed silently."""
+    """This sequence was skipped and can no longer be stored; it was never acknowledged."""
 
     code = "sequence_hole"
     last_seq: int
@@ -337,11 +338,11 @@ class KeyReused(Refusal, frozen=True, gc=False):
     code = "idempotency_key_reused"
 
 
-# ---- refused: room -------------------------------------------------------------------------------
+# ---- refused: limits -----------------------------------------------------------------------------
 
 
 class LimitReached(Refusal, frozen=True, gc=False):
-    """A limit of the state is reached; nothing is evicted to make room."""
+    """A limit of the state is reached; nothing is evicted."""
 
     code = "limit_reached"
     limit: str
@@ -356,12 +357,12 @@ class BatchTooLarge(Refusal, frozen=True, gc=False):
 
 
 class DiskFull(Refusal, frozen=True, gc=False):
-    """No room to grow; deleting still works, and growth resumes by itself."""
+    """The disk is full. Deleting still works, and appends resume when there is space."""
 
     code = "disk_full"
 
 
 class Overloaded(Refusal, frozen=True, gc=False):
-    """Too much is waiting for the disk already; try again."""
+    """Too much is waiting for the disk; try again later."""
 
     code = "overloaded"

@@ -1,4 +1,4 @@
-"""What the engine answers about transactions, groups and sinks."""
+"""The outcomes of commands about transactions, groups and sinks."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from semel.model.txn_outcome import TxnResult
 
 
 class Begun(Outcome, frozen=True, gc=False):
-    """The transaction is open; `is_new` is False if it was before."""
+    """The transaction is open; `is_new` is False if it was open before."""
 
     id: str
     epoch: int
@@ -19,7 +19,7 @@ class Begun(Outcome, frozen=True, gc=False):
 
 
 class ExtendDone(Outcome, frozen=True, gc=False):
-    """The transaction knows these streams or positions now: how many it holds of them."""
+    """The transaction has these streams or positions now; `count` is the number of all of them."""
 
     id: str
     count: int
@@ -32,7 +32,7 @@ class Staged(Outcome, frozen=True, gc=False):
 
 
 class Prepared(Outcome, frozen=True, gc=False):
-    """The transaction is sealed and waits for its decision, as long as it takes."""
+    """The transaction can only be committed or aborted now; it has no deadline any more."""
 
     id: str
     epoch: int
@@ -40,10 +40,11 @@ class Prepared(Outcome, frozen=True, gc=False):
 
 
 class CommitDone(Outcome, frozen=True):
-    """Everything is applied. `result` is None for a duplicate whose result is no longer held.
+    """Everything is applied. `result` is None for a duplicate whose result is no longer retained.
 
-    `is_unchecked`: a sink's version was answered again without digests to compare. `is_mismatch`: a
-    producer's sequence was used for something else, which stays; nothing of this is applied.
+    `is_unchecked`: a sink's version was committed before, and there are no digests to compare.
+    `is_mismatch`: the producer's sequence was used for another commit, which stays; nothing of this
+    one is applied.
     """
 
     id: str | None
@@ -69,7 +70,7 @@ class PositionsSet(Outcome, frozen=True):
 
 
 class Pinned(Outcome, frozen=True):
-    """The step is fixed; as pinned first."""
+    """The step of this number that was pinned first."""
 
     number: int
     ranges: tuple[SnapshotRange, ...]
@@ -83,18 +84,18 @@ class SinkChanged(Outcome, frozen=True, gc=False):
 
 # ---- refused -------------------------------------------------------------------------------------
 
-# What is not as the caller believes, in a PositionConflict.
+# The reasons of a PositionConflict.
 BY_INCARNATION: Final = "incarnation"  # the path has another stream than the one that was read
 BY_PENDING: Final = "pending"  # `from` is not where this transaction itself moves the group
 BY_OFFSET: Final = "offset"  # `from` is not the stored offset
 BY_VERSION: Final = "version"  # the offset is the same, but the position was moved in between
-BY_MOVER: Final = "mover"  # without `from`, and somebody else moved the position last
+BY_MOVER: Final = "mover"  # without `from`, and another producer moved the position last
 BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
-BY_DELETION: Final = "deleted"  # the stream ended after the transaction named it
+BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named it
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
-    """No transaction of that id and epoch is known."""
+    """There is no transaction of that id and epoch, or its outcome has expired."""
 
     code = "INVALID_TXN_ID"
 
@@ -107,7 +108,7 @@ class StaleTransaction(Refusal, frozen=True, gc=False):
 
 
 class NotOwner(Refusal, frozen=True, gc=False):
-    """The transaction belongs to somebody else."""
+    """The transaction has another owner."""
 
     code = "PRODUCER_FENCED"
 
@@ -140,14 +141,14 @@ class AlreadyCommitted(Refusal, frozen=True, gc=False):
 
 
 class ConcurrentTransactions(Refusal, frozen=True, gc=False):
-    """Another transaction is in the way."""
+    """The transaction `other` must end first."""
 
     code = "CONCURRENT_TRANSACTIONS"
     other: str
 
 
 class TooManyTransactions(Refusal, frozen=True, gc=False):
-    """The producer has that many transactions pending."""
+    """The producer has the maximum number of pending transactions."""
 
     code = "TOO_MANY_TRANSACTIONS"
     maximum: int
@@ -167,14 +168,14 @@ class StreamInTransaction(Refusal, frozen=True, gc=False):
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """What lies at or after `stable` is not decided yet."""
+    """Messages at or after `stable` belong to pending transactions."""
 
     code = "offset_unstable"
     stable: int
 
 
 class BranchIncomplete(Refusal, frozen=True, gc=False):
-    """What is staged is not what the caller counted, or it was never prepared."""
+    """What is staged is not what the caller counted, or it was not prepared."""
 
     code = "branch_incomplete"
     id: str
@@ -183,18 +184,18 @@ class BranchIncomplete(Refusal, frozen=True, gc=False):
 
 
 class BranchMissing(Refusal, frozen=True, gc=False):
-    """A transaction the commit names is not there any more; stage it again."""
+    """A listed transaction does not exist any more; it must be staged again."""
 
     code = "branch_missing"
     id: str
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """The group's position is not the one the caller has read from.
+    """The group is not at the position the caller has read from.
 
-    `offset` and `version` are the stored ones, of a position this transaction has named already its
-    own pending offset. `incarnation` is the stream's, if that is what differs. `mover`: who moved
-    the position last, if nobody else may move it without `from`.
+    `offset` and `version` are the stored ones; for a position that this transaction has named
+    already, `offset` is the pending one. `incarnation` is that of the stream, if it is what
+    differs. `mover` moved the position last, if no other producer may move it without `from`.
     """
 
     code = "position_conflict"
@@ -208,7 +209,7 @@ class PositionConflict(Refusal, frozen=True, gc=False):
 
 
 class UnstableOffsets(Refusal, frozen=True, gc=False):
-    """A prepared transaction holds the position until it is decided."""
+    """A prepared transaction holds the position until it ends."""
 
     code = "unstable_offsets"
     group: str
@@ -225,21 +226,21 @@ class AppBound(Refusal, frozen=True, gc=False):
 
 
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
-    """The sink's history and the caller's are two different ones."""
+    """The sink has committed other input than the caller has."""
 
     code = "checkpoint_diverged"
     last_version: int
 
 
 class VersionForgotten(Refusal, frozen=True, gc=False):
-    """The version is too old to be told from another."""
+    """The version is too old to be compared: its digest is no longer retained."""
 
     code = "version_forgotten"
     last_version: int
 
 
 class UnknownSink(Refusal, frozen=True, gc=False):
-    """No such app has committed."""
+    """No app of this name has committed."""
 
     code = "unknown_sink"
 
@@ -260,7 +261,7 @@ class IncarnationConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamRefused(Refusal, frozen=True):
-    """One stream of several refuses, for `cause`; nothing of the command is applied."""
+    """One of several streams refuses, for `cause`; nothing of the command is applied."""
 
     code = "stream_refused"
     path: str

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from semel.client.errors import StreamGone, StreamNotFound
+from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import StreamInfo
@@ -30,7 +31,6 @@ from semel.pipeline.local.step import AtBoundary, StepLoop, no_boundary
 from semel.pipeline.problems import GraphError, ProcessorStopped
 from semel.pipeline.trace import trace_stream
 
-URL_DEFAULT: Final = "http://127.0.0.1:4437"
 GRACE_SECONDS: Final = 5.0  # for a server that does not answer
 _OVER: Final = (RunState.ENDED, RunState.STOPPED)
 

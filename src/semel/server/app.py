@@ -20,12 +20,8 @@ from semel.server.fanout import FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of
 from semel.server.metrics import OutcomeCounts, render_metrics
-from semel.server.producers import ASSIGN_SUFFIX, CLAIM, EXPLAIN, PRODUCERS, ProducersResource
+from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
 from semel.server.transactions import (
-    COMMITS,
-    GROUPS,
-    SINKS,
-    TRANSACTIONS,
     CommitsResource,
     GroupsResource,
     Resource,
@@ -33,12 +29,25 @@ from semel.server.transactions import (
     TransactionsResource,
 )
 from semel.wire import paths, queries, requests, responses
+from semel.wire.paths import (
+    CLAIM,
+    COMMITS,
+    EXPLAIN,
+    GROUPS,
+    HEALTH,
+    METRICS,
+    PRODUCERS,
+    SINKS,
+    STREAM_PREFIX,
+    STREAMS,
+    TRANSACTIONS,
+)
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest, parse_query, read_limit
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import AppendPlan
+from semel.wire.schema.streams import Health, StreamEntry, StreamsPage
 
-STREAM_PREFIX: Final = "/v1/stream/"
 _INCARNATION_BYTES: Final = 8
 
 
@@ -85,9 +94,9 @@ class App:
             "DELETE": self._delete,
         }
         self._pages: dict[str, Callable[[Request], WireResponse]] = {
-            "/health": self._health,
-            "/metrics": self._metrics,
-            "/v1/streams": self._list,
+            HEALTH: self._health,
+            METRICS: self._metrics,
+            STREAMS: self._list,
         }
         # By the first two segments of their paths.
         self._resources: dict[str, Callable[[Request, Responder], None]] = {
@@ -254,7 +263,7 @@ class App:
     def _health(self, _request: Request) -> WireResponse:
         engine = self._engine
         status = "full" if engine.is_full else "ok"
-        return responses.json_response(200, {"status": status, "durable": engine.durable})
+        return responses.json_response(200, Health(status, engine.durable))
 
     def _metrics(self, _request: Request) -> WireResponse:
         text = render_metrics(
@@ -281,32 +290,31 @@ class App:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-def streams_page(seen: DurableView, query: str) -> dict[str, object] | Problem:
-    """List streams after a path and under a prefix; `next` is where the next page begins."""
+def streams_page(view: DurableView, query: str) -> StreamsPage | Problem:
+    """Return a page of the durable streams, in order of their paths."""
     try:
-        given = parse_query(query, _PARAMETERS) if query else {}
-        limit = read_limit(given.get("limit"))
+        parameters = parse_query(query, _PARAMETERS) if query else {}
+        limit = read_limit(parameters.get("limit"))
     except MalformedRequest as refusal:
         return refusal.problem
-    prefix, after = given.get("prefix", ""), given.get("after", "")
-    page = list(islice(seen.paths.after(after, prefix), limit + 1))
-    more = len(page) > limit
-    return {
-        "streams": [_describe(path, seen.by_path[path]) for path in page[:limit]],
-        "next": page[limit - 1] if more else None,
-    }
+    prefix, after = parameters.get("prefix", ""), parameters.get("after", "")
+    page = list(islice(view.paths.after(after, prefix), limit + 1))
+    return StreamsPage(
+        [_entry_of(path, view.by_path[path]) for path in page[:limit]],
+        page[limit - 1] if len(page) > limit else None,
+    )
 
 
-def _describe(path: str, view: StreamView) -> dict[str, object]:
+def _entry_of(path: str, view: StreamView) -> StreamEntry:
     row, tail = view.row, view.tail
     assert tail is not None
-    return {
-        "path": path,
-        "content_type": row.content_type,
-        "incarnation": row.incarnation,
-        "first_offset": print_offset(tail.head),
-        "next_offset": print_offset(tail.tail),
-        "closed": tail.is_closed,
-        "created_at_ms": row.created_ms,
-        "written_at_ms": tail.written_ms,
-    }
+    return StreamEntry(
+        path=path,
+        content_type=row.content_type,
+        incarnation=row.incarnation,
+        first_offset=print_offset(tail.head),
+        next_offset=print_offset(tail.tail),
+        closed=tail.is_closed,
+        created_at_ms=row.created_ms,
+        written_at_ms=tail.written_ms,
+    )

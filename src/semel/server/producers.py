@@ -1,12 +1,14 @@
-"""`/v1/producers`: identities given out, claims, what streams remember, what would happen, resets.
+"""`/v1/producers`: register, claim, show, explain and forget producers.
 
-Whatever these calls tell about the state waits until that state is durable (EO-4).
+A response that shows the state is sent when that state is durable (EO-4).
 """
 
 from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
 from typing import Final
+
+from msgspec.structs import asdict
 
 from semel.broker.engine import Engine
 from semel.machine import State, Stream, receipts
@@ -19,32 +21,37 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.server.admission import send_response
 from semel.server.http import Request, Responder
-from semel.wire import producer_calls as calls
+from semel.wire import producers as calls
 from semel.wire import responses
 from semel.wire.headers import print_instant
+from semel.wire.paths import CLAIM, EXPLAIN, PRODUCERS
 from semel.wire.problems import Problem
-from semel.wire.producer_calls import explain_outcome
+from semel.wire.producers import explain_outcome
 from semel.wire.rendering import Response
+from semel.wire.schema.producers import (
+    ExplainResponse,
+    ProducerEntry,
+    ProducerReceipt,
+    ProducersPage,
+    ProducerState,
+    RegisteredProducer,
+)
 
-PRODUCERS: Final = "/v1/producers"
-CLAIM: Final = "/v1/producers/claim"
-EXPLAIN: Final = "/v1/producers/explain"
 ASSIGN_SUFFIX: Final = "/producer"
 _ID_BYTES: Final = 16
 
-Description = dict[str, object]
-Found = Description | Outcome
+Page = ProducersPage[RegisteredProducer]
 
 
 class ProducersResource:
-    """Answers the calls about producers."""
+    """Handles requests to the three addresses of producers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._methods: dict[tuple[str, str], Callable[[Request, Responder], None]] = {
             (PRODUCERS, "POST"): self._register,
-            (PRODUCERS, "GET"): self._look,
-            (PRODUCERS, "HEAD"): self._look,
+            (PRODUCERS, "GET"): self._show,
+            (PRODUCERS, "HEAD"): self._show,
             (PRODUCERS, "DELETE"): self._forget,
             (CLAIM, "POST"): self._claim,
             (EXPLAIN, "GET"): self._explain,
@@ -52,7 +59,7 @@ class ProducersResource:
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Answer a request to one of the three addresses."""
+        """Handle a request to one of the three addresses."""
         method = self._methods.get((request.path, request.method))
         if method is not None:
             method(request, responder)
@@ -61,10 +68,8 @@ class ProducersResource:
         send_response(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
 
     def fresh_id(self) -> str:
-        """Make a name nobody has."""
+        """Return a random producer id."""
         return f"p-{self._engine.clock.random_bytes(_ID_BYTES).hex()}"
-
-    # ---- register, claim, reset ------------------------------------------------------------------
 
     def _register(self, request: Request, responder: Responder) -> None:
         now_ms = self._engine.clock.now_ms()
@@ -78,10 +83,10 @@ class ProducersResource:
         self._submit(command, responder, partial(calls.claim_response, path=path))
 
     def asks_for_id(self, request: Request, path: str) -> bool:
-        """Tell whether a POST to a stream's path is not an append but asks for an identity.
+        """Return whether a POST to the path of a stream asks for a producer id.
 
-        It ends in `/producer` and brings nothing, no stream has this path, and one has the path
-        before it.
+        It does if the path ends in `/producer`, the body is empty, there is no stream of this path,
+        and there is one of the path before the suffix.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -92,7 +97,7 @@ class ProducersResource:
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Give out an identity as the older dialect wants it: with epoch 1, good on any stream."""
+        """Register a new id as the older dialect expects it: with epoch 1, for any stream."""
         now_ms = self._engine.clock.now_ms()
         command = Register(now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self._submit(command, responder, calls.assigned_response)
@@ -113,137 +118,130 @@ class ProducersResource:
         else:
             self._engine.submit(command, lambda outcome: send_response(responder, answer(outcome)))
 
-    # ---- look, ask -------------------------------------------------------------------------------
+    # ---- show, explain ---------------------------------------------------------------------------
 
-    def _look(self, request: Request, responder: Responder) -> None:
-        look = calls.parse_producer_query(request.query)
-        if isinstance(look, Problem):
-            send_response(responder, responses.problem_response(look))
+    def _show(self, request: Request, responder: Responder) -> None:
+        query = calls.parse_producer_query(request.query)
+        if isinstance(query, Problem):
+            send_response(responder, responses.problem_response(query))
             return
-        reply = partial(_send_found, responder)
-        self._engine.ask(partial(producer_document, look=look), reply, path=look.stream or "")
+        reply = partial(_send_page, responder)
+        self._engine.ask(partial(producers_page, query=query), reply, path=query.stream or "")
 
     def _explain(self, request: Request, responder: Responder) -> None:
-        question = calls.parse_explain_query(request.query)
-        if isinstance(question, Problem):
-            send_response(responder, responses.problem_response(question))
+        query = calls.parse_explain_query(request.query)
+        if isinstance(query, Problem):
+            send_response(responder, responses.problem_response(query))
             return
-        ask = partial(explain_answer, question=question, now_ms=self._engine.clock.now_ms())
-        self._engine.ask(ask, partial(_send_found, responder), path=question.stream)
+        ask = partial(explain_append, query=query, now_ms=self._engine.clock.now_ms())
+        self._engine.ask(ask, partial(_send_page, responder), path=query.stream)
 
 
-def _send_found(responder: Responder, found: Found) -> None:
-    if isinstance(found, Outcome):
-        send_response(responder, responses.outcome_response(found))
+def _send_page(responder: Responder, page: Page | ExplainResponse | Outcome) -> None:
+    if isinstance(page, Outcome):
+        send_response(responder, responses.outcome_response(page))
     else:
-        send_response(responder, responses.json_response(200, found))
+        send_response(responder, responses.json_response(200, page))
 
 
-# ---- what the state says -------------------------------------------------------------------------
+# ---- documents of the state ----------------------------------------------------------------------
 
 
-def producer_document(state: State, look: calls.ProducerQuery) -> Found:
-    """List a stream's producers, one of them, or what is registered of an id."""
-    if look.stream is None:
-        return {"producers": _registered(state, look.id or ""), "next": None}
-    stream = find_stream(state, look.stream)
+def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
+    """Return the producers of a stream, one of them, or the registration of an id."""
+    if query.stream is None:
+        return ProducersPage(_registered(state, query.id or ""))
+    stream = find_stream(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
-    known = stream.producers or {}
-    if look.id is not None:
-        row = known.get(look.id)
-        shown = [] if row is None else [describe(state, stream, look.id, row, is_full=True)]
-        return {"producers": shown, "next": None}
-    page = nsmallest(look.limit + 1, (name for name in known if name > look.after))
-    shown = [describe(state, stream, name, known[name]) for name in page[: look.limit]]
-    return {"producers": shown, "next": page[look.limit - 1] if len(page) > look.limit else None}
+    rows = stream.producers or {}
+    if query.id is not None:
+        row = rows.get(query.id)
+        return ProducersPage([] if row is None else [_state_of(state, stream, query.id, row)])
+    page = nsmallest(query.limit + 1, (name for name in rows if name > query.after))
+    return ProducersPage(
+        [_entry_of(state, stream, name, rows[name]) for name in page[: query.limit]],
+        page[query.limit - 1] if len(page) > query.limit else None,
+    )
 
 
-def _registered(state: State, producer_id: str) -> list[Description]:
+def _registered(state: State, producer_id: str) -> list[RegisteredProducer]:
     row = state.registry.get(producer_id)
     if row is None:
         return []
-    return [
-        {
-            "stream": None,
-            "producer_id": producer_id,
-            "mode": None,
-            "epoch": row.epoch,
-            "last_seq": None,
-            "last_offset": None,
-            "cursor": None,
-            "updated_at": None,
-            "registered_epoch": row.epoch,
-        }
-    ]
+    return [RegisteredProducer(None, producer_id, None, row.epoch, registered_epoch=row.epoch)]
 
 
-def describe(
-    state: State, stream: Stream, producer_id: str, row: ProducerRow, *, is_full: bool = False
-) -> Description:
-    """Describe a producer of a stream; in full with what was answered to its last appends."""
-    held = _receipts_of(row)
+def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerEntry:
+    retained = [] if row.is_expired else _receipts_of(row)
     registered = state.registry.get(producer_id)
-    shown: Description = {
-        "stream": stream.row.path,
-        "producer_id": producer_id,
-        "mode": row.mode,
-        "epoch": row.epoch,
-        "last_seq": row.last_seq if row.last_seq >= 0 else None,
-        "last_offset": print_offset(held[-1].next_offset) if held and not row.is_expired else None,
-        "cursor": None if row.cursor is None else row.cursor.decode("utf-8", "replace"),
-        "updated_at": print_instant(row.updated_ms),
-        "registered_epoch": None if registered is None else registered.epoch,
-        "session": row.session,
-        "expired": row.is_expired,
-    }
-    if is_full:
-        shown["receipts"] = [_describe_receipt(receipt) for receipt in held]
-    return shown
+    return ProducerEntry(
+        stream=stream.row.path,
+        producer_id=producer_id,
+        mode=row.mode,
+        epoch=row.epoch,
+        last_seq=row.last_seq if row.last_seq >= 0 else None,
+        last_offset=print_offset(retained[-1].next_offset) if retained else None,
+        cursor=None if row.cursor is None else row.cursor.decode("utf-8", "replace"),
+        updated_at=print_instant(row.updated_ms),
+        registered_epoch=None if registered is None else registered.epoch,
+        session=row.session,
+        expired=row.is_expired,
+    )
+
+
+def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerState:
+    shown = [
+        ProducerReceipt(
+            receipt.first_seq,
+            receipt.last_seq,
+            print_offset(receipt.first_offset),
+            print_offset(receipt.next_offset),
+            f"{receipt.digest:016x}",
+        )
+        for receipt in _receipts_of(row)
+    ]
+    return ProducerState(**asdict(_entry_of(state, stream, producer_id, row)), receipts=shown)
 
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:
-    held = [
+    retained = [
         receipts.unpack(row.receipts, index) for index in range(receipts.receipts_of(row.receipts))
     ]
-    if row.last_seq >= 0 and row.first_receipt and not (held and held[0].first_seq == 0):
-        held.insert(0, receipts.unpack(row.first_receipt, 0))
-    return held
+    if row.last_seq >= 0 and row.first_receipt and not (retained and retained[0].first_seq == 0):
+        retained.insert(0, receipts.unpack(row.first_receipt, 0))
+    return retained
 
 
-def _describe_receipt(receipt: Receipt) -> Description:
-    return {
-        "first_seq": receipt.first_seq,
-        "last_seq": receipt.last_seq,
-        "first_offset": print_offset(receipt.first_offset),
-        "next_offset": print_offset(receipt.next_offset),
-        "digest": f"{receipt.digest:016x}",
-    }
-
-
-def explain_answer(state: State, question: calls.ExplainQuery, now_ms: int) -> Found:
-    """Tell what an append would be answered, and why."""
-    tag = question.tag
-    run = dry_run(state, question.stream, tag, now_ms=now_ms)
-    stream = find_stream(state, question.stream)
+def explain_append(
+    state: State, query: calls.ExplainQuery, now_ms: int
+) -> ExplainResponse | Outcome:
+    """Return what would happen to an append, and why; an outcome if there is no such stream."""
+    tag = query.tag
+    run = dry_run(state, query.stream, tag, now_ms=now_ms)
+    stream = find_stream(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
     row = (stream.producers or {}).get(tag.id)
-    tell = partial(
+    explain = partial(
         explain_outcome,
         tag=tag,
         epoch=None if row is None else row.epoch,
         last_seq=None if row is None else row.last_seq,
     )
-    return {
-        "stream": question.stream,
-        "producer_id": tag.id,
-        "mode": tag.mode,
-        "epoch": tag.epoch,
-        "session": tag.session,
-        "first_seq": tag.first_seq,
-        "last_seq": tag.last_seq,
-        **tell(run.outcome),
-        "other_payload": None if run.other is None else tell(run.other),
-        "known": None if row is None else describe(state, stream, tag.id, row),
-    }
+    explanation = explain(run.outcome)
+    return ExplainResponse(
+        stream=query.stream,
+        producer_id=tag.id,
+        mode=tag.mode,
+        epoch=tag.epoch,
+        session=tag.session,
+        first_seq=tag.first_seq,
+        last_seq=tag.last_seq,
+        outcome=explanation.outcome,
+        status=explanation.status,
+        reason=explanation.reason,
+        facts=explanation.facts,
+        other_payload=None if run.other is None else explain(run.other),
+        known=None if row is None else _entry_of(state, stream, tag.id, row),
+    )

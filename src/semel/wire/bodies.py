@@ -1,4 +1,4 @@
-"""What a read returns and a batch brings, as bytes.
+"""The formats of the bodies of reads and batches.
 
 `application/vnd.semel.batch`: many messages of any media type in one POST. Little-endian.
 
@@ -8,8 +8,8 @@
 
 `application/vnd.semel.frames`: a read with offsets and times. Little-endian.
 
-    magic "SMF1" | flags u16: 1 up to date, 2 closed | media type bytes u16 | pieces u32
-    next offset u64 | tail u64 | media type, then for each piece
+    magic "SMF1" | flags u16: 1 up to date, 2 closed | media type bytes u16 | slices u32
+    next offset u64 | tail u64 | media type, then for each slice
     offset u64 | time in ms u64 | count u32 | payload bytes u32
     flags u32: 1 joined, 2 extras, 4 producer
     count x u32: each message's length, if there are several
@@ -17,12 +17,12 @@
     epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
     payload
 
-The messages of a joined piece are separated by one comma. Offsets grow; there may be gaps. Extras
+The messages of a joined slice are separated by one comma. Offsets grow; there may be gaps. Extras
 are keys, timestamps and headers: `semel.model.messages` has their layout.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -30,83 +30,64 @@ from msgspec import Struct
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.media import is_json
-from semel.model.messages import Header, encode_extras, find_extras_fault, split_messages
+from semel.model.messages import Header, encode_extras, find_extras_fault
+from semel.model.slices import Slice, SliceProducer
 from semel.wire.json_mode import split_json
-from semel.wire.pieces import Piece, ProducerLike, SliceLike, SliceProducer
 
-__all__ = [
-    "BadFormat",
-    "CarriedBatch",
-    "Frames",
-    "Piece",
-    "SliceLike",
-    "SliceProducer",
-    "decode_batch",
-    "decode_frames",
-    "encode_batch",
-    "encode_frames",
-    "messages_of",
-    "pack_batch",
-    "to_bytes",
-    "to_json_array",
-]
+U32: Final = struct.Struct("<I")
+
+FRAMES_MAGIC: Final = b"SMF1"
+FRAMES_HEAD: Final = struct.Struct("<4sHHIQQ")
+FRAMES_UP_TO_DATE: Final = 1
+FRAMES_CLOSED: Final = 2
+
+SLICE_HEAD: Final = struct.Struct("<QQIII")
+SLICE_PAYLOAD_BYTES_AT: Final = 20  # in the head of a slice
+SLICE_JOINED: Final = 1
+SLICE_EXTRAS: Final = 2
+SLICE_PRODUCER: Final = 4
+PRODUCER_HEAD: Final = struct.Struct("<QQIH")
 
 _BATCH_MAGIC: Final = b"SMB1"
 _BATCH_HEAD: Final = struct.Struct("<4sHHI")
-_FRAMES_MAGIC: Final = b"SMF1"
-_FRAMES_HEAD: Final = struct.Struct("<4sHHIQQ")
-_PIECE_HEAD: Final = struct.Struct("<QQIII")
-_UP_TO_DATE: Final = 1
-_CLOSED: Final = 2
 _BATCH_EXTRAS: Final = 1
-_JOINED: Final = 1
-_EXTRAS: Final = 2
-_PRODUCER: Final = 4
-_PIECE_FLAGS: Final = _JOINED | _EXTRAS | _PRODUCER
-_SIZE: Final = struct.Struct("<I")
-_PRODUCER_HEAD: Final = struct.Struct("<QQIH")
 _SPACE: Final = b" \t\n\r"
 
 
 class BadFormat(ValueError):
-    """The bytes are not what their media type says."""
+    """Raised if bytes do not have the format that their media type names."""
 
 
 class Frames(Struct, frozen=True):
     """A read in the frames format."""
 
     content_type: str
-    pieces: list[Piece]
+    slices: list[Slice]
     next_offset: int
     tail: int
     is_up_to_date: bool
     is_closed: bool
 
 
-class CarriedBatch(Struct, frozen=True, gc=False):
-    """What a batch body carries; `error` is what is wrong with its messages, if anything is."""
+class DecodedBatch(Struct, frozen=True, gc=False):
+    """A batch and the media type its body names.
+
+    `error` says what is wrong with its messages; then there is no batch.
+    """
 
     content_type: str
     batch: Batch | None
     error: str | None = None
 
 
-# ---- plain reads ---------------------------------------------------------------------------------
-
-
-def to_json_array(slices: Iterable[SliceLike]) -> bytes:
+def to_json_array(slices: Iterable[Slice]) -> bytes:
     """Join JSON messages into one array."""
-    return b"[" + b",".join([piece.payload for piece in slices]) + b"]"
+    return b"[" + to_bytes(slices, b",") + b"]"
 
 
-def to_bytes(slices: Iterable[SliceLike]) -> bytes:
+def to_bytes(slices: Iterable[Slice], separator: bytes = b"") -> bytes:
     """Join the messages of a byte stream."""
-    return b"".join([piece.payload for piece in slices])
-
-
-def messages_of(piece: SliceLike) -> Iterator[bytes]:
-    """Split a piece into its messages."""
-    return split_messages(piece.payload, piece.count, piece.lengths, is_joined=piece.is_joined)
+    return separator.join([each.payload for each in slices])
 
 
 # ---- the batch format ----------------------------------------------------------------------------
@@ -120,7 +101,7 @@ def encode_batch(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Pack messages of a stream of this media type, and what each of them carries."""
+    """Encode messages of a stream of this media type, with their keys, headers and timestamps."""
     count = len(messages)
     extras = encode_extras(count, keys=keys, headers=headers, timestamps=timestamps)
     lengths = struct.pack(f"<{count}I", *map(len, messages))
@@ -130,20 +111,19 @@ def encode_batch(
 def pack_batch(
     content_type: str, lengths: bytes, payload: Sequence[bytes | memoryview], extras: bytes = b""
 ) -> bytes:
-    """Pack messages whose lengths and extras are packed already; the payload comes in pieces."""
+    """Encode messages whose lengths and extras are packed already; the payload is in parts."""
     media_type = content_type.encode("ascii")
     flags = _BATCH_EXTRAS if extras else 0
-    head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), len(lengths) // _SIZE.size)
-    beside = _sized(extras) if extras else b""
-    return b"".join((head, media_type, lengths, beside, *payload))
+    head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), len(lengths) // U32.size)
+    return b"".join((head, media_type, lengths, _sized(extras), *payload))
 
 
 def _sized(extras: bytes) -> bytes:
-    return _SIZE.pack(len(extras)) + extras
+    return U32.pack(len(extras)) + extras if extras else b""
 
 
-def decode_batch(body: bytes) -> CarriedBatch:
-    """Unpack a batch; raises BadFormat if it is none. Its extras are left to the machine."""
+def decode_batch(body: bytes) -> DecodedBatch:
+    """Decode a batch. Raises BadFormat. Its extras are not checked here: `validation` does that."""
     if len(body) < _BATCH_HEAD.size:
         raise BadFormat("the batch is cut short")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
@@ -161,16 +141,16 @@ def decode_batch(body: bytes) -> CarriedBatch:
     if sum(sizes) != len(payload):
         raise BadFormat("the lengths do not add up to the batch")
     if not all(sizes):
-        return CarriedBatch(content_type, None, "a message is empty")
+        return DecodedBatch(content_type, None, "a message is empty")
     if is_json(content_type):
-        return _carry_json(content_type, payload, sizes, extras)
-    return CarriedBatch(content_type, Batch(payload, count, lengths if count > 1 else b"", extras))
+        return _decode_json(content_type, payload, sizes, extras)
+    return DecodedBatch(content_type, Batch(payload, count, lengths if count > 1 else b"", extras))
 
 
-def _carry_json(
+def _decode_json(
     content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
-) -> CarriedBatch:
-    """Join JSON messages, if each is one by itself: `1,2` or `[1` beside `2]` are none."""
+) -> DecodedBatch:
+    """Join JSON messages, if each is one value by itself: `1,2`, or `[1` next to `2]`, is not."""
     messages, at = [], 0
     for size in sizes:
         messages.append(payload[at : at + size].strip(_SPACE))
@@ -178,14 +158,12 @@ def _carry_json(
     lengths = struct.pack(f"<{len(sizes)}I", *map(len, messages))
     messages[0] = b"[" + messages[0]  # here, and not around the join, which may be large
     messages[-1] += b"]"
-    found = split_json(b",".join(messages))
-    if not isinstance(found, Batch):
-        return CarriedBatch(content_type, None, found or "a message is empty")
-    is_exact = found.count == len(messages) and (found.count == 1 or found.lengths == lengths)
-    if not is_exact:
-        return CarriedBatch(content_type, None, "a message of the batch is not one JSON value")
-    batch = Batch(found.payload, found.count, found.lengths, extras) if extras else found
-    return CarriedBatch(content_type, batch)
+    batch = split_json(b",".join(messages))
+    if not isinstance(batch, Batch):
+        return DecodedBatch(content_type, None, batch or "a message is empty")
+    if batch.count != len(messages) or (batch.count > 1 and batch.lengths != lengths):
+        return DecodedBatch(content_type, None, "a message of the batch is not one JSON value")
+    return DecodedBatch(content_type, Batch(batch.payload, batch.count, batch.lengths, extras))
 
 
 # ---- the frames format ---------------------------------------------------------------------------
@@ -193,104 +171,104 @@ def _carry_json(
 
 def encode_frames(
     content_type: str,
-    slices: Sequence[SliceLike],
+    slices: Sequence[Slice],
     *,
     next_offset: int,
     tail: int,
     is_closed: bool = False,
 ) -> bytes:
-    """Pack a read. `is_closed`: the stream ends at `next_offset`."""
+    """Encode a read. `is_closed`: the stream is closed and ends at `next_offset`."""
     media_type = content_type.encode("ascii")
-    flags = _UP_TO_DATE * (next_offset >= tail) | _CLOSED * is_closed
-    head = (_FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
-    parts = [_FRAMES_HEAD.pack(*head), media_type]
-    pack = _PIECE_HEAD.pack
-    for piece in slices:
-        payload = piece.payload
-        flags = _JOINED if piece.is_joined else 0
-        beside = b""
-        if piece.extras:
-            flags |= _EXTRAS
-            beside = _sized(piece.extras)
-        if piece.producer is not None:
-            flags |= _PRODUCER
-            beside += _pack_producer(piece.producer)
-        parts.append(pack(piece.offset, piece.time_ms, piece.count, len(payload), flags))
-        parts.append(piece.lengths + beside)
+    flags = FRAMES_UP_TO_DATE * (next_offset >= tail) | FRAMES_CLOSED * is_closed
+    head = (FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
+    parts = [FRAMES_HEAD.pack(*head), media_type]
+    pack = SLICE_HEAD.pack
+    for each in slices:
+        payload = each.payload
+        flags = SLICE_JOINED if each.is_joined else 0
+        optional = b""
+        if each.extras:
+            flags |= SLICE_EXTRAS
+            optional = _sized(each.extras)
+        if each.producer is not None:
+            flags |= SLICE_PRODUCER
+            optional += _pack_producer(each.producer)
+        parts.append(pack(each.offset, each.time_ms, each.count, len(payload), flags))
+        parts.append(each.lengths + optional)
         parts.append(payload)
     return b"".join(parts)
 
 
-def _pack_producer(producer: ProducerLike) -> bytes:
+def _pack_producer(producer: SliceProducer) -> bytes:
     name = producer.id.encode()
     first = producer.first_seq
-    return _PRODUCER_HEAD.pack(producer.epoch, first, producer.last_seq - first, len(name)) + name
+    return PRODUCER_HEAD.pack(producer.epoch, first, producer.last_seq - first, len(name)) + name
 
 
 def decode_frames(body: bytes) -> Frames:
-    """Unpack a read; raises BadFormat if it is none."""
-    if len(body) < _FRAMES_HEAD.size:
+    """Decode a read. Raises BadFormat."""
+    if len(body) < FRAMES_HEAD.size:
         raise BadFormat("the frames are cut short")
-    magic, flags, type_bytes, count, next_offset, tail = _FRAMES_HEAD.unpack_from(body)
-    if magic != _FRAMES_MAGIC or flags & ~(_UP_TO_DATE | _CLOSED):
+    magic, flags, type_bytes, count, next_offset, tail = FRAMES_HEAD.unpack_from(body)
+    if magic != FRAMES_MAGIC or flags & ~(FRAMES_UP_TO_DATE | FRAMES_CLOSED):
         raise BadFormat("not frames of this version")
-    content_type, at = _take_media_type(body, _FRAMES_HEAD.size, type_bytes)
-    pieces: list[Piece] = []
+    content_type, at = _take_media_type(body, FRAMES_HEAD.size, type_bytes)
+    slices: list[Slice] = []
     end = 0
     for _ in range(count):
-        piece, at = _take_piece(body, at)
-        if piece.offset < end:
+        part, at = _take_slice(body, at)
+        if part.offset < end:
             raise BadFormat("the offsets do not grow")
-        end = piece.offset + piece.count
-        pieces.append(piece)
+        end = part.next_offset
+        slices.append(part)
     if at != len(body):
         raise BadFormat("something follows the last frame")
-    if not end <= next_offset <= tail or bool(flags & _UP_TO_DATE) != (next_offset == tail):
+    is_up_to_date, is_closed = bool(flags & FRAMES_UP_TO_DATE), bool(flags & FRAMES_CLOSED)
+    if not end <= next_offset <= tail or is_up_to_date != (next_offset == tail):
         raise BadFormat("the offsets contradict each other")
-    is_up_to_date, is_closed = bool(flags & _UP_TO_DATE), bool(flags & _CLOSED)
-    return Frames(content_type, pieces, next_offset, tail, is_up_to_date, is_closed)
+    return Frames(content_type, slices, next_offset, tail, is_up_to_date, is_closed)
 
 
-def _take_piece(body: bytes, at: int) -> tuple[Piece, int]:
-    head, at = _take(body, at, _PIECE_HEAD.size)
-    offset, time_ms, count, payload_bytes, flags = _PIECE_HEAD.unpack(head)
-    if not count or flags & ~_PIECE_FLAGS:
-        raise BadFormat("a frame's head is not one")
+def _take_slice(body: bytes, at: int) -> tuple[Slice, int]:
+    head, at = _take(body, at, SLICE_HEAD.size)
+    offset, time_ms, count, payload_bytes, flags = SLICE_HEAD.unpack(head)
+    if not count or flags & ~(SLICE_JOINED | SLICE_EXTRAS | SLICE_PRODUCER):
+        raise BadFormat("the head of a frame is malformed")
     lengths, at = _take(body, at, 4 * count if count > 1 else 0)
     extras, producer = b"", None
-    if flags & _EXTRAS:
+    if flags & SLICE_EXTRAS:
         extras, at = _take_extras(body, at)
         fault = find_extras_fault(extras, count)
         if fault is not None:
             raise BadFormat(fault)
-    if flags & _PRODUCER:
+    if flags & SLICE_PRODUCER:
         producer, at = _take_producer(body, at)
     payload, at = _take(body, at, payload_bytes)
-    is_joined = bool(flags & _JOINED)
+    is_joined = bool(flags & SLICE_JOINED)
     if count > 1:
         size = sum(struct.unpack(f"<{count}I", lengths)) + is_joined * (count - 1)
         if size != payload_bytes:
             raise BadFormat("the lengths do not add up to a frame")
-    return Piece(offset, count, payload, lengths, is_joined, time_ms, extras, producer), at
+    return Slice(offset, count, payload, lengths, is_joined, time_ms, extras, producer), at
 
 
 def _take_producer(body: bytes, at: int) -> tuple[SliceProducer, int]:
-    head, at = _take(body, at, _PRODUCER_HEAD.size)
-    epoch, first, span, id_bytes = _PRODUCER_HEAD.unpack(head)
+    head, at = _take(body, at, PRODUCER_HEAD.size)
+    epoch, first, span, id_bytes = PRODUCER_HEAD.unpack(head)
     name, at = _take(body, at, id_bytes)
     if not 0 < id_bytes <= PRODUCER_ID_BYTES_MAX:
-        raise BadFormat("a producer's id is not one")
+        raise BadFormat(f"a producer id has 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {id_bytes}")
     try:
         return SliceProducer(name.decode(), epoch, first, first + span), at
     except UnicodeDecodeError:
-        raise BadFormat("a producer's id is not UTF-8") from None
+        raise BadFormat("a producer id is not UTF-8") from None
 
 
 def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _take(body, at, _SIZE.size)
-    extras, at = _take(body, at, _SIZE.unpack(size)[0])
+    size, at = _take(body, at, U32.size)
+    extras, at = _take(body, at, U32.unpack(size)[0])
     if not extras:
-        raise BadFormat("extras are claimed and not there")
+        raise BadFormat("a flag announces extras, but there are none")
     return extras, at
 
 
@@ -304,7 +282,6 @@ def _take(body: bytes, at: int, size: int) -> tuple[bytes, int]:
 def _take_media_type(body: bytes, at: int, size: int) -> tuple[str, int]:
     media_type, at = _take(body, at, size)
     text = media_type.decode("latin-1")
-    is_sound = 0 < size <= MEDIA_TYPE_BYTES_MAX and text.isascii() and text.isprintable()
-    if not is_sound:
-        raise BadFormat("the media type is not one")
+    if not (0 < size <= MEDIA_TYPE_BYTES_MAX and text.isascii() and text.isprintable()):
+        raise BadFormat("the media type is malformed")
     return text, at

@@ -1,4 +1,7 @@
-"""Reading header values, strictly: what is not exactly right is refused, never guessed."""
+"""Reading the values of headers strictly: a malformed one is refused, never guessed.
+
+The functions raise MalformedRequest, whose problem names the header.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Set
@@ -17,13 +20,13 @@ from semel.model.limits import (
 from semel.model.offsets import parse_offset
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
-# Lower-case names; a value that came twice is joined with ", "; bytes above ASCII are Latin-1.
+# Lower-case names; values of a repeated header are joined with ", "; bytes are read as Latin-1.
 Headers = Mapping[str, str]
 
-# Repeats that differ from what is stored are refused.
+# With it, a repeat with another payload than the stored one is refused.
 STRICT: Final = "producer-strict"
 
-# Headers whose second value would have to be dropped in silence.
+# Headers that have one value: a second one would have to be ignored in silence.
 SINGLE: Final = frozenset(
     {
         "content-type",
@@ -63,19 +66,19 @@ _RFC_3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])(?:\.([0-9]+))?"
     r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 def refuse_repeated(repeated: Set[str]) -> None:
-    """Refuse a request that gives a single-valued header twice."""
+    """Refuse a request that repeats a header of one value."""
     for name in sorted(SINGLE.intersection(repeated)):
         raise bad_header(name, "was given more than once")
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
-    """Read a text of printable ASCII, neither empty nor too long; None if absent."""
+    """Return a text of printable ASCII, neither empty nor too long; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -87,7 +90,10 @@ def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
 
 
 def to_number(value: str) -> int | None:
-    """Read digits, leading zeros allowed, up to 2^53-1; None if it is anything else."""
+    """Return the integer of a text of digits, up to 2^53-1; None for any other text.
+
+    Leading zeros are allowed.
+    """
     if len(value) > _NUMBER_DIGITS:
         value = value.lstrip("0")
     if len(value) > _NUMBER_DIGITS or not (value.isascii() and value.isdigit()):
@@ -97,7 +103,7 @@ def to_number(value: str) -> int | None:
 
 
 def read_number(headers: Headers, name: str) -> int | None:
-    """Read an integer of digits only; None if absent."""
+    """Return an integer, written in digits only; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -108,7 +114,7 @@ def read_number(headers: Headers, name: str) -> int | None:
 
 
 def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> int | None:
-    """Read an integer without leading zeros; None if absent."""
+    """Return an integer without leading zeros; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -119,26 +125,26 @@ def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> in
 
 
 def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
-    """Read `n` or `first-last`; None if absent."""
+    """Return the ends of `first-last`, or twice `n`; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
-    left, dash, right = value.partition("-")
-    first = to_number(left)
-    last = to_number(right) if dash else first
+    start, dash, end = value.partition("-")
+    first = to_number(start)
+    last = to_number(end) if dash else first
     if first is None or last is None or first > last:
         raise bad_header(name, "must be an integer, or two in order joined by '-'")
     return first, last
 
 
 def read_flag(headers: Headers, name: str) -> bool:
-    """Read `true`, in any case; everything else counts as absent (protocol 1.1)."""
+    """Return whether a header is `true`, in any case; other values count as absent (1.1)."""
     value = headers.get(name)
     return value is not None and value.lower() == "true"
 
 
 def read_switch(headers: Headers, name: str) -> bool | None:
-    """Read `on` or `off`; None if absent."""
+    """Return whether a header is `on` and not `off`; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -148,14 +154,14 @@ def read_switch(headers: Headers, name: str) -> bool | None:
 
 
 def read_instant(headers: Headers, name: str) -> int | None:
-    """Read an RFC 3339 date and time as milliseconds since 1970; None if absent."""
+    """Return an RFC 3339 date and time as milliseconds since 1970; None if absent."""
     value = headers.get(name)
     if value is None:
         return None
-    found = _RFC_3339.fullmatch(value)
-    if found is None:
+    match = _RFC_3339.fullmatch(value)
+    if match is None:
         raise bad_header(name, "must be an RFC 3339 date and time, such as 2030-01-31T12:00:00Z")
-    date, clock, fraction, sign, hours, minutes = found.groups()
+    date, clock, fraction, sign, hours, minutes = match.groups()
     try:
         moment = datetime.fromisoformat(f"{date}T{clock}+00:00")
         if sign is not None:
@@ -163,17 +169,22 @@ def read_instant(headers: Headers, name: str) -> int | None:
             moment = moment - shift if sign == "+" else moment + shift
     except (ValueError, OverflowError):
         raise bad_header(name, "is not a day of the calendar") from None
-    return (moment - _EPOCH) // _MILLISECOND + int(((fraction or "") + "000")[:3])
+    return (moment - EPOCH) // MILLISECOND + int(((fraction or "") + "000")[:3])
 
 
 def print_instant(instant_ms: int) -> str:
     """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
-    moment = _EPOCH + instant_ms * _MILLISECOND
-    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    moment = to_datetime(instant_ms).replace(tzinfo=None)
+    return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+def to_datetime(instant_ms: int) -> datetime:
+    """Return milliseconds since 1970 as a datetime in UTC."""
+    return EPOCH + instant_ms * MILLISECOND
 
 
 def read_content_type(headers: Headers) -> str | None:
-    """Read `type/subtype` with any parameters, exactly as given; None if absent or empty."""
+    """Return `type/subtype` with any parameters, unchanged; None if absent or empty."""
     value = headers.get("content-type")
     if not value:
         return None
@@ -185,7 +196,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Refuse a compressed body: nothing here unpacks what a stranger packed."""
+    """Refuse a compressed body: one that was made to harm could be huge when decompressed."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -193,12 +204,12 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Read a printed offset, or a plain integer without leading zeros; None if it is neither."""
+    """Return the ordinal of a printed offset or of an integer without leading zeros, else None."""
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 
 
 def read_if_match(headers: Headers) -> int | None:
-    """Read the offset that If-Match names, quoted or bare; None if absent."""
+    """Return the ordinal that If-Match names, quoted or not; None if absent."""
     value = headers.get("if-match")
     if value is None:
         return None
@@ -210,38 +221,36 @@ def read_if_match(headers: Headers) -> int | None:
 
 
 def _qualities(value: str) -> dict[str, float]:
-    """Read a list with q-values; a broken entry counts as not acceptable."""
-    found: dict[str, float] = {}
+    """Return the q-value of each entry of a list; a malformed one counts as 0."""
+    qualities: dict[str, float] = {}
     for entry in value.lower().split(","):
         name, _, parameters = entry.partition(";")
         quality = "1"
         for parameter in parameters.split(";"):
-            key, _, given = parameter.partition("=")
+            key, _, text = parameter.partition("=")
             if key.strip() == "q":
-                quality = given.strip()
-        found[name.strip()] = float(quality) if _QUALITY.fullmatch(quality) else 0.0
-    return found
+                quality = text.strip()
+        qualities[name.strip()] = float(quality) if _QUALITY.fullmatch(quality) else 0.0
+    return qualities
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Tell whether Accept-Encoding wants gzip at least as much as plain bytes."""
+    """Return whether Accept-Encoding prefers gzip, or likes it as much as plain bytes."""
     value = headers.get("accept-encoding")
     if value is None or "gzip" not in value.lower():
         return False
-    wanted = _qualities(value)
-    quality = wanted.get("gzip", wanted.get("x-gzip", 0.0))
-    return quality > 0 and quality >= wanted.get("identity", 0.0)
+    qualities = _qualities(value)
+    quality = qualities.get("gzip", qualities.get("x-gzip", 0.0))
+    return quality > 0 and quality >= qualities.get("identity", 0.0)
 
 
 def accepts_type(headers: Headers, media_type: str) -> bool:
-    """Tell whether Accept names a media type itself; a wildcard does not."""
+    """Return whether Accept names a media type itself; a wildcard does not count."""
     value = headers.get("accept")
     return value is not None and _qualities(value).get(media_type, 0.0) > 0
 
 
-# ---- media ---------------------------------------------------------------------------------------
-# The media types the wire speaks itself.
-
+# ---- media types of the protocol -----------------------------------------------------------------
 
 BATCH: Final = "application/vnd.semel.batch"
 FRAMES: Final = "application/vnd.semel.frames"
@@ -250,12 +259,10 @@ EVENTS: Final = "text/event-stream"
 
 
 # ---- producer headers ----------------------------------------------------------------------------
-# Whose append is it? Two dialects of producer headers, one tag.
-#
-# `Producer-Id`, `-Seq` and at least one of `-Epoch`, `-Session`, `-Mode: sparse` make a whole. A
-# sparse producer may leave its id to the server. In the older dialect `X-Producer-Id` and
-# `X-Producer-Seq` do, with or without `X-Producer-Epoch`.
-
+# There are two dialects, and both make a ProducerTag. `Producer-Id`, `-Seq` and at least one of
+# `-Epoch`, `-Session`, `-Mode: sparse` are complete; a sparse producer may let the server choose
+# the id. In the older dialect `X-Producer-Id` and `X-Producer-Seq` are, `X-Producer-Epoch` is
+# optional.
 
 _ID: Final = "producer-id"
 _PRODUCER_EPOCH: Final = "producer-epoch"
@@ -273,14 +280,17 @@ _ANY: Final = _OURS | _X
 
 
 def speaks_x(headers: Headers) -> bool:
-    """Tell whether a request uses the X-Producer-* dialect, and so wants its answers."""
+    """Return whether a request, and so its response, uses the X-Producer-* dialect."""
     return not _X.isdisjoint(headers)
 
 
 def parse_producer(
     headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None = None
 ) -> ProducerTag | None:
-    """Read the producer headers of an append; None if there are none."""
+    """Return the tag of an append; None if it has no producer headers.
+
+    `fresh_id` makes the id of a sparse producer that has none.
+    """
     if _ANY.isdisjoint(headers):
         return None
     is_strict = is_strict or read_flag(headers, STRICT)
@@ -300,10 +310,10 @@ def _parse_ours(
     headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None
 ) -> ProducerTag:
     mode = headers.get(_MODE)
-    is_sparse = mode == "sparse"
-    has_claim = _PRODUCER_EPOCH in headers or _SESSION in headers or is_sparse
+    is_sparse = mode == SPARSE
+    has_instance = _PRODUCER_EPOCH in headers or _SESSION in headers or is_sparse
     has_name = _ID in headers or (is_sparse and fresh_id is not None)
-    if not (has_claim and has_name and _SEQ in headers):
+    if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
             "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
             " Producer-Mode: sparse belong together"
@@ -314,19 +324,19 @@ def _parse_ours(
         first, last = read_range(headers, _SEQ) or (0, 0)
     else:
         first = last = _read_seq(headers, _SEQ)
-    if mode not in (None, "dense", "sparse"):
-        raise bad_header(_MODE, "must be 'dense' or 'sparse'")
+    if mode not in (None, DENSE, SPARSE):
+        raise bad_header(_MODE, f"must be '{DENSE}' or '{SPARSE}'")
     session = read_text(headers, _SESSION, SESSION_BYTES_MAX)
     cursor = read_text(headers, _CURSOR, CURSOR_BYTES_MAX)
     return ProducerTag(
-        name,
-        first,
-        last,
-        epoch,
-        session,
-        SPARSE if is_sparse else DENSE,
-        None if cursor is None else cursor.encode(),
-        is_strict,
+        id=name,
+        first_seq=first,
+        last_seq=last,
+        epoch=epoch,
+        session=session,
+        mode=SPARSE if is_sparse else DENSE,
+        cursor=None if cursor is None else cursor.encode(),
+        is_strict=is_strict,
     )
 
 
@@ -346,9 +356,8 @@ def _incomplete(message: str) -> Exception:
     return bad_request("producer_headers_incomplete", message)
 
 
-# ---- txn headers ---------------------------------------------------------------------------------
-# Which transaction is an append part of? `Transaction-Id`, `-Epoch`; `-Seq` if it is staged.
-
+# ---- transaction headers -------------------------------------------------------------------------
+# The transaction an append belongs to: `Transaction-Id` and `-Epoch`, and `-Seq` if it is staged.
 
 _TXN_ID: Final = "transaction-id"
 _TXN_EPOCH: Final = "transaction-epoch"
@@ -357,7 +366,7 @@ _TXN_ANY: Final = frozenset({_TXN_ID, _TXN_EPOCH, _TXN_SEQ})
 
 
 def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | None:
-    """Read the transaction headers of an append; None if there are none. Raises BadRequest."""
+    """Return the transaction tag of an append; None if it has no transaction headers."""
     if _TXN_ANY.isdisjoint(headers):
         return None
     name = read_text(headers, _TXN_ID, TXN_ID_BYTES_MAX)

@@ -1,26 +1,33 @@
-"""JSON mode: a body split into its messages, byte for byte, without building objects.
+"""JSON bodies: appends, split into their messages without building objects; and documents.
 
 The text of each message is kept as it was sent: spacing inside, duplicate keys, large integers.
-Only what stands around the elements of the top-level array is dropped.
+Only the brackets, commas and spaces around the elements of the top-level array are dropped.
+Documents are the bodies of the other requests: `semel.wire.schema` has their structs.
 """
 
 import re
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.limits import BATCH_MESSAGES_MAX, NUMBER_MAX
+from semel.model.offsets import parse_offset
+from semel.wire.headers import Headers, refuse_encoding
+from semel.wire.problems import bad_request
+from semel.wire.schema.groups import Offset
+
+T = TypeVar("T")
 
 JSON_DEPTH_MAX: Final = 64
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
 # One bracket more on each side than is allowed: anything shorter cannot be too deep. An object
-# around another one has a name and a colon, too: `{"":`.
+# around another one also has a name and a colon: `{"":`.
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 _DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
 _TOGETHER_MAX: Final = 32
@@ -30,12 +37,12 @@ _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _STAND_IN: Final = rb"\\u0041"
 
-_many: Final = msgspec.json.Decoder(list[Raw])
-_one: Final = msgspec.json.Decoder(Raw)
+_array: Final = msgspec.json.Decoder(list[Raw])
+_value: Final = msgspec.json.Decoder(Raw)
 
 
 def split_json(body: bytes) -> Batch | str | None:
-    """Split a body: the batch, or what is wrong with it, or None for an empty array."""
+    """Split a body. Returns the batch, or what is wrong with it, or None for an empty array."""
     if not body.isascii():
         try:
             body.decode()
@@ -49,51 +56,51 @@ def split_json(body: bytes) -> Batch | str | None:
         return _split_with_surrogates(body) or _reason(error)
 
 
-def without_surrogates(body: bytes) -> bytes:
-    """Give a text of the same length in which every escape of a surrogate names a letter."""
-    return _SURROGATE.sub(_STAND_IN, body)
-
-
 def _split_with_surrogates(body: bytes) -> Batch | str | None:
-    """Split a body refused for a lone surrogate escape, which is legal JSON.
+    """Split a body that was refused for the escape of a lone surrogate, which is legal JSON.
 
-    The parser judges a text of the same length in which every such escape names a letter.
+    The parser reads a text of the same length in which every such escape is that of a letter.
     """
-    judged = without_surrogates(body)
-    if judged == body:
+    parsed = _without_surrogates(body)
+    if parsed == body:
         return None
     try:
-        return _split(body, judged)
+        return _split(body, parsed)
     except RecursionError:
         return _TOO_DEEP
     except msgspec.DecodeError as error:
         return _reason(error)
 
 
+def _without_surrogates(body: bytes) -> bytes:
+    """Replace the escapes of surrogates by those of a letter; the length stays."""
+    return _SURROGATE.sub(_STAND_IN, body)
+
+
 def _reason(error: msgspec.DecodeError) -> str:
     return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
-def _split(body: bytes, judged: bytes) -> Batch | str | None:
-    if not judged.lstrip(_SPACE).startswith(b"["):
-        _one.decode(judged)
+def _split(body: bytes, parsed: bytes) -> Batch | str | None:
+    if not parsed.lstrip(_SPACE).startswith(b"["):
+        _value.decode(parsed)
         message = body.strip(_SPACE)
         return _TOO_DEEP if is_too_deep(message) else Batch(message)
-    raws = _many.decode(judged)
+    raws = _array.decode(parsed)
     if not raws:
         return None
     if len(raws) > BATCH_MESSAGES_MAX:
         return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
-    return _batch_of(body, raws if body is judged else _originals(body, judged, raws))
+    return _batch_of(body, raws if body is parsed else _originals(body, parsed, raws))
 
 
-def _originals(body: bytes, judged: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Find the messages in the body that stand where the judged ones stand."""
-    at = judged.index(b"[") + 1
+def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
+    """Return the parts of the body that are where the parsed messages are in `parsed`."""
+    at = parsed.index(b"[") + 1
     messages = []
     for raw in raws:
         # Between two messages are only spaces and a comma, with which no message begins.
-        at = judged.index(raw, at)
+        at = parsed.index(raw, at)
         messages.append(body[at : at + len(raw)])
         at += len(raw)
     return messages
@@ -102,7 +109,7 @@ def _originals(body: bytes, judged: bytes, raws: Sequence[Raw]) -> list[bytes]:
 def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch | str:
     count = len(messages)
     sizes = list(map(len, messages))
-    # With no spaces around any the body is the join.
+    # Without spaces between the messages the body is already their join.
     is_join = len(body) == sum(sizes) + count + 1
     payload = body[1:-1] if is_join else b",".join(messages)
     if _has_too_deep(payload, sizes):
@@ -110,11 +117,8 @@ def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch |
     return Batch(payload, count, struct.pack(f"<{count}I", *sizes) if count > 1 else b"")
 
 
-# ---- depth ---------------------------------------------------------------------------------------
-
-
 def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
-    """Look at the messages of a join: as many at once as have few enough brackets together."""
+    """Return whether a message is too deep; messages with few brackets are checked together."""
     kinds = [kind for kind in (b"[", b"{") if kind in payload]
     if max(sizes) < (_DEEP_BYTES_MIN if b"[" in kinds else _DEEP_OBJECTS_BYTES_MIN):
         return False
@@ -135,8 +139,52 @@ def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
 
 
 def is_too_deep(message: bytes) -> bool:
-    """Count the depth of valid JSON; exactly only where the number of brackets leaves a doubt."""
+    """Return whether valid JSON is nested too deep; the depth is counted only if it may be."""
     if message.count(b"[") + message.count(b"{") <= JSON_DEPTH_MAX:
         return False
     steps = _STRING.sub(b"", message).translate(_TO_STEPS, _NOT_BRACKETS)
     return max(accumulate(memoryview(steps).cast("b")), default=0) > JSON_DEPTH_MAX
+
+
+# ---- documents -----------------------------------------------------------------------------------
+
+
+def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
+    """Decode the body of a request; an empty one counts as `{}`. Raises MalformedRequest."""
+    refuse_encoding(headers)
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except RecursionError:
+        reason = "it is nested too deep"
+    except (msgspec.ValidationError, UnicodeDecodeError) as error:
+        reason = str(error)
+    except msgspec.DecodeError as error:
+        reason = str(error)
+        if _is_json_without_surrogates(body):
+            reason = "a text in it escapes half of a surrogate pair"
+    raise bad_request("bad_body", f"the body is not what this call takes: {reason}")
+
+
+def _is_json_without_surrogates(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(_without_surrogates(body), type=Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def read_offset(value: Offset, field: str) -> int:
+    """Return the ordinal of an offset in a document. Raises MalformedRequest."""
+    ordinal = parse_offset(value) if isinstance(value, str) else value
+    if ordinal is None or not 0 <= ordinal <= NUMBER_MAX:
+        message = f"{field} must be an offset or its integer"
+        raise bad_request("invalid_offset", message, field=field)
+    return ordinal
+
+
+def check_name(value: str, field: str, bytes_max: int) -> str:
+    """Return a name that headers can carry too: printable ASCII. Raises MalformedRequest."""
+    if not (0 < len(value) <= bytes_max and value.isascii() and value.isprintable()):
+        message = f"{field} must have 1 to {bytes_max} printable ASCII characters"
+        raise bad_request("invalid_request", message, field=field)
+    return value

@@ -1,8 +1,8 @@
-"""Stream names and the URLs they live under.
+"""The addresses of the server, and the paths of streams.
 
-A name is what follows `/v1/stream/`, percent-decoded: UTF-8 without control characters and
-backslashes, at most 512 bytes and 16 segments, none of them empty, `.` or `..`. Nothing is
-normalised: names of other bytes are other names.
+The path of a stream follows `/v1/stream/` and is percent-decoded: UTF-8 without control characters
+and backslashes, at most 512 bytes and 16 segments, none of them empty, `.` or `..`. Nothing is
+normalised: paths of different bytes are different paths.
 """
 
 import re
@@ -12,11 +12,22 @@ from typing import Final
 from semel.model.limits import PATH_BYTES_MAX
 from semel.wire.problems import Problem
 
-PREFIX: Final = "/v1/stream/"
+STREAM_PREFIX: Final = "/v1/stream/"
+STREAMS: Final = "/v1/streams"
+PRODUCERS: Final = "/v1/producers"
+CLAIM: Final = "/v1/producers/claim"
+EXPLAIN: Final = "/v1/producers/explain"
+TRANSACTIONS: Final = "/v1/transactions"
+COMMITS: Final = "/v1/commits"
+GROUPS: Final = "/v1/groups"
+SINKS: Final = "/v1/sinks"
+HEALTH: Final = "/health"
+METRICS: Final = "/metrics"
+
 SEGMENTS_MAX: Final = 16
 RESERVED: Final = "__ds"
 
-# The usual name: nothing escaped, and no segment begins with a dot or an underscore.
+# The common case: nothing is escaped, and no segment begins with a dot or an underscore.
 _PLAIN: Final = re.compile(
     r"/v1/stream/([A-Za-z0-9~-][A-Za-z0-9._~-]*(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*){0,15})"
 )
@@ -25,29 +36,32 @@ _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ENCODED_SLASH: Final = re.compile(r"%2[Ff]")
 _NEVER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
-# RFC 3986: what a path may hold as it is.
+# All but what a path may hold unescaped (RFC 3986).
 _TO_ESCAPE: Final = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 def percent_decode(raw: bytes) -> bytes | None:
-    """Undo percent-encoding; None if a `%` is not followed by two hexadecimal digits."""
+    """Decode percent-encoding; None if a `%` is not followed by two hexadecimal digits."""
     if b"%" not in raw:
         return raw
     if _STRAY_PERCENT.search(raw):
         return None
-    return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
+    return _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
 
 
 @lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
-    """Read the stream's name from the path of a URL, still encoded, its bytes as Latin-1."""
+    """Return the path of the stream that the path of a URL names, or a problem.
+
+    `raw` is still encoded, its bytes read as Latin-1.
+    """
     plain = _PLAIN.fullmatch(raw)
     if plain is not None and len(raw) <= PATH_BYTES_MAX:
         return plain[1]
-    if not raw.startswith(PREFIX):
+    if not raw.startswith(STREAM_PREFIX):
         return Problem(404, "not_found", "streams live under /v1/stream/")
-    encoded = raw[len(PREFIX) :]
+    encoded = raw[len(STREAM_PREFIX) :]
     if _NEVER_RAW.search(encoded):
         return _bad_path("a character in it must be percent-encoded")
     if _ENCODED_SLASH.search(encoded):
@@ -82,7 +96,7 @@ def _bad_path(reason: str) -> Problem:
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
-    """Read the names that follow another prefix, each percent-decoded by itself."""
+    """Return the segments of the path of a URL, each percent-decoded by itself, or a problem."""
     names = []
     for part in raw.split("/"):
         decoded = percent_decode(part.encode("latin-1"))
@@ -96,13 +110,13 @@ def names_in(raw: str) -> tuple[str, ...] | Problem:
 
 
 def stream_url(origin: str, path: str) -> str:
-    """Print a stream's absolute URL; `origin` is such as `http://127.0.0.1:4437`."""
-    escaped = _TO_ESCAPE.sub(lambda found: b"%%%02X" % ord(found[0]), path.encode())
-    return f"{origin}{PREFIX}{escaped.decode()}"
+    """Return the absolute URL of a stream; an origin is such as `http://127.0.0.1:4437`."""
+    escaped = _TO_ESCAPE.sub(lambda byte: b"%%%02X" % ord(byte[0]), path.encode())
+    return f"{origin}{STREAM_PREFIX}{escaped.decode()}"
 
 
 def origin_of(host: str | None, scheme: str = "http") -> str | None:
-    """Read the origin a client means from its Host header; None if that is no host."""
+    """Return the origin that a Host header names; None if it does not name a host."""
     if host is None or _HOST.fullmatch(host) is None:
         return None
     return f"{scheme}://{host}"

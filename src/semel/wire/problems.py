@@ -1,6 +1,7 @@
-"""A request refused: what to answer, as a value; and as an exception between parsing functions."""
+"""Problems: the JSON documents of HTTP errors, as values and as entries of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -9,10 +10,10 @@ Facts = Mapping[str, object]
 
 
 class Problem(Struct, frozen=True):
-    """A refusal to be answered as `application/problem+json`.
+    """A refusal, to be answered as `application/problem+json`.
 
-    `code` is stable, `message` is for people, `facts` join the body, `headers` the headers.
-    `applied` is "no", or "unknown" if the server cannot tell.
+    `code` is stable, `message` is for people; `facts` are added to the body, `headers` to the
+    headers. `applied` is "no", or "unknown" if the request may have had an effect.
     """
 
     status: int
@@ -24,7 +25,7 @@ class Problem(Struct, frozen=True):
 
 
 class MalformedRequest(Exception):
-    """Ends the parsing of a request; never leaves this package."""
+    """Raised to end the parsing of a request; the parsers of this package return its problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -32,11 +33,31 @@ class MalformedRequest(Exception):
 
 
 def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
-    """Refuse with 400."""
+    """Return the exception for a request that is refused with 400."""
     return MalformedRequest(Problem(400, code, message, facts))
 
 
 def bad_header(name: str, message: str) -> MalformedRequest:
-    """Refuse a header by name."""
-    shown = name.title().replace("Ttl", "TTL")
-    return bad_request("invalid_header", f"{shown} {message}", header=shown)
+    """Return the exception for a header that is malformed; `message` follows its name."""
+    title = name.title().replace("Ttl", "TTL")
+    return bad_request("invalid_header", f"{title} {message}", header=title)
+
+
+class Entry(NamedTuple):
+    """A refusal.
+
+    `message` is formatted with the outcome, or called with it. `names` maps fields of the outcome
+    to members of the problem that have another name. `error` is the class the client raises; by
+    default the status decides. `advice` is what to do next, for a caller of the client; it is given
+    once per class. `cli` and `spark` say the same in terms of the command line and of Spark.
+    """
+
+    code: str
+    status: int
+    outcome: str = ""
+    message: str | Callable[[Any], str] = ""
+    names: Mapping[str, str] = {}
+    error: str = ""
+    advice: str = ""
+    cli: str = ""
+    spark: str = ""

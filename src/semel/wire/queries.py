@@ -1,4 +1,4 @@
-"""GET and DELETE: what the query asks for."""
+"""The queries of GET and DELETE on streams, and the parameters that listings share."""
 
 from collections.abc import Set
 from typing import Final
@@ -23,7 +23,7 @@ LIMIT_MAX: Final = 1_000
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
-    """What a reader wants. `offset` None: from the head; `is_now`: from the tail."""
+    """A read. `offset` None: from the head; `is_now`: from the tail."""
 
     offset: int | None = None
     is_now: bool = False
@@ -35,28 +35,28 @@ class ReadRequest(Struct, frozen=True, gc=False):
     if_none_match: str | None = None
 
 
-def parse_query(query: str, known: Set[str]) -> dict[str, str]:
-    """Read the known parameters of a query; others are ignored. Raises BadRequest."""
-    found: dict[str, str] = {}
+def parse_query(query: str, names: Set[str]) -> dict[str, str]:
+    """Return the parameters of these names; others are ignored. Raises MalformedRequest."""
+    parameters: dict[str, str] = {}
     for part in query.split("&"):
         raw_name, _, raw_value = part.partition("=")
         name = _decode(raw_name)
-        if name not in known:
+        if name not in names:
             continue
-        if name in found:
+        if name in parameters:
             raise bad_request("invalid_query", f"{name} was given more than once", field=name)
-        found[name] = _decode(raw_value)
-    return found
+        parameters[name] = _decode(raw_value)
+    return parameters
 
 
 def _decode(raw: str) -> str:
-    """Undo a query's encoding; what is broken becomes a text that nothing allows."""
+    """Decode a name or a value; a malformed one becomes a text that no parameter accepts."""
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
 
 
 def read_limit(text: str | None) -> int:
-    """Read how many rows of a list are wanted at once. Raises BadRequest."""
+    """Return the number of rows of one page. Raises MalformedRequest."""
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
@@ -65,29 +65,29 @@ def read_limit(text: str | None) -> int:
 
 
 def parse_get(query: str, headers: Headers) -> ReadRequest | Problem:
-    """Read a read. The headers it looks at are lists: repeated, they are joined by commas."""
+    """Parse a read. Its headers are lists, so repeated ones are fine: they come joined."""
     try:
-        given = parse_query(query, _READ) if query else {}
-        offset, is_now = _read_offset(given.get("offset"))
-        live = given.get("live", CATCH_UP)
+        parameters = parse_query(query, _READ) if query else {}
+        offset, is_now = _read_offset(parameters.get("offset"))
+        live = parameters.get("live", CATCH_UP)
         live = live if live in (LONG_POLL, SSE) else CATCH_UP
-        if live != CATCH_UP and "offset" not in given:
+        if live != CATCH_UP and "offset" not in parameters:
             raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
-        isolation = given.get("isolation", READ_UNCOMMITTED)
+        isolation = parameters.get("isolation", READ_UNCOMMITTED)
         if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
             message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
             raise bad_request("invalid_query", message, field="isolation")
     except MalformedRequest as refusal:
         return refusal.problem
     return ReadRequest(
-        offset,
-        is_now,
-        live,
-        parse_cursor(given.get("cursor")),
-        isolation,
-        accepts_type(headers, FRAMES),
-        accepts_gzip(headers),
-        headers.get("if-none-match"),
+        offset=offset,
+        is_now=is_now,
+        live=live,
+        cursor=parse_cursor(parameters.get("cursor")),
+        isolation=isolation,
+        is_frames=accepts_type(headers, FRAMES),
+        accepts_gzip=accepts_gzip(headers),
+        if_none_match=headers.get("if-none-match"),
     )
 
 
@@ -104,7 +104,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
 
 
 def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim | Problem:
-    """Read a deletion, or with `before` a trim."""
+    """Parse a deletion, or with `before` a trim."""
     try:
         text = parse_query(query, _TRIM).get("before")
         if text is None:
@@ -117,9 +117,8 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim | Probl
     return Trim(path, now_ms, before)
 
 
-# ---- cursors -------------------------------------------------------------------------------------
-# Cursors: interval numbers that keep caches from answering a live reader for ever (1.9).
-
+# ---- read cursors --------------------------------------------------------------------------------
+# Numbers of intervals of time, so that a cache does not answer a live reader for ever (1.9).
 
 _EPOCH_MS: Final = 1_728_432_000_000  # 2024-10-09T00:00:00Z
 _INTERVAL_MS: Final = 20_000
@@ -128,18 +127,18 @@ JITTER_S_MAX: Final = 3600
 
 
 def parse_cursor(text: str | None) -> int | None:
-    """Read the cursor a client sends back; None if there is none or it is none of ours."""
+    """Return the cursor a client sends back; None if it is absent or not one of ours."""
     if text is None or len(text) > 16 or not (text.isascii() and text.isdigit()):
         return None
     return min(int(text), NUMBER_MAX)
 
 
-def next_cursor(given: int | None, *, now_ms: int, jitter_s: int) -> int:
-    """Give out a cursor: the current interval, or one past the client's if that is not older.
+def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
+    """Return the current interval, or a later one than the client's if that is not older.
 
     `jitter_s` is a random number from 1 to 3600.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
-    if given is None or given < current:
+    if previous is None or previous < current:
         return current
-    return given + max(1, -(-jitter_s // _INTERVAL_S))
+    return previous + max(1, -(-jitter_s // _INTERVAL_S))

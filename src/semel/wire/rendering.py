@@ -1,4 +1,4 @@
-"""Responses as values; the headers that are the same on all of them; compression."""
+"""Responses as values, the headers that all of them have, and compression."""
 
 import zlib
 from typing import Final
@@ -76,17 +76,17 @@ _RESPONSE_HEADERS: Final = (
 
 METHODS: Final = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 GZIP_BYTES_MIN: Final = 1024
-_GZIP_LEVEL: Final = 1  # a read must not hold up the others
-_GZIP_WINDOW: Final = 31  # zlib's way to say: gzip
+_GZIP_LEVEL: Final = 1  # fast, so that other requests do not wait for long
+_GZIP_WINDOW: Final = 31  # zlib's code for the gzip format
 
-# On every answer, errors too (protocol 1.10).
+# On every response, errors too (protocol 1.10).
 CONSTANT_HEADERS: Final[Fields] = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "cross-origin"),
     ("Access-Control-Allow-Origin", "*"),
 ]
-# Only a script in a browser needs it. A cache may hand an answer to anybody, so the answers it may
-# keep must all have it; an answer to a write is nobody else's.
+# Only scripts in browsers need it. A cache may send a stored response to any client, so all
+# cacheable responses have it; a response to a write goes to its sender only.
 EXPOSED_HEADER: Final = ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS))
 PREFLIGHT_HEADERS: Final[Fields] = [
     ("Access-Control-Allow-Methods", METHODS),
@@ -99,10 +99,10 @@ EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 
 
 class Response(Struct, frozen=True, gc=False):
-    """An answer without the constant headers, and without those of the connection.
+    """A response without the constant headers and those of the connection.
 
-    `is_streamed`: the body follows, piece by piece. `is_to_gzip`: the headers say gzip already,
-    and `compress` has still to be called.
+    `is_streamed`: the body follows in chunks. `is_to_gzip`: the headers already say gzip, but
+    `compress` is still to be called.
     """
 
     status: int
@@ -113,6 +113,6 @@ class Response(Struct, frozen=True, gc=False):
 
 
 def compress(response: Response) -> Response:
-    """Do what the headers of a response say already. May be called from any thread."""
+    """Return a response with a compressed body. May be called from any thread."""
     body = zlib.compress(response.body, _GZIP_LEVEL, _GZIP_WINDOW)
     return replace(response, body=body, is_to_gzip=False)

@@ -1,8 +1,8 @@
-"""PUT and POST: from headers and a body to a command, or to the first thing wrong with them.
+"""PUT, POST and PATCH on streams: from headers and a body to a command, or to a problem.
 
-The order of checks on POST is the one list of the design: 1 header syntax, 2 empty body, 3 no
-Content-Type, 4 size. What is wrong inside a JSON body is not said here: it travels in the command
-and speaks at its place, after the checks that need the stream (14).
+The checks of POST have the order of the design: 1 header syntax, 2 empty body, 3 no Content-Type,
+4 size. What is wrong inside a JSON body is not refused here: the command carries it, and the engine
+refuses it after the checks that need the stream (14).
 """
 
 from collections.abc import Callable, Set
@@ -63,11 +63,11 @@ _EMPTY_ARRAY: Final = "an empty array holds no message"
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
-    """What the headers of an append say, whatever its body and its producer's sequence number.
+    """An append without its body and its producer's sequence: what its headers say.
 
-    Requests that differ only in those share one. `media_type` is not looked at without a body,
-    so it may be what is wrong with it. Not `is_named`: the server named the producer, so the plan
-    is good for one append only. `is_common`: nothing asks for more than the common answer.
+    Requests that differ only in those two share a plan. `media_type` is a problem if it is
+    malformed, which matters only if there is a body. Not `is_named`: the server has chosen the
+    producer id, so the plan is for one append only. `is_common`: the short response will do.
     """
 
     path: str
@@ -94,7 +94,7 @@ def parse_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> Append | Problem:
-    """Read an append, a close, or both. `fresh_id` names a sparse producer that has no name."""
+    """Parse an append, a close, or both. `fresh_id` makes the id of a producer without one."""
     plan = plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
     return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
 
@@ -107,7 +107,7 @@ def plan_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> AppendPlan | Problem:
-    """Read the headers of an append, a close, or both."""
+    """Parse the headers of an append, a close, or both."""
     try:
         return _plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
     except MalformedRequest as refusal:
@@ -140,25 +140,27 @@ def _plan_post(
     is_x = producer is not None and speaks_x(headers)
     is_named = producer is None or is_x or "producer-id" in headers
     return AppendPlan(
-        path,
-        media_type,
-        isinstance(media_type, str) and not is_json(media_type) and normalise(media_type) != BATCH,
-        is_closing,
-        producer,
-        stream_seq,
-        if_match,
-        key,
-        is_x,
-        is_named,
-        is_named and not (is_closing or is_x or key is not None),
-        transaction,
+        path=path,
+        media_type=media_type,
+        is_opaque=isinstance(media_type, str)
+        and not is_json(media_type)
+        and normalise(media_type) != BATCH,
+        is_closing=is_closing,
+        producer=producer,
+        stream_seq=stream_seq,
+        if_match=if_match,
+        key=key,
+        is_x=is_x,
+        is_named=is_named,
+        is_common=is_named and not (is_closing or is_x or key is not None),
+        transaction=transaction,
     )
 
 
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
-    """Make the append of a plan and a body; `seq`, if not empty, takes the place of the plan's.
+    """Return the append of a plan and a body; `seq`, if not empty, replaces the plan's sequence.
 
-    It has digits only, and no more than a sequence number may have.
+    It has only digits, and at most as many as a sequence can have.
     """
     media_type: str | None = None
     batch, error = None, None
@@ -170,7 +172,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     elif not plan.is_closing:
         message = "an append needs a body, or Stream-Closed: true"
         return bad_request("empty_body", message).problem  # 2
-    return Append(
+    return Append(  # positional: this runs once per append, and keywords cost time
         plan.path,
         now_ms,
         media_type,
@@ -192,7 +194,7 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
-    """Read what an append brings: its media type, and the batch or what is wrong with it."""
+    """Return the media type of the messages, and the batch or what is wrong with it."""
     media_type = plan.media_type
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
@@ -202,16 +204,16 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
     if plan.is_opaque:
         return media_type, Batch(body), None
     if is_json(media_type):
-        found = split_json(body)
-        if isinstance(found, Batch):
-            return media_type, found, None
-        return media_type, None, found or _EMPTY_ARRAY
+        batch = split_json(body)
+        if isinstance(batch, Batch):
+            return media_type, batch, None
+        return media_type, None, batch or _EMPTY_ARRAY
     try:
-        carried = decode_batch(body)
+        decoded = decode_batch(body)
     except BadFormat as error:
-        # Without its media type nothing more can be checked in order.
+        # It is refused before its turn: without a media type the later checks are impossible.
         raise bad_request("bad_body", str(error)) from None
-    return carried.content_type, carried.batch, carried.error
+    return decoded.content_type, decoded.batch, decoded.error
 
 
 def _refuse_size(body: bytes) -> None:
@@ -233,7 +235,7 @@ def parse_put(
     source_type: Callable[[str], str | None] | None = None,
     dedup_default: bool = True,
 ) -> Create | Problem:
-    """Read a creation. `source_type` tells the media type of a stream that may be forked."""
+    """Parse a creation. `source_type` returns the media type of the stream to fork."""
     try:
         refuse_repeated(repeated)
         dedup = read_switch(headers, "stream-dedup")
@@ -242,31 +244,31 @@ def parse_put(
         fork = parse_fork(headers)
         content_type = _read_stream_type(headers)
         if content_type is None and body and fork is not None and source_type is not None:
-            # A body joins what it is forked from, so it must be read as that type.
+            # The body follows the messages of the source, so it is of the same type.
             content_type = source_type(fork.source)
         batch, error = _read_first_content(content_type, body)
     except MalformedRequest as refusal:
         return refusal.problem
     return Create(
-        path,
-        now_ms,
-        incarnation,
-        content_type,
-        ttl_ms,
-        expires_at_ms,
-        read_flag(headers, "stream-closed"),
-        batch,
-        error,
-        fork,
-        dedup,
-        dedup_default,
+        path=path,
+        now_ms=now_ms,
+        incarnation=incarnation,
+        content_type=content_type,
+        ttl_ms=ttl_ms,
+        expires_at_ms=expires_at_ms,
+        closed=read_flag(headers, "stream-closed"),
+        batch=batch,
+        body_error=error,
+        fork=fork,
+        dedup=dedup,
+        dedup_default=dedup_default,
     )
 
 
 def parse_patch(
     path: str, headers: Headers, repeated: Set[str], *, now_ms: int
 ) -> SwitchDedup | Problem:
-    """Read a change of a stream's configuration: there is one."""
+    """Parse a change of the configuration of a stream: only Stream-Dedup can be changed."""
     try:
         refuse_repeated(repeated)
         dedup = read_switch(headers, "stream-dedup")
@@ -298,12 +300,12 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
     _refuse_size(body)
     if content_type is None or not is_json(content_type):
         return Batch(body), None
-    found = split_json(body)
-    return (None, found) if isinstance(found, str) else (found, None)
+    batch = split_json(body)
+    return (None, batch) if isinstance(batch, str) else (batch, None)
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Read the fork headers; None if there are none. Raises BadRequest."""
+    """Return the fork that headers ask for, or None. Raises MalformedRequest."""
     source = headers.get("stream-forked-from")
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)

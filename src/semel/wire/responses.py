@@ -1,6 +1,6 @@
-"""What each call answers, with every header of the protocol.
+"""The responses to requests on streams, with the headers of the protocol.
 
-A refusal is answered by `refusals.py`, whatever the call; only success differs between them.
+Refusals are the same for all requests: `semel.wire.refusals` makes their problems.
 """
 
 import re
@@ -16,8 +16,9 @@ from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
+from semel.model.slices import Slice
 from semel.model.transactions import READ_COMMITTED
-from semel.wire.bodies import SliceLike, encode_frames, to_bytes, to_json_array
+from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
 from semel.wire.queries import LONG_POLL, ReadRequest
@@ -26,7 +27,7 @@ from semel.wire.rendering import GZIP_BYTES_MIN, METHODS, PREFLIGHT_HEADERS, Res
 
 _NO_STORE: Final = ("Cache-Control", "no-store")
 _REVALIDATE: Final = ("Cache-Control", "no-cache")
-# What lies before the tail stays as it is as long as the stream lives.
+# Messages before the tail do not change during the lifetime of the stream.
 _CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=300")
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
 _CLOSED: Final = ("Stream-Closed", "true")
@@ -34,17 +35,17 @@ _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
 
 
 class Blocker(Struct, frozen=True, gc=False):
-    """The transaction that readers of decided messages wait for, and since when it is open."""
+    """The transaction that readers at `read_committed` wait for, and since when it is open."""
 
     transaction: str
     since_ms: int
 
 
 class StreamFacts(Struct, frozen=True, gc=False):
-    """What answers tell about a stream as it is durable.
+    """What responses say about a stream, in its durable state.
 
-    Nothing at or behind `stable` is decided; None: that is the tail. `blocker` is whom a reader at
-    `stable` waits for, if that is known.
+    Messages at or after `stable` belong to pending transactions; None means that it is the tail.
+    `blocker` is the transaction a reader at `stable` waits for, if it was looked up.
     """
 
     incarnation: str
@@ -59,15 +60,15 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
     @property
     def stable_offset(self) -> int:
-        """The end of what is decided."""
+        """The offset before which every message is committed or aborted."""
         return self.tail if self.stable is None else self.stable
 
 
-# ---- any call ------------------------------------------------------------------------------------
+# ---- any request ---------------------------------------------------------------------------------
 
 
 def problem_response(problem: Problem) -> Response:
-    """Answer a refused request."""
+    """Return the response that carries a problem."""
     body = {
         "code": problem.code,
         "message": problem.message,
@@ -79,7 +80,7 @@ def problem_response(problem: Problem) -> Response:
 
 
 def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
-    """Answer an outcome by its status and headers, and a refusal with all it has to say."""
+    """Return the response to an outcome: a problem for a refusal, else a status without a body."""
     if isinstance(outcome, Refusal):
         return problem_response(problem_of(outcome, is_x=is_x))
     headers: Fields = []
@@ -89,7 +90,7 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
 
 
 def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = ()) -> Response:
-    """Answer with a JSON document of our own."""
+    """Return a response with a JSON document: a struct of `semel.wire.schema`."""
     headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE, *more]
     return Response(status, headers, msgspec.json.encode(value))
 
@@ -100,7 +101,7 @@ def options_response() -> Response:
 
 
 def method_response(allowed: str = METHODS) -> Response:
-    """Answer a method nobody serves here."""
+    """Refuse a method that an address does not have."""
     problem = Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
     return problem_response(problem)
 
@@ -124,7 +125,7 @@ def put_response(outcome: Outcome, *, location: str) -> Response:
 
 
 def print_window(window_ms: int, keys: int) -> str:
-    """Print how long an Idempotency-Key is remembered: so many seconds, so many keys."""
+    """Print the retention of idempotency keys: in seconds, and their number."""
     return f"{window_ms // 1000}; keys={keys}"
 
 
@@ -142,8 +143,8 @@ def post_response(
 ) -> Response:
     """Answer an append.
 
-    `is_x` if it was asked in the X-Producer-* dialect; not `is_named` if the server had to name the
-    producer, and so has to tell the name.
+    `is_x` if the request used the X-Producer-* dialect; not `is_named` if the server has chosen the
+    producer id, and so returns it.
     """
     if isinstance(outcome, Appended):
         status = 204
@@ -171,7 +172,7 @@ def post_response(
 
 
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
-    """Answer the common append as `post_response` does, its header lines encoded already."""
+    """Return the status and the encoded header lines of the common append, as `post_response`."""
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
         return 204, lines.encode()
@@ -183,7 +184,7 @@ def _duplicate_headers(outcome: Duplicate, command: Append) -> Fields:
     headers: Fields = []
     is_chunk = command.transaction is not None and command.transaction.seq is not None
     if is_chunk:
-        pass  # it has no offset before its transaction is decided
+        pass  # it has no offset before its transaction is committed
     elif outcome.next_offset is None:
         headers.append(("Producer-Receipt", "expired"))
     else:
@@ -216,7 +217,7 @@ def delete_response(outcome: Outcome) -> Response:
 
 
 def patch_response(outcome: Outcome) -> Response:
-    """Answer a switch of the recognition of duplicates."""
+    """Answer a request that switches the recognition of duplicates."""
     if not isinstance(outcome, Switched):
         return outcome_response(outcome)
     headers: Fields = [
@@ -256,13 +257,13 @@ def head_response(facts: StreamFacts) -> Response:
 def read_response(
     facts: StreamFacts,
     request: ReadRequest,
-    slices: Sequence[SliceLike],
+    slices: Sequence[Slice],
     *,
     start: int,
     next_offset: int,
     cursor: int | None = None,
 ) -> Response:
-    """Answer a read from `start` that came as far as `next_offset`; 304 if the reader has it."""
+    """Answer a read from `start` up to `next_offset`; 304 if the client has it already."""
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
     is_gzip = request.accepts_gzip and _size(slices) >= GZIP_BYTES_MIN
@@ -292,12 +293,12 @@ def read_response(
     return Response(200, headers, body, is_to_gzip=is_gzip)
 
 
-def _size(slices: Sequence[SliceLike]) -> int:
-    return sum([len(piece.payload) for piece in slices])
+def _size(slices: Sequence[Slice]) -> int:
+    return sum([len(each.payload) for each in slices])
 
 
 def _body(
-    facts: StreamFacts, request: ReadRequest, slices: Sequence[SliceLike], next_offset: int
+    facts: StreamFacts, request: ReadRequest, slices: Sequence[Slice], next_offset: int
 ) -> bytes:
     if request.is_frames:
         is_closed = facts.is_closed and next_offset >= facts.tail
@@ -314,7 +315,7 @@ def _body(
 def _state_headers(
     facts: StreamFacts, next_offset: int, cursor: int | None, *, is_committed: bool
 ) -> Fields:
-    """Tell where a reader stands: caught up, blocked by a transaction, or on its way."""
+    """Return the headers that say where a reader is: at the tail, blocked, or before both."""
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
         ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
@@ -333,9 +334,9 @@ def _state_headers(
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
-    """Choose what a cache may do: never keep an answer that says it is all there is now.
+    """Return what a cache may do: it must not keep a response that ends at the tail of now.
 
-    A long-poll's may be kept even so: its reader goes on from the end of it.
+    That of a long-poll may be kept all the same: its reader continues from the end of it.
     """
     if request.is_now:
         return _NO_STORE
@@ -351,13 +352,13 @@ def empty_poll_response(
     cursor: int | None = None,
     is_committed: bool = False,
 ) -> Response:
-    """Answer a long-poll that found nothing: its time is over, or the stream is closed."""
+    """Answer a long-poll without messages: it has timed out, or the stream is closed."""
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     return Response(204, [*headers, _NO_STORE])
 
 
 def sse_response(facts: StreamFacts) -> Response:
-    """Begin an event stream; the events follow, in chunks."""
+    """Return the head of an event stream; the events follow in chunks."""
     headers: Fields = [
         ("Content-Type", EVENTS),
         ("Cache-Control", "no-cache"),
@@ -370,8 +371,7 @@ def sse_response(facts: StreamFacts) -> Response:
 
 
 # ---- etags ---------------------------------------------------------------------------------------
-# ETags: one for each thing a read can return, so that equal tags mean equal answers.
-
+# Equal tags mean equal responses.
 
 _TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
 
@@ -387,7 +387,7 @@ def etag_of(
     is_frames: bool = False,
     is_gzip: bool = False,
 ) -> str:
-    """Name the messages from `start` up to `end`, how the stream stood and how they are packed."""
+    """Return the tag of the messages from `start` up to `end`, in one state and one format."""
     marks = (
         (is_up_to_date, "u"),
         (is_closed, "c"),
@@ -399,15 +399,18 @@ def etag_of(
 
 
 def is_match(etag: str, if_none_match: str) -> bool:
-    """Compare weakly with `*` or a list of tags; a broken list matches up to where it breaks."""
+    """Return whether `*` or a list of tags matches, compared weakly.
+
+    A malformed list counts up to where it is malformed.
+    """
     if if_none_match.strip() == "*":
         return True
     at = 0
     while at < len(if_none_match):
-        found = _TAG.match(if_none_match, at)
-        if found is None:
+        tag = _TAG.match(if_none_match, at)
+        if tag is None:
             return False
-        if found[1] == etag:
+        if tag[1] == etag:
             return True
-        at = found.end()
+        at = tag.end()
     return False

@@ -14,14 +14,16 @@ import msgspec
 from semel.model.limits import KIB
 from semel.model.media import is_json, is_text
 from semel.model.offsets import print_offset
-from semel.wire.bodies import SliceLike, messages_of, to_bytes, to_json_array
+from semel.model.slices import Slice
+from semel.wire.bodies import to_bytes, to_json_array
+from semel.wire.schema.streams import ControlEvent
 
 HELD_BYTES_MAX: Final = 64 * KIB
 _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
 
 
 def data_event(payload: bytes) -> bytes:
-    """Frame a payload. It may be long: few copies, and no object for each of its lines."""
+    """Encode a payload as an event. It may be long: few copies, and no object per line."""
     if b"\r" in payload:
         payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\n" in payload:
@@ -38,25 +40,23 @@ def control_event(
     is_closed: bool = False,
     blocked_by: str | None = None,
 ) -> bytes:
-    """Tell a reader where it stands; at the end of a closed stream there is no cursor."""
-    control: dict[str, object] = {"streamNextOffset": print_offset(next_offset)}
-    if is_closed:
-        control["streamClosed"] = True
-    elif cursor is not None:
-        control["streamCursor"] = str(cursor)
-    if is_up_to_date:
-        control["upToDate"] = True
-    elif blocked_by is not None:
-        control["blockedBy"] = blocked_by
-    return b"event: control\ndata:" + msgspec.json.encode(control) + b"\n\n"
+    """Encode where a reader is; at the tail of a closed stream there is no cursor."""
+    event = ControlEvent(
+        print_offset(next_offset),
+        is_closed,
+        None if is_closed or cursor is None else str(cursor),
+        is_up_to_date,
+        None if is_up_to_date else blocked_by,
+    )
+    return b"event: control\ndata:" + msgspec.json.encode(event) + b"\n\n"
 
 
 class SseEncoder:
     """Turns the reads of one connection into data events.
 
-    Text is UTF-8, and a character may be split over appends. A message that ends inside one is
-    held back whole until the next brings the rest, so that `next_offset`, where a reader goes on
-    after a break, does not lie inside a character.
+    Text is UTF-8, and a character may be split over two appends. A message that ends inside a
+    character is held back until the next message completes it, so that `next_offset`, where a
+    reader continues after it reconnects, is never inside a character.
     """
 
     def __init__(self, content_type: str, start: int) -> None:
@@ -65,10 +65,8 @@ class SseEncoder:
         self._is_text = is_text(content_type)
         self._held: list[tuple[int, bytes]] = []
 
-    def data(
-        self, slices: Sequence[SliceLike], *, next_offset: int, is_final: bool = False
-    ) -> bytes:
-        """Make one data event of a read, or nothing; `is_final`: no message will ever follow."""
+    def data(self, slices: Sequence[Slice], *, next_offset: int, is_final: bool = False) -> bytes:
+        """Return a data event for a read, or nothing; `is_final`: no message will ever follow."""
         self.next_offset = next_offset
         if self._is_text:
             return self._text(slices, is_final=is_final)
@@ -78,21 +76,24 @@ class SseEncoder:
             return data_event(to_json_array(slices))
         return data_event(b64encode(to_bytes(slices)))
 
-    def _text(self, slices: Sequence[SliceLike], *, is_final: bool) -> bytes:
+    def _text(self, slices: Sequence[Slice], *, is_final: bool) -> bytes:
         payload = b"".join([text for _, text in self._held]) + to_bytes(slices)
         if is_final or not _unfinished_bytes(payload):
             self._held = []
         else:
             self._held += [
-                (piece.offset + at, text)
-                for piece in slices
-                for at, text in enumerate(messages_of(piece))
+                (each.offset + at, text)
+                for each in slices
+                for at, text in enumerate(each.messages())
             ]
             payload = payload[: self._hold_back(payload)]
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Keep the last messages, from the first that begins with a character; find the cut."""
+        """Hold back the last messages, from the start of the unfinished character.
+
+        Returns the end of what can be sent.
+        """
         messages, first, end = self._held, len(self._held), len(payload)
         while pending := _unfinished_bytes(payload[max(0, end - 3) : end]):
             whole = end - pending
@@ -100,7 +101,7 @@ class SseEncoder:
                 first -= 1
                 end -= len(messages[first][1])
         if len(payload) - end > HELD_BYTES_MAX:
-            # Too much to keep: cut inside a message, and only a break just here costs a character.
+            # Too much to hold: split a message. A reader that reconnects here loses a character.
             end = len(payload) - _unfinished_bytes(payload)
             messages, first = [(self.next_offset, payload[end:])], 0
         self._held = messages[first:]
@@ -109,7 +110,7 @@ class SseEncoder:
 
 
 def _unfinished_bytes(payload: bytes) -> int:
-    """Count the bytes at the end that begin a character and do not end it."""
+    """Return the number of bytes at the end that begin a character and do not complete it."""
     decoder = _decoder_of("replace")
     decoder.decode(payload[-3:])
     return len(decoder.getstate()[0])

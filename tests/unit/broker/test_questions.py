@@ -3,13 +3,13 @@
 from typing import Any
 
 from semel.model.commands import Append, Batch, ForgetProducer, ProducerTag
-from semel.server.producers import producer_document
-from semel.wire.producer_calls import ProducerQuery
+from semel.server.producers import producers_page
+from semel.wire.producers import ProducerQuery
 from tests.unit.broker.bed import Bed
 
 
 def ids(told: list[Any]) -> list[str]:
-    return [one["producer_id"] for one in told[0]["producers"]]
+    return [producer.producer_id for producer in told[0].producers]
 
 
 def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
@@ -20,7 +20,7 @@ def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
     written = bed.submit(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
     told: list[Any] = []
     bed.broker.ask(
-        lambda state: producer_document(state, ProducerQuery("s", None, "", 10)), told.append
+        lambda state: producers_page(state, ProducerQuery("s", None, "", 10)), told.append
     )
     assert (written, told) == ([], [])
     bed.flush()
@@ -28,7 +28,7 @@ def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
     bed.submit(ForgetProducer("s", bed.now_ms, "p"))
     told.clear()
     bed.broker.ask(
-        lambda state: producer_document(state, ProducerQuery("s", "p", "", 10)), told.append
+        lambda state: producers_page(state, ProducerQuery("s", "p", "", 10)), told.append
     )
     assert told == []
     bed.flush()

@@ -340,7 +340,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
             play(flow)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     next(txn.add_offsets("g", {"orders": 6}))  # and never gone on with
-    with pytest.raises(errors.InvalidTransactionState, match="got no answer"):
+    with pytest.raises(errors.InvalidTransactionState, match="got no response"):
         play(txn.commit())
     play(txn.abort(), document(DONE))
 

@@ -11,7 +11,8 @@ from semel.client.response_parser import BodyEnd, BodyPart, Response
 from semel.client.sse import SseReader, live_reader
 from semel.client.stream_calls import ServerConfig
 from semel.model.messages import encode_extras
-from semel.wire.bodies import Piece, encode_frames
+from semel.model.slices import Slice
+from semel.wire.bodies import encode_frames
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem
 
 LOST = Lost("reset")
@@ -19,7 +20,7 @@ LOST = Lost("reset")
 
 def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers: str) -> Response:
     """A page of semel's: one piece for each message."""
-    pieces = [Piece(start + at, 1, raw, b"", False, 1000) for at, raw in enumerate(messages)]
+    pieces = [Slice(start + at, 1, raw, b"", False, 1000) for at, raw in enumerate(messages)]
     end = start + len(messages)
     body = encode_frames(
         "application/json", pieces, next_offset=end, tail=end if tail is None else tail
@@ -49,7 +50,7 @@ def place(ordinal: int) -> str:
 
 def test_every_message_of_semel_has_its_own_offset_and_time() -> None:
     lengths = (1).to_bytes(4, "little") * 2
-    pieces = [Piece(4, 1, b"1", b"", False, 1000), Piece(7, 2, b"2,3", lengths, True, 2000)]
+    pieces = [Slice(4, 1, b"1", b"", False, 1000), Slice(7, 2, b"2,3", lengths, True, 2000)]
     body = encode_frames("application/json", pieces, next_offset=12, tail=12)
     page = page_of(
         answer(
@@ -72,7 +73,7 @@ def test_every_message_of_semel_has_its_own_offset_and_time() -> None:
 def test_keys_headers_and_times_are_those_of_their_messages() -> None:
     extras = encode_extras(2, keys=[None, b"k"], headers=[[("h", b"v")], []], timestamps=[5, None])
     lengths = (1).to_bytes(4, "little") * 2
-    pieces = [Piece(0, 1, b"1", b"", False, 9), Piece(1, 2, b"2,3", lengths, True, 9, extras)]
+    pieces = [Slice(0, 1, b"1", b"", False, 9), Slice(1, 2, b"2,3", lengths, True, 9, extras)]
     body = encode_frames("application/json", pieces, next_offset=3, tail=3)
     headers = {"content_type": "application/vnd.semel.frames", "stream_next_offset": place(3)}
     found = page_of(answer(200, body, **headers), "-1").messages

@@ -29,10 +29,11 @@ from pyspark.sql.types import (
 )
 
 from semel.model.messages import encode_extras
+from semel.model.slices import Slice
 from semel.spark.options import parse_source
 from semel.spark.source.columns import SchemaError, columns_for, source_schema
 from semel.spark.source.frames import FrameRows, rows_of
-from semel.wire.bodies import Piece, encode_frames
+from semel.wire.bodies import encode_frames
 
 READ = {"url": "http://127.0.0.1:4437", "stream": "orders"}
 OPTIONS = parse_source(READ)
@@ -48,7 +49,7 @@ def schema_of(**kinds: DataType) -> StructType:
 def rows(*messages: bytes, extras: bytes = b"") -> FrameRows:
     count = len(messages)
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
-    piece = Piece(5, count, b"".join(messages), lengths, False, DAY_MS, extras)
+    piece = Slice(5, count, b"".join(messages), lengths, False, DAY_MS, extras)
     end = 5 + count
     return rows_of(
         encode_frames("text/plain", [piece], next_offset=end, tail=end), has_headers=True

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.messages import Header, encode_extras
+from semel.model.slices import Slice, SliceProducer
 from semel.spark.source.frames import FrameRows, rows_of
-from semel.wire.bodies import BadFormat, Piece, SliceProducer, decode_frames, encode_frames
+from semel.wire.bodies import BadFormat, decode_frames, encode_frames
 
 KEYS = st.none() | st.binary(max_size=5)
 TIMES = st.none() | st.integers(-(2**53) + 1, 2**53 - 1)
@@ -17,8 +18,8 @@ HEADERS = st.lists(st.tuples(st.text("abc", min_size=1), st.binary(max_size=4)),
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
-    found: list[Piece] = []
+def pieces(draw: st.DrawFn) -> list[Slice]:
+    found: list[Slice] = []
     offset = 0
     for _ in range(draw(st.integers(0, 5))):
         offset += draw(st.integers(0, 3))
@@ -35,12 +36,12 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
         lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
         payload = (b"," if is_joined else b"").join(messages)
         time_ms = draw(st.integers(0, 2**53 - 1))
-        found.append(Piece(offset, count, payload, lengths, is_joined, time_ms, extras, producer))
+        found.append(Slice(offset, count, payload, lengths, is_joined, time_ms, extras, producer))
         offset += count
     return found
 
 
-def body_of(found: list[Piece]) -> bytes:
+def body_of(found: list[Slice]) -> bytes:
     end = found[-1].offset + found[-1].count if found else 0
     return encode_frames("application/json", found, next_offset=end, tail=end)
 
@@ -54,10 +55,10 @@ def listed(rows: FrameRows) -> list[tuple[bytes, int, int, bytes | None, list[He
 
 
 @given(pieces())
-def test_a_page_has_the_messages_the_plain_decoder_finds(found: list[Piece]) -> None:
+def test_a_page_has_the_messages_the_plain_decoder_finds(found: list[Slice]) -> None:
     body = body_of(found)
     expected = []
-    for piece in decode_frames(body).pieces:
+    for piece in decode_frames(body).slices:
         carried = zip(
             piece.messages(), piece.timestamps(), piece.keys(), piece.headers(), strict=True
         )
@@ -69,14 +70,14 @@ def test_a_page_has_the_messages_the_plain_decoder_finds(found: list[Piece]) -> 
 
 
 @given(pieces(), st.integers(0, 40))
-def test_a_page_is_cut_at_an_offset(found: list[Piece], end: int) -> None:
+def test_a_page_is_cut_at_an_offset(found: list[Slice], end: int) -> None:
     rows = rows_of(body_of(found), has_headers=True)
     assert listed(rows.before(end)) == [row for row in listed(rows) if row[1] < end]
 
 
 @given(pieces(), st.data())
 def test_a_page_that_is_cut_short_or_damaged_is_refused_and_never_read_past_its_end(
-    found: list[Piece], data: st.DataObject
+    found: list[Slice], data: st.DataObject
 ) -> None:
     body = body_of(found)
     with pytest.raises(BadFormat):
@@ -89,22 +90,22 @@ def test_a_page_that_is_cut_short_or_damaged_is_refused_and_never_read_past_its_
 
 def test_extras_that_reach_beyond_their_end_are_refused() -> None:
     extras = encode_extras(1, keys=[b"abc"], timestamps=[5])
-    body = body_of([Piece(0, 1, b"x", b"", False, 1, extras)])
+    body = body_of([Slice(0, 1, b"x", b"", False, 1, extras)])
     longer_key = body.replace(struct.pack("<I", 3) + b"abc", struct.pack("<I", 9) + b"abc")
     assert longer_key != body
     with pytest.raises(BadFormat, match="extras are cut short"):
         rows_of(longer_key)
     no_room = encode_extras(1, keys=[b""])
-    body = body_of([Piece(0, 1, b"x", b"", False, 1, no_room)])
+    body = body_of([Slice(0, 1, b"x", b"", False, 1, no_room)])
     with pytest.raises(BadFormat, match="extras are cut short"):
         rows_of(body.replace(no_room, struct.pack("<I", 2) + no_room[4:]))
 
 
 def test_lengths_that_do_not_fit_their_piece_are_refused() -> None:
-    two = Piece(0, 2, b"ab", struct.pack("<2I", 1, 1), False, 1)
+    two = Slice(0, 2, b"ab", struct.pack("<2I", 1, 1), False, 1)
     body = body_of([two])
     with pytest.raises(BadFormat, match="lengths do not add up"):
         rows_of(body.replace(two.lengths, struct.pack("<2I", 1, 0)))
     none = struct.pack("<4sHHIQQ", b"SMF1", 0, 0, 1, 0, 0) + struct.pack("<QQIII", 0, 1, 0, 1, 0)
-    with pytest.raises(BadFormat, match="as many lengths as messages"):
+    with pytest.raises(BadFormat, match="one length per message"):
         rows_of(none + b"x")

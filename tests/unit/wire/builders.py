@@ -3,7 +3,7 @@
 import struct
 
 from semel.model.commands import Append, Create
-from semel.wire.bodies import Piece
+from semel.model.slices import Slice
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import parse_post, parse_put
@@ -16,11 +16,11 @@ def named(**values: str) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in values.items()}
 
 
-def piece(offset: int, *messages: bytes, joined: bool = False, time: int = 7) -> Piece:
+def piece(offset: int, *messages: bytes, joined: bool = False, time: int = 7) -> Slice:
     count = len(messages)
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
     payload = (b"," if joined else b"").join(messages)
-    return Piece(offset, count, payload, lengths, joined and count > 1, time)
+    return Slice(offset, count, payload, lengths, joined and count > 1, time)
 
 
 def post(body: bytes = b"x", /, **values: str) -> Append | Problem:

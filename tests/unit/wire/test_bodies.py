@@ -8,22 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from semel.broker.reader import Slice
-from semel.machine.events import ProducerStamp
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import encode_extras
+from semel.model.slices import Slice, SliceProducer
 from semel.wire.bodies import (
     BadFormat,
-    CarriedBatch,
+    DecodedBatch,
     Frames,
-    Piece,
-    SliceProducer,
     decode_batch,
     decode_frames,
     encode_batch,
     encode_frames,
-    messages_of,
     to_bytes,
     to_json_array,
 )
@@ -52,7 +48,7 @@ def test_the_broker_s_slices_fit() -> None:
 
 @given(MESSAGES, st.booleans())
 def test_a_piece_is_split_into_its_messages(messages: list[bytes], joined: bool) -> None:
-    assert list(messages_of(piece(0, *messages, joined=joined))) == messages
+    assert list(piece(0, *messages, joined=joined).messages()) == messages
 
 
 # ---- the batch format ----------------------------------------------------------------------------
@@ -62,7 +58,7 @@ def test_a_piece_is_split_into_its_messages(messages: list[bytes], joined: bool)
 def test_a_batch_of_bytes_comes_back(messages: list[bytes]) -> None:
     made = piece(0, *messages)
     found = decode_batch(encode_batch(TEXT, messages))
-    assert found == CarriedBatch(TEXT, Batch(made.payload, made.count, made.lengths))
+    assert found == DecodedBatch(TEXT, Batch(made.payload, made.count, made.lengths))
 
 
 def test_a_batch_of_json_is_joined_by_commas() -> None:
@@ -89,12 +85,12 @@ def test_no_trick_moves_the_borders_of_json_messages(texts: list[str]) -> None:
     if found.batch is not None:
         batch = found.batch
         lengths = batch.lengths
-        got = messages_of(Piece(0, batch.count, batch.payload, lengths, batch.count > 1, 0))
-        assert list(got) == [message.strip() for message in messages]
+        got = Slice(0, batch.count, batch.payload, lengths, batch.count > 1, 0)
+        assert list(got.messages()) == [message.strip() for message in messages]
 
 
 def test_an_empty_message_is_refused_in_its_place() -> None:
-    assert decode_batch(encode_batch(TEXT, [b"a", b""])) == CarriedBatch(
+    assert decode_batch(encode_batch(TEXT, [b"a", b""])) == DecodedBatch(
         TEXT, None, "a message is empty"
     )
 
@@ -109,9 +105,9 @@ RICH_EXTRAS = encode_extras(2, **RICH)
 
 def test_keys_headers_and_timestamps_travel_in_a_batch() -> None:
     found = decode_batch(encode_batch(TEXT, [b"ab", b"c"], **RICH))
-    assert found == CarriedBatch(TEXT, Batch(b"abc", 2, struct.pack("<2I", 2, 1), RICH_EXTRAS))
+    assert found == DecodedBatch(TEXT, Batch(b"abc", 2, struct.pack("<2I", 2, 1), RICH_EXTRAS))
     found = decode_batch(encode_batch(JSON, [b" 1", b"2"], **RICH))
-    assert found == CarriedBatch(JSON, Batch(b"1,2", 2, struct.pack("<2I", 1, 1), RICH_EXTRAS))
+    assert found == DecodedBatch(JSON, Batch(b"1,2", 2, struct.pack("<2I", 1, 1), RICH_EXTRAS))
 
 
 def test_a_batch_without_any_is_the_batch_it_always_was() -> None:
@@ -183,19 +179,19 @@ RICH_PIECE = replace(PLAIN, extras=RICH_EXTRAS, producer=PRODUCER)
     [RICH_PIECE, replace(RICH_PIECE, extras=b""), replace(RICH_PIECE, producer=None)],
     ids=["both", "producer", "extras"],
 )
-def test_extras_and_producers_come_back_in_frames(made: Piece) -> None:
+def test_extras_and_producers_come_back_in_frames(made: Slice) -> None:
     body = encode_frames(TEXT, [made, piece(5, b"d")], next_offset=6, tail=6)
-    assert decode_frames(body).pieces == [made, piece(5, b"d")]
+    assert decode_frames(body).slices == [made, piece(5, b"d")]
     for size in range(len(body)):
         with pytest.raises(BadFormat):
             decode_frames(body[:size])
 
 
-def test_the_broker_s_slice_and_mark_are_frames_as_well() -> None:
-    mark = ProducerStamp("p", "sparse", 4, "session", 5, 9, 1, b"cursor")
-    made = Slice(0, 1, b"x", b"", False, 3, encode_extras(1, keys=[b"k"]), mark)
-    (found,) = decode_frames(encode_frames(TEXT, [made], next_offset=1, tail=1)).pieces
-    assert (found.producer, found.keys()) == (SliceProducer("p", 4, 5, 9), [b"k"])
+def test_the_range_of_sequences_of_a_sparse_producer_comes_back() -> None:
+    producer = SliceProducer("p", 4, 5, 9)
+    made = Slice(0, 1, b"x", b"", False, 3, encode_extras(1, keys=[b"k"]), producer)
+    (found,) = decode_frames(encode_frames(TEXT, [made], next_offset=1, tail=1)).slices
+    assert (found.producer, found.keys()) == (producer, [b"k"])
 
 
 def test_a_piece_shows_what_its_messages_carry() -> None:

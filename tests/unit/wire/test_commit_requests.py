@@ -9,8 +9,8 @@ from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
 from semel.model.transactions import Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
+from semel.wire.commits import parse_commit
 from semel.wire.problems import Problem
-from semel.wire.txn_requests import parse_commit
 from tests.unit.wire.builders import refused
 
 TYPES = {"j": "application/json", "t": "text/plain"}

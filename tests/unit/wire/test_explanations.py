@@ -2,18 +2,20 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from semel.model.commands import ProducerTag
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
-from semel.wire.producer_calls import explain_outcome
+from semel.wire.producers import explain_outcome
 
 TAG = ProducerTag("p", 4, 4)
 
 
 def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> dict[str, Any]:
-    return dict(explain_outcome(outcome, TAG, epoch=epoch, last_seq=last_seq))
+    explanation = explain_outcome(outcome, TAG, epoch=epoch, last_seq=last_seq)
+    return msgspec.structs.asdict(explanation)
 
 
 @pytest.mark.parametrize(

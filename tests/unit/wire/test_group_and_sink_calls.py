@@ -29,7 +29,8 @@ from semel.model.transactions import (
     SetPositions,
     SnapshotRange,
 )
-from semel.wire.group_calls import (
+from semel.wire.commits import parse_rebind, rebound_response, sink_response, sinks_response
+from semel.wire.groups import (
     GroupQuery,
     moved_response,
     parse_group_query,
@@ -40,7 +41,6 @@ from semel.wire.group_calls import (
     snapshot_response,
 )
 from semel.wire.rendering import Response
-from semel.wire.sink_calls import parse_rebind, rebound_response, sink_response, sinks_response
 from tests.unit.wire.builders import refused
 
 RANGE = {"incarnation": "i", "from": 1, "to": print_offset(2)}

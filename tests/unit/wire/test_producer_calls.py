@@ -14,7 +14,7 @@ from semel.model.commands import (
 )
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Claimed, LimitReached, Registered, StaleSession, UnknownProducer
-from semel.wire.producer_calls import (
+from semel.wire.producers import (
     ExplainQuery,
     ProducerQuery,
     assigned_response,

@@ -9,8 +9,9 @@ from semel.model import outcomes as out
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Staged
+from semel.model.slices import Slice
 from semel.model.transactions import READ_COMMITTED
-from semel.wire.bodies import SliceLike, decode_frames
+from semel.wire.bodies import decode_frames
 from semel.wire.headers import FRAMES
 from semel.wire.problems import Problem
 from semel.wire.queries import LONG_POLL, ReadRequest
@@ -251,7 +252,7 @@ def read(
     request: ReadRequest | None = None,
     facts: StreamFacts = FACTS,
     *,
-    slices: list[SliceLike] | None = None,
+    slices: list[Slice] | None = None,
     next_offset: int = 2,
     cursor: int | None = None,
 ) -> Response:
@@ -357,7 +358,7 @@ def test_frames_carry_offsets_and_state() -> None:
     response = read(ReadRequest(is_frames=True), closed)
     assert headers_of(response)["Content-Type"] == FRAMES
     frames = decode_frames(response.body)
-    assert frames.pieces == PIECES
+    assert frames.slices == PIECES
     assert (frames.content_type, frames.next_offset, frames.is_closed) == ("text/plain", 2, True)
 
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from semel.machine.txn.views import (
     PositionView,
@@ -38,15 +39,14 @@ from semel.model.transactions import (
     SnapshotRange,
 )
 from semel.model.txn_outcome import PositionResult, StreamResult, TxnOutcome, TxnResult
+from semel.wire.commits import commit_response, sink_response, sinks_response
+from semel.wire.groups import snapshot_response
 from semel.wire.rendering import Response
-from semel.wire.results import (
+from semel.wire.transactions import (
     begin_response,
     call_response,
-    commit_response,
-    outcome_document,
-    sink_document,
-    snapshot_document,
-    transaction_document,
+    ended_transaction,
+    pending_transaction,
 )
 
 RESULT = TxnResult((StreamResult("s", 3, 6, 2),), (PositionResult("g", "s", 4),), ("gone",))
@@ -143,7 +143,8 @@ def test_a_commit_tells_whose_it_is() -> None:
 def test_a_decided_transaction_has_the_names_of_the_seed_too(
     decision: str, reason: str, phase: str
 ) -> None:
-    assert outcome_document(TxnOutcome("t", 1, decision, reason, 5, RESULT)) == {
+    outcome = TxnOutcome("t", 1, decision, reason, 5, RESULT)
+    assert to_builtins(ended_transaction(outcome)) == {
         **WHICH,
         "state": decision,
         "phase": phase,
@@ -178,7 +179,8 @@ def view(owner: ProducerOwner | SinkOwner, *, state: str = "open", touched_ms: i
 
 # rows: R21
 def test_an_open_transaction_tells_who_holds_what_and_since_when() -> None:
-    assert transaction_document(view(ProducerOwner("p", 2), touched_ms=5), 7) == {
+    pending = pending_transaction(view(ProducerOwner("p", 2), touched_ms=5), 7)
+    assert to_builtins(pending) == {
         **WHICH,
         "number": 9,
         "kind": "inline",
@@ -205,7 +207,7 @@ def test_an_open_transaction_tells_who_holds_what_and_since_when() -> None:
 
 def test_what_nobody_touched_for_the_longest_timeout_is_stuck() -> None:
     sunk = view(SinkOwner("A", 17, 3), state="prepared")
-    young, old = transaction_document(sunk, 899_999), transaction_document(sunk, 900_000)
+    young, old = (to_builtins(pending_transaction(sunk, now)) for now in (899_999, 900_000))
     assert (young["stuck"], old["stuck"]) == (False, True)
     assert (old["phase"], old["deadline"]) == ("Prepared", None)
     assert old["sink"] == {"app": "A", "version": 17, "partition": 3}
@@ -213,28 +215,31 @@ def test_what_nobody_touched_for_the_longest_timeout_is_stuck() -> None:
 
 
 def test_a_clock_that_went_back_makes_no_negative_ages() -> None:
-    early = transaction_document(view(ProducerOwner("p", 2), touched_ms=5), -3)
-    assert (early["age_ms"], early["idle_ms"]) == (0, 0)
+    early = pending_transaction(view(ProducerOwner("p", 2), touched_ms=5), -3)
+    assert (early.age_ms, early.idle_ms) == (0, 0)
 
 
 def test_a_step_is_shown_as_it_is_asked_for() -> None:
     pinned = SnapshotView("g", 4, (SnapshotRange("s", "i", 1, 2),), "h")
-    assert snapshot_document("g", 4, pinned.ranges, "h") == {
-        "group": "g",
-        "number": 4,
-        "ranges": {"s": {"incarnation": "i", "from": print_offset(1), "to": print_offset(2)}},
-        "hash": "h",
-    }
+    assert told(snapshot_response(pinned)) == (
+        200,
+        {
+            "group": "g",
+            "number": 4,
+            "ranges": {"s": {"incarnation": "i", "from": print_offset(1), "to": print_offset(2)}},
+            "hash": "h",
+        },
+    )
 
 
 def test_a_sink_is_shown_with_its_versions_when_asked_for_alone() -> None:
     sink = SinkView("A", "Q", 17, (SinkVersionView(17, None, RESULT),), 2)
     short = {"app": "A", "query_id": "Q", "last_version": 17, "open_transactions": 2}
-    assert sink_document(sink) == short
-    assert sink_document(sink, is_full=True) == {
-        **short,
-        "versions": [{"version": 17, "input": None, **SHOWN}],
-    }
+    assert told(sinks_response([sink])) == (200, {"sinks": [short]})
+    assert told(sink_response(sink)) == (
+        200,
+        {**short, "versions": [{"version": 17, "input": None, **SHOWN}]},
+    )
 
 
 def test_what_is_not_there_is_404() -> None:

@@ -20,7 +20,7 @@ from semel.model.transactions import (
     ProducerOwner,
     SinkOwner,
 )
-from semel.wire.txn_requests import (
+from semel.wire.transactions import (
     TxnQuery,
     parse_begin,
     parse_call,

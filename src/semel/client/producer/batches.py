@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
 from semel.client.values import Extra
+from semel.model.commands import DENSE, SPARSE
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     CURSOR_BYTES_MAX,
@@ -15,8 +16,6 @@ from semel.model.limits import (
     SEQUENCE_SPAN_MAX,
 )
 
-DENSE: Final = "dense"
-SPARSE: Final = "sparse"
 BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding around the messages, a body of 4 MiB
 
 # Encodes messages as a body, with the extras of some of them by their index.

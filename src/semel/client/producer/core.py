@@ -41,8 +41,8 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
+from semel.client.flows import backoff_seconds
 from semel.client.producer.batches import (
-    SPARSE,
     Acknowledgements,
     BatchAck,
     BatchBuilder,
@@ -53,13 +53,13 @@ from semel.client.producer.batches import (
 from semel.client.producer.opening import ProducerIdentity
 from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra
+from semel.model.commands import SPARSE
 from semel.model.offsets import parse_offset, print_offset
 
 Jitter = Callable[[float], float]
 
 _SECONDS_MIN: Final = 0.05
 _SECONDS_MAX: Final = 5.0
-_DOUBLINGS_MAX: Final = 10
 
 
 class Backoff:
@@ -73,7 +73,7 @@ class Backoff:
 
     def begin(self, now: float, error: ClientError, at_least: float | None = None) -> None:
         """Begin a pause after a failure, not shorter than the server's Retry-After."""
-        seconds = min(_SECONDS_MAX, _SECONDS_MIN * 2 ** min(self._failures, _DOUBLINGS_MAX))
+        seconds = backoff_seconds(self._failures, _SECONDS_MIN, _SECONDS_MAX)
         self._failures += 1
         self.last_error = error
         self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))

@@ -26,8 +26,6 @@ from semel.client.errors import (
 )
 from semel.client.flows import Flow
 from semel.client.producer.batches import (
-    DENSE,
-    SPARSE,
     BatchAck,
     FailedBatch,
     ProducerBatch,
@@ -36,6 +34,7 @@ from semel.client.producer.batches import (
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
 from semel.client.values import ProducerClaim, ProducerState
+from semel.model.commands import DENSE, SPARSE
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
 from semel.wire.headers import to_number
 

@@ -12,21 +12,14 @@ from msgspec import Struct
 from pyarrow import ArrowInvalid
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from semel.client.errors import (
-    AppBound,
-    CheckpointDiverged,
-    ClientError,
-    Indeterminate,
-    SinkRefused,
-    Unavailable,
-    VersionForgotten,
-)
+from semel.client.errors import ClientError, Indeterminate, SinkRefused, Unavailable
 from semel.client.sync.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
 from semel.spark.client_cache import client_for
 from semel.spark.errors import server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError
+from semel.wire.refusal_table import BY_CODE
 
 # ---- checkpoint ----------------------------------------------------------------------------------
 # What a batch was made of: digests of the offset log in Spark's checkpoint.
@@ -170,26 +163,8 @@ def commit_version(
     except Unavailable as error:
         raise server_unreachable(error) from None
     except SinkRefused as error:
-        error.advice = _advice(error, sink.app, query_id)
+        error.advice = BY_CODE[error.code].spark.format(app=sink.app, query_id=query_id)
         raise
-
-
-def _advice(error: SinkRefused, app: str, query_id: str) -> str:
-    if isinstance(error, CheckpointDiverged):
-        return (
-            "this checkpoint was copied, or restored from an older one, and another run has written"
-            " since: nothing of this batch was written. Go on with the checkpoint of that run; or"
-            f" start with a new one, knowing that what it reads again is written again (sink {app})"
-        )
-    if isinstance(error, AppBound):
-        return (
-            f"another query has written under the name {app}, or this one with another checkpoint:"
-            " give it a txnAppId of its own; or let it take over, with"
-            f" `semel sinks rebind {app} --query-id {query_id} --last-version N`: it goes on behind"
-            " batch N, and with N = -1 begins anew with batch 0"
-        )
-    assert isinstance(error, VersionForgotten)
-    return f"the version is too old to tell a replay from new rows: go on behind the last of {app}"
 
 
 def abort_version(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:

@@ -1,36 +1,33 @@
-"""From the frames format to columns, without touching a row in Python.
+"""Decode the frames format into columns, without touching a row in Python.
 
-Messages lie in the body in order, with heads, lengths and commas between them. So their starts and
-ends, interleaved, are the offsets of an Arrow array in which every second element is a message and
-the others are what lies between; taking every second one is one copy in C.
+The messages are in the body in order, with heads, lengths and commas between them. So their starts
+and ends, interleaved, are the offsets of an Arrow array in which every second element is a message
+and the others are the bytes between two messages; taking every second element is one copy in C.
 """
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.model.messages import Header, headers_of
-from semel.wire.bodies import BadFormat
+from semel.model.messages import HAS_KEYS, HAS_TIMESTAMPS, NO_KEY, NO_TIMESTAMP, Header, headers_of
+from semel.wire.bodies import (
+    FRAMES_HEAD,
+    FRAMES_MAGIC,
+    PRODUCER_HEAD,
+    SLICE_EXTRAS,
+    SLICE_HEAD,
+    SLICE_JOINED,
+    SLICE_PAYLOAD_BYTES_AT,
+    SLICE_PRODUCER,
+    U32,
+    BadFormat,
+)
 
 Ints = npt.NDArray[np.int64]
-
-_FRAMES_HEAD: Final = struct.Struct("<4sHHIQQ")
-_PIECE_HEAD: Final = struct.Struct("<QQIII")
-_U32: Final = struct.Struct("<I")
-_ID_BYTES: Final = struct.Struct("<20xH")
-_MAGIC: Final = b"SMF1"
-_JOINED: Final = 1
-_EXTRAS: Final = 2
-_BESIDE: Final = 2 | 4  # extras or a producer
-_PRODUCER: Final = 4
-_KEYS: Final = 1
-_TIMESTAMPS: Final = 2
-_NO_KEY: Final = 0xFFFF_FFFF
-_NO_TIMESTAMP: Final = -(2**63)
 
 
 class FrameRows(NamedTuple):
@@ -47,7 +44,7 @@ class FrameRows(NamedTuple):
     headers: list[list[Header] | None] | None
 
     def before(self, end: int) -> "FrameRows":
-        """Keep the messages before an offset."""
+        """Return the messages before an offset."""
         count = int(np.searchsorted(self.offsets, end))
         if count == len(self.offsets):
             return self
@@ -62,7 +59,7 @@ class FrameRows(NamedTuple):
 
 
 class _Slices:
-    """Where the pieces of a body are: one element of each list per piece."""
+    """Where the slices of a body are: one element of each list per slice."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -72,86 +69,75 @@ class _Slices:
         self.flags: list[int] = []
         self.starts: list[int] = []
         self.lengths: list[bytes] = []
-        self.extras: dict[int, tuple[int, int]] = {}  # by piece: where they are, and up to where
+        self.extras: dict[int, tuple[int, int]] = {}  # by slice: their start and end in the body
 
 
 def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
-    """Take a page apart; raises BadFormat if it is none. Headers only if they are wanted."""
+    """Decode a page. Raises BadFormat. The headers are decoded only with `has_headers`."""
     try:
-        pieces = _walk(body)
-        return _columns(body, pieces, has_headers=has_headers)
+        return _columns(body, _find_slices(body), has_headers=has_headers)
     except (struct.error, ValueError) as error:
         raise BadFormat(f"the frames are cut short or malformed: {error}") from None
 
 
-def _walk(body: bytes) -> _Slices:
-    """Find the pieces. This is the only loop, and it runs once per append."""
-    magic, _, type_bytes, count, _, _ = _FRAMES_HEAD.unpack_from(body)
-    if magic != _MAGIC:
+def _find_slices(body: bytes) -> _Slices:
+    """Find the slices. This is the only loop, and it runs once per append."""
+    magic, _, type_bytes, count, _, _ = FRAMES_HEAD.unpack_from(body)
+    if magic != FRAMES_MAGIC:
         raise BadFormat("not frames of this version")
-    at = _FRAMES_HEAD.size + type_bytes
-    found = _Slices()
-    unpack, head_bytes = _PIECE_HEAD.unpack_from, _PIECE_HEAD.size
+    at = FRAMES_HEAD.size + type_bytes
+    slices = _Slices()
+    unpack, head_bytes = SLICE_HEAD.unpack_from, SLICE_HEAD.size
     for number in range(count):
         offset, time_ms, messages, size, flags = unpack(body, at)
-        if messages == 1:
-            found.lengths.append(body[at + 20 : at + 24])  # of the payload, and so of the message
-            at += head_bytes
-        else:
-            at += head_bytes
-            found.lengths.append(body[at : at + 4 * messages])
-            at += 4 * messages
-        if flags & _BESIDE:
-            at = _pass_beside(body, at, flags, number, found)
-        found.offsets.append(offset)
-        found.times_ms.append(time_ms)
-        found.counts.append(messages)
-        found.sizes.append(size)
-        found.flags.append(flags)
-        found.starts.append(at)
+        # A single message has no length of its own: it is that of the payload, in the head.
+        lengths_at = at + (SLICE_PAYLOAD_BYTES_AT if messages == 1 else head_bytes)
+        slices.lengths.append(body[lengths_at : lengths_at + 4 * messages])
+        at += head_bytes + (4 * messages if messages != 1 else 0)
+        if flags & SLICE_EXTRAS:
+            start = at + U32.size
+            at = start + U32.unpack_from(body, at)[0]
+            slices.extras[number] = start, at
+        if flags & SLICE_PRODUCER:
+            at += PRODUCER_HEAD.size + PRODUCER_HEAD.unpack_from(body, at)[-1]
+        slices.offsets.append(offset)
+        slices.times_ms.append(time_ms)
+        slices.counts.append(messages)
+        slices.sizes.append(size)
+        slices.flags.append(flags)
+        slices.starts.append(at)
         at += size
     if at != len(body):
-        raise BadFormat("the pieces do not add up to the body")
-    return found
+        raise BadFormat("the slices do not add up to the body")
+    return slices
 
 
-def _pass_beside(body: bytes, at: int, flags: int, number: int, found: _Slices) -> int:
-    if flags & _EXTRAS:
-        (size,) = _U32.unpack_from(body, at)
-        found.extras[number] = (at + 4, at + 4 + size)
-        at += 4 + size
-    if flags & _PRODUCER:
-        (id_bytes,) = _ID_BYTES.unpack_from(body, at)
-        at += _ID_BYTES.size + id_bytes
-    return at
-
-
-def _columns(body: bytes, pieces: _Slices, *, has_headers: bool) -> FrameRows:
-    if not pieces.counts:
+def _columns(body: bytes, slices: _Slices, *, has_headers: bool) -> FrameRows:
+    if not slices.counts:
         empty = np.zeros(0, np.int64)
         return FrameRows(pa.array([], pa.binary()), empty, empty, empty, None, None)
-    lengths = _numbers(pieces.lengths)
-    counts = np.array(pieces.counts)
+    lengths = _numbers(slices.lengths)
+    counts = np.array(slices.counts)
     firsts = np.cumsum(counts) - counts
     if counts.min() < 1 or len(lengths) != counts.sum():
-        raise BadFormat("a piece has not as many lengths as messages")
-    joined = np.array(pieces.flags) & _JOINED
+        raise BadFormat("a slice does not have one length per message")
+    joined = np.array(slices.flags) & SLICE_JOINED
     sizes = np.add.reduceat(lengths, firsts) + joined * (counts - 1)
-    if not np.array_equal(sizes, pieces.sizes):
-        raise BadFormat("the lengths do not add up to a piece")
+    if not np.array_equal(sizes, slices.sizes):
+        raise BadFormat("the lengths do not add up to a slice")
     within = _within(lengths + np.repeat(joined, counts), counts, firsts)
-    starts = np.repeat(np.array(pieces.starts), counts) + within
+    starts = np.repeat(np.array(slices.starts), counts) + within
     rank = np.arange(len(lengths)) - np.repeat(firsts, counts)
-    stored_ms = times_ms = np.repeat(np.array(pieces.times_ms), counts)
+    stored_ms = times_ms = np.repeat(np.array(slices.times_ms), counts)
     keys = headers = None
-    if pieces.extras:
+    if slices.extras:
         times_ms = stored_ms.copy()
-        _set_times(body, pieces, firsts, times_ms)
-        keys = _keys(body, pieces, counts, firsts)
-        headers = _headers(body, pieces) if has_headers else None
+        _set_times(body, slices, firsts, times_ms)
+        keys = _keys(body, slices, counts, firsts)
+        headers = _headers(body, slices) if has_headers else None
     return FrameRows(
         _gather(body, starts, lengths),
-        np.repeat(np.array(pieces.offsets), counts) + rank,
+        np.repeat(np.array(slices.offsets), counts) + rank,
         stored_ms,
         times_ms * 1000,
         keys,
@@ -164,13 +150,13 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Where each element begins, counted from the beginning of its piece."""
+    """Return the start of each element, relative to the start of its slice."""
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
 
 
 def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
-    """Take out the spans, which are in order and do not overlap."""
+    """Copy the spans, which must be in order and must not overlap, into an array."""
     count = len(starts)
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = starts
@@ -180,58 +166,55 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
     return spans.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
 
-# ---- extras --------------------------------------------------------------------------------------
-
-
-def _set_times(body: bytes, pieces: _Slices, firsts: Ints, times_ms: Ints) -> None:
-    """Put the messages' own times in the place of when they were stored."""
-    for number, (at, end) in pieces.extras.items():
-        if _U32.unpack_from(body, at)[0] & _TIMESTAMPS:
-            count, first = pieces.counts[number], firsts[number]
+def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
+    """Replace the times of storage by the messages' own times, where they have one."""
+    for number, (at, end) in slices.extras.items():
+        if U32.unpack_from(body, at)[0] & HAS_TIMESTAMPS:
+            count, first = slices.counts[number], firsts[number]
             _require(at + 4 + 8 * count <= end)
             own = np.frombuffer(body, "<i8", count, at + 4)
-            np.copyto(times_ms[first : first + count], own, where=own != _NO_TIMESTAMP)
+            np.copyto(times_ms[first : first + count], own, where=own != NO_TIMESTAMP)
 
 
-def _keys(body: bytes, pieces: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
-    """Take out the keys, which lie in the extras end to end."""
+def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
+    """Return the keys, which are stored in the extras end to end; None if there are none."""
     parts: list[bytes] = []
-    starts = list(pieces.starts)
-    ends = list(pieces.starts)
+    starts = list(slices.starts)
+    ends = list(slices.starts)
     has_any = False
-    for number, count in enumerate(pieces.counts):
-        at, end = pieces.extras.get(number, (0, 0))
-        columns: int = _U32.unpack_from(body, at)[0] if end else 0
-        if not columns & _KEYS:
+    for number, count in enumerate(slices.counts):
+        at, end = slices.extras.get(number, (0, 0))
+        columns: int = U32.unpack_from(body, at)[0] if end else 0
+        if not columns & HAS_KEYS:
             parts.append(b"\xff" * (4 * count))
             continue
         has_any = True
-        at += 4 + (8 * count if columns & _TIMESTAMPS else 0)
+        at += 4 + (8 * count if columns & HAS_TIMESTAMPS else 0)
         parts.append(body[at : at + 4 * count])
         starts[number], ends[number] = at + 4 * count, end
     if not has_any:
         return None
-    found = _numbers(parts)
-    is_there = found != _NO_KEY
-    lengths = np.where(is_there, found, 0)
+    lengths = _numbers(parts)
+    has_key = lengths != NO_KEY
+    lengths = np.where(has_key, lengths, 0)
     totals = np.add.reduceat(lengths, firsts)
     _require(bool(np.all(np.array(starts) + totals <= np.array(ends))))
     spans = _gather(
         body, np.repeat(np.array(starts), counts) + _within(lengths, counts, firsts), lengths
     )
-    return pc.if_else(pa.array(is_there), spans, pa.scalar(None, pa.binary()))
+    return pc.if_else(pa.array(has_key), spans, pa.scalar(None, pa.binary()))
 
 
-def _headers(body: bytes, pieces: _Slices) -> list[list[Header] | None]:
-    """Take out the headers, message by message: they are rare, and asked for."""
-    found: list[list[Header] | None] = []
-    for number, count in enumerate(pieces.counts):
-        at, end = pieces.extras.get(number, (0, 0))
+def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
+    """Return the headers, message by message: they are rare."""
+    headers: list[list[Header] | None] = []
+    for number, count in enumerate(slices.counts):
+        at, end = slices.extras.get(number, (0, 0))
         if end:
-            found += [pairs or None for pairs in headers_of(body[at:end], count)]
+            headers += [pairs or None for pairs in headers_of(body[at:end], count)]
         else:
-            found += [None] * count
-    return found
+            headers += [None] * count
+    return headers
 
 
 def _require(is_sound: Any) -> None:

@@ -1,0 +1,60 @@
+"""Messages of one append as readers get them, whether read from the journal or from a response."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from semel.model.messages import Header, headers_of, keys_of, split_messages, timestamps_of
+
+
+class SliceProducer(Struct, frozen=True, gc=False):
+    """The producer of an append; the sequences are those of the whole append."""
+
+    id: str
+    epoch: int
+    first_seq: int
+    last_seq: int
+
+
+class Slice(Struct, frozen=True, gc=False):
+    """Messages of one append, or the part of them in a range of offsets.
+
+    The layout is that of a section: `payload` holds the messages, separated by commas if
+    `is_joined`; `lengths` holds the length of each as u32, and is empty for a single message.
+    `extras` is empty if no message has a key, a header or a timestamp of its own.
+    """
+
+    offset: int
+    count: int
+    payload: bytes
+    lengths: bytes
+    is_joined: bool
+    time_ms: int
+    extras: bytes = b""
+    producer: SliceProducer | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last message."""
+        return self.offset + self.count
+
+    def messages(self) -> Iterator[bytes]:
+        """Split the payload into its messages."""
+        return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each message; None for a message without one."""
+        return keys_of(self.extras, self.count) if self.extras else [None] * self.count
+
+    def headers(self) -> list[list[Header]]:
+        """Return the headers of each message."""
+        if not self.extras:
+            return [[] for _ in range(self.count)]
+        return headers_of(self.extras, self.count)
+
+    def timestamps(self) -> list[int]:
+        """Return the time of each message in ms: its own, or else when it was stored."""
+        if not self.extras:
+            return [self.time_ms] * self.count
+        own = timestamps_of(self.extras, self.count)
+        return [self.time_ms if time is None else time for time in own]

@@ -1,0 +1,205 @@
+"""`/v1/commits`: appends, moves of positions and staged transactions, all or nothing; `/v1/sinks`.
+
+The messages of a JSON stream are JSON values and stay as they were sent, byte for byte. Those of
+any other stream are texts, stored as UTF-8, or `{"base64": "..."}`.
+"""
+
+import binascii
+import struct
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from semel.machine.txn.views import SinkView
+from semel.model.checksum import digest_of
+from semel.model.commands import Batch
+from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
+from semel.model.media import JSON_MEDIA_TYPE, is_json
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
+from semel.model.transactions import (
+    Commit,
+    CommitAppend,
+    ListedTxn,
+    PositionMove,
+    RebindSink,
+    SinkTag,
+)
+from semel.wire.groups import read_move
+from semel.wire.headers import Headers
+from semel.wire.json_mode import check_name, read_document, read_offset, split_json
+from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.rendering import Response
+from semel.wire.responses import json_response, outcome_response
+from semel.wire.schema.commits import (
+    Base64Message,
+    CommitRequest,
+    CommitResponse,
+    CommittedSink,
+    RebindRequest,
+    SinkBinding,
+    SinkEntry,
+    SinkInfo,
+    SinksPage,
+    SinkVersion,
+    SinkVersionResult,
+    StreamAppend,
+)
+from semel.wire.transactions import results_of
+
+# Returns the media type of a stream; None if there is no such stream.
+TypeOf = Callable[[str], str | None]
+
+_NO_ARRAY: Final = "messages must be an array"
+_NO_MESSAGE: Final = "an empty array holds no message"
+_NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
+_UNCHECKED: Final = "without digests of the input nobody can tell that this is the same batch"
+_MISMATCH: Final = (
+    "this producer_seq was used for another commit, which stays; nothing of this is applied"
+)
+_messages: Final = msgspec.json.Decoder(list[str | Base64Message])
+
+# ---- one-shot commits ----------------------------------------------------------------------------
+
+
+def parse_commit(
+    headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf
+) -> Commit | Problem:
+    """Parse a one-shot commit."""
+    try:
+        request = read_document(headers, body, CommitRequest)
+        if request.producer_id is not None:
+            check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
+        listed = [
+            ListedTxn(check_name(each.id, "transactions", TXN_ID_BYTES_MAX), each.epoch)
+            for each in request.transactions
+        ]
+        moves = [
+            read_move(group, path, target)
+            for group, targets in request.offsets.items()
+            for path, target in targets.items()
+        ]
+        expects = [(path, read_offset(tail, "if")) for path, tail in request.expects.items()]
+    except MalformedRequest as refusal:
+        return refusal.problem
+    sink = request.sink
+    return Commit(
+        now_ms=now_ms,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        producer_seq=request.producer_seq,
+        sink=None
+        if sink is None
+        else SinkTag(sink.app, sink.query_id, sink.version, sink.input, sink.previous),
+        appends=tuple([_read_append(append, type_of) for append in request.appends]),
+        transactions=tuple(listed),
+        positions=tuple(moves),
+        expects=tuple(expects),
+        digest=_digest_of(request, moves),
+    )
+
+
+def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
+    """Return the digest of what a commit writes. A repeat may carry other preconditions."""
+    parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
+    parts += sorted((move.group, move.path, move.to) for move in moves)
+    return digest_of(msgspec.msgpack.encode(parts))
+
+
+def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
+    """Return the messages, or what is wrong with them: the engine refuses in its own order."""
+    # A stream that does not exist will be refused; if it is created before, it must be JSON.
+    content_type = type_of(append.stream) or JSON_MEDIA_TYPE
+    raw = bytes(append.messages)
+    if not raw.startswith(b"["):
+        batch: Batch | str = _NO_ARRAY
+    elif is_json(content_type):
+        batch = split_json(raw) or _NO_MESSAGE
+    else:
+        batch = _read_texts(raw)
+    if isinstance(batch, str):
+        return CommitAppend(append.stream, content_type, None, batch)
+    return CommitAppend(append.stream, content_type, batch)
+
+
+def _read_texts(raw: bytes) -> Batch | str:
+    try:
+        messages = [_to_bytes(message) for message in _messages.decode(raw)]
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        return _NO_TEXT
+    count = len(messages)
+    if not count:
+        return _NO_MESSAGE
+    if count > BATCH_MESSAGES_MAX:
+        return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
+    if not all(messages):
+        return "a message is empty"
+    lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
+    return Batch(b"".join(messages), count, lengths)
+
+
+def _to_bytes(message: str | Base64Message) -> bytes:
+    if isinstance(message, str):
+        return message.encode()
+    return b64decode(message.base64, validate=True)
+
+
+def commit_response(outcome: Outcome, command: Commit) -> Response:
+    """Answer a one-shot commit."""
+    if not isinstance(outcome, CommitDone):
+        return outcome_response(outcome)
+    sink = command.sink
+    warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
+    response = CommitResponse(
+        outcome.is_duplicate,
+        *results_of(outcome.result),
+        sink=UNSET if sink is None else CommittedSink(sink.app, sink.version),
+        producer_id=command.producer_id if sink is None else UNSET,
+        producer_epoch=command.producer_epoch if sink is None else UNSET,
+        producer_seq=command.producer_seq if sink is None else UNSET,
+        warning=warning,
+    )
+    headers = [("Producer-Payload-Mismatch", "true")] if outcome.is_mismatch else []
+    return json_response(200, response, headers)
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+
+
+def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> RebindSink | Problem:
+    """Parse a request that binds a sink to another query."""
+    try:
+        request = read_document(headers, body, RebindRequest)
+    except MalformedRequest as refusal:
+        return refusal.problem
+    return RebindSink(now_ms, app, request.query_id, request.last_version)
+
+
+def rebound_response(outcome: Outcome, command: RebindSink) -> Response:
+    """Return the new binding of a sink."""
+    if not isinstance(outcome, SinkChanged):
+        return outcome_response(outcome)
+    return json_response(200, SinkBinding(command.app, command.query_id, command.last_version))
+
+
+def sinks_response(views: Sequence[SinkView]) -> Response:
+    """List sinks."""
+    entries = [
+        SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
+        for view in views
+    ]
+    return json_response(200, SinksPage(entries))
+
+
+def sink_response(view: SinkView | None) -> Response:
+    """Return one sink with its retained versions; 404 if there is none."""
+    if view is None:
+        return outcome_response(UnknownSink())
+    versions: list[SinkVersion] = [
+        SinkVersionResult(row.version, row.input, *results_of(row.result)) for row in view.versions
+    ]
+    entry = (view.app, view.query_id, view.last_version, view.open_transactions)
+    return json_response(200, SinkInfo(*entry, versions))

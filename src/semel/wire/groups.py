@@ -1,0 +1,168 @@
+"""`/v1/groups`: positions, and the pinned step."""
+
+from typing import Final
+
+from msgspec import UNSET, Struct
+
+from semel.machine.txn.views import GroupView, PendingView, SnapshotView
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
+from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, SnapshotRange
+from semel.wire.headers import Headers, print_instant
+from semel.wire.json_mode import read_document, read_offset
+from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.queries import parse_query
+from semel.wire.rendering import Response
+from semel.wire.responses import json_response, outcome_response, problem_response
+from semel.wire.schema.groups import (
+    MovedPositions,
+    MoveRequest,
+    PendingMove,
+    PinnedRange,
+    PinRequest,
+    Positions,
+    SetPositionsRequest,
+    SnapshotResponse,
+    Target,
+)
+
+_QUERY: Final = frozenset({"stable", "stream", "transaction"})
+
+
+class GroupQuery(Struct, frozen=True):
+    """Which positions of a group to return; moves pending in `transaction` are left out."""
+
+    is_stable: bool = False
+    stream: str | None = None
+    transaction: str | None = None
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def parse_positions(
+    group: str, headers: Headers, body: bytes, *, now_ms: int
+) -> SetPositions | Problem:
+    """Parse a request that moves a group."""
+    try:
+        request = read_document(headers, body, SetPositionsRequest)
+        moves = [read_move(group, path, target) for path, target in request.offsets.items()]
+    except MalformedRequest as refusal:
+        return refusal.problem
+    return SetPositions(now_ms, tuple(moves))
+
+
+def read_move(group: str, path: str, target: Target) -> PositionMove:
+    """Return the move of a group to a target. Raises MalformedRequest."""
+    if not isinstance(target, MoveRequest):
+        return PositionMove(group, path, read_offset(target, "offsets"))
+    return PositionMove(
+        group,
+        path,
+        read_offset(target.to, "to"),
+        None if target.start is UNSET else read_offset(target.start, "from"),
+        None if target.incarnation is UNSET else target.incarnation,
+        None if target.version is UNSET else target.version,
+    )
+
+
+def parse_snapshot(
+    group: str, headers: Headers, body: bytes, *, now_ms: int
+) -> PinSnapshot | Problem:
+    """Parse a request that pins a step."""
+    try:
+        request = read_document(headers, body, PinRequest)
+        ranges = [
+            SnapshotRange(
+                path,
+                part.incarnation,
+                read_offset(part.start, "from"),
+                read_offset(part.to, "to"),
+            )
+            for path, part in request.ranges.items()
+        ]
+    except MalformedRequest as refusal:
+        return refusal.problem
+    return PinSnapshot(now_ms, group, request.number, tuple(ranges), request.hash)
+
+
+def parse_group_query(query: str) -> GroupQuery | Problem:
+    """Parse `?stable=true&stream=...&transaction=...`."""
+    try:
+        parameters = parse_query(query, _QUERY)
+        stable = parameters.get("stable", "false")
+        if stable not in ("true", "false"):
+            raise bad_request("invalid_query", "stable must be true or false", field="stable")
+    except MalformedRequest as refusal:
+        return refusal.problem
+    return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))
+
+
+# ---- responses -----------------------------------------------------------------------------------
+
+
+def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
+    """Return where a group is: nowhere, if it was never moved.
+
+    409 if the query asks for stable positions only and a pending transaction may still move one.
+    """
+    pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
+    if query.is_stable and pending:
+        first = view.pending[0]
+        problem = Problem(
+            409,
+            UnstableOffsets.code,
+            f"the transaction {first.id} moves the group {view.group} in {first.path} and is not"
+            " decided; ask again, or without stable=true",
+            {"group": view.group, "pending": pending},
+            [("Retry-After", "1")],
+        )
+        return problem_response(problem)
+    offsets = {move.path: print_offset(move.offset) for move in view.positions}
+    versions = {move.path: move.version for move in view.positions}
+    return json_response(200, Positions(view.group, offsets, versions, pending))
+
+
+def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
+    due_ms = move.due_ms
+    return PendingMove(
+        transaction_id=move.id,
+        transaction_epoch=move.epoch,
+        state=move.state,
+        to=print_offset(move.to),
+        deadline=None if due_ms is None else print_instant(due_ms),
+        remaining_ms=None if due_ms is None else max(0, due_ms - now_ms),
+    )
+
+
+def moved_response(outcome: Outcome, command: SetPositions, group: str) -> Response:
+    """Return where a group is in the streams it was moved in."""
+    if not isinstance(outcome, PositionsSet):
+        return outcome_response(outcome)
+    paths = [move.path for move in command.positions]
+    offsets = {move.path: print_offset(move.to) for move in command.positions}
+    versions = dict(zip(paths, outcome.versions, strict=True))
+    return json_response(200, MovedPositions(group, offsets, versions))
+
+
+def pinned_response(outcome: Outcome, group: str) -> Response:
+    """Return the pinned step: 201 if it is this one, 200 if one was pinned before."""
+    if not isinstance(outcome, Pinned):
+        return outcome_response(outcome)
+    return json_response(201 if outcome.is_new else 200, _snapshot(group, outcome))
+
+
+def snapshot_response(view: SnapshotView | None) -> Response:
+    """Return the step a group has pinned; 404 without one."""
+    if view is None:
+        return problem_response(Problem(404, "snapshot_not_found", "the group has pinned no step"))
+    return json_response(200, _snapshot(view.group, view))
+
+
+def _snapshot(group: str, step: Pinned | SnapshotView) -> SnapshotResponse:
+    ranges = {
+        part.path: PinnedRange(part.incarnation, print_offset(part.start), print_offset(part.end))
+        for part in step.ranges
+    }
+    return SnapshotResponse(group, step.number, ranges, step.hash)

@@ -1,0 +1,346 @@
+"""One table of all refusals: what the server answers, what the client raises, and what to do.
+
+A new refusal of the engine is one entry here, next to its outcome class in `semel.model`, and an
+error class in `semel.client.errors` if callers should be able to catch it by itself. Outcomes and
+errors are named, not imported: the client loads this module, and has no use for the outcomes.
+`docs/reference/errors.md` has a row per entry; tests compare all of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from semel.wire.problems import Entry
+from semel.wire.refusal_table_txn import TXN_REFUSALS
+
+# Fields that can be wrong in other ways than by their size.
+_WRONG_FIELDS: Final = {
+    "kind": "kind must be inline or staged, and of a sink's transaction staged",
+    "close": "an append of a transaction cannot close the stream",
+    "idempotency_key": "an append of a producer or a transaction takes no Idempotency-Key",
+    "producer": (
+        "an inline append needs its producer's id, epoch and sequence, a staged one takes none;"
+        " a commit needs producer_id, producer_epoch and producer_seq, or a sink"
+    ),
+    "producer_cursor": "an append of a transaction takes no cursor; its commit moves positions",
+    "if_match": "a staged append takes no If-Match",
+    "stream_seq": "stream_seq is empty or too long, or the append is staged and takes none",
+    "transaction_seq": "a staged append, and no other, needs Transaction-Seq",
+    "transactions": "a transaction is listed twice, or its id or epoch cannot be",
+    "positions": (
+        "there are no positions or too many; or one has an offset or version that no position can"
+        " have; or one is moved twice, by the commit itself or by transactions it lists"
+    ),
+    "commit": "the commit is empty, or has more than 1,000 of something",
+}
+
+
+def _wrong_field(outcome: Any) -> str:
+    field = outcome.field
+    return _WRONG_FIELDS.get(field, f"{field} is empty, too long, too large or no text")
+
+
+REFUSALS: Final = (
+    Entry("invalid_request", 400, outcome="InvalidRequest", message=_wrong_field),
+    Entry(
+        "stream_not_found",
+        404,
+        outcome="NotFound",
+        message="there is no such stream",
+        error="StreamNotFound",
+        advice="create it, or correct the path",
+        cli="`semel ls` shows what there is, `semel create` makes one",
+    ),
+    Entry(
+        "stream_gone",
+        410,
+        outcome="Gone",
+        message="the stream is deleted; only its forks have its data",
+        error="StreamGone",
+        advice="its path is free again once its forks are deleted",
+        cli="its path is free again once its forks are deleted",
+    ),
+    Entry("still_alive", 409, outcome="StillAlive", message="its time is not over"),
+    Entry(
+        "stream_closed",
+        409,
+        outcome="StreamClosed",
+        message="the stream is closed",
+        error="StreamClosed",
+        advice="write to another stream",
+        cli="it takes no more appends; create another one",
+    ),
+    Entry(
+        "config_conflict",
+        409,
+        outcome="ConfigConflict",
+        message="a stream of that path has another {0.field}",
+        error="ConfigConflict",
+        advice="use its configuration, or another path",
+        cli="`semel head` shows what it has; use that, or another path",
+    ),
+    Entry(
+        "content_type_conflict",
+        409,
+        outcome="ContentTypeConflict",
+        message="the stream holds {0.expected}",
+        names={"expected": "expected_content_type"},
+        error="ContentTypeConflict",
+        advice="send the stream's own media type",
+        cli="leave --content-type away to send the stream's own",
+    ),
+    Entry(
+        "stream_seq_conflict",
+        409,
+        outcome="StreamSeqConflict",
+        message="Stream-Seq must be greater than {0.last}",
+        names={"last": "last_stream_seq"},
+        error="StreamSeqConflict",
+        advice="send a greater one, or none",
+    ),
+    Entry(
+        "precondition_failed",
+        412,
+        outcome="PreconditionFailed",
+        message="the stream has another end than the request says",
+        error="PreconditionFailed",
+        advice="read what was appended in between, then decide anew",
+        cli="read what was appended in between, then decide anew",
+    ),
+    Entry(
+        "OFFSET_BEYOND_TAIL",
+        400,
+        outcome="OffsetBeyondTail",
+        message="the offset lies past the end of the stream",
+        error="OffsetBeyondTail",
+        advice="start at next_offset",
+        cli="`semel head` shows where it ends",
+    ),
+    Entry(
+        "offset_trimmed",
+        410,
+        outcome="OffsetTrimmed",
+        message="the stream no longer holds what lies before its head",
+        error="OffsetTrimmed",
+        advice="start at head, knowing that something is missing",
+        cli="start at its head, or with --offset -1",
+    ),
+    Entry(
+        "sub_offset_invalid",
+        400,
+        outcome="SubOffsetInvalid",
+        message="the sub-offset reaches past the one append it may divide",
+    ),
+    Entry(
+        "fork_source_gone",
+        409,
+        outcome="ForkSourceGone",
+        message="a deleted stream cannot be forked",
+        error="StreamGone",
+    ),
+    Entry("bad_body", 400, outcome="BadBody", message="{0.reason}"),
+    Entry(
+        "corrupt_data",
+        500,
+        outcome="Unreadable",
+        message="what is stored is not what was written: {0.reason}",
+        error="CorruptData",
+        advice="run `semel doctor --verify` on the server",
+    ),
+    Entry(
+        "read_failed",
+        503,
+        outcome="DiskReadFailed",
+        message="what is stored cannot be read now: {0.reason}",
+    ),
+    Entry(
+        "PRODUCER_FENCED",
+        403,
+        outcome="StaleEpoch",
+        message="a newer instance owns this producer id",
+        error="ProducerFenced",
+        advice="stop this instance, or, if it is the rightful one, start a higher epoch",
+        cli="stop this instance, or raise --epoch and begin with --seq 0",
+    ),
+    Entry(
+        "stale_session",
+        403,
+        outcome="StaleSession",
+        message="a newer session owns this producer id",
+        error="ProducerFenced",
+    ),
+    Entry(
+        "session_conflict",
+        403,
+        outcome="SessionConflict",
+        message="two processes claim the same epoch",
+        error="ProducerFenced",
+    ),
+    Entry(
+        "session_unknown",
+        409,
+        outcome="SessionUnknown",
+        message="a new session must begin with sequence 0",
+        error="ProducerRefused",
+    ),
+    Entry(
+        "producer_state_expired",
+        409,
+        outcome="ProducerStateExpired",
+        message="the producer was idle too long; begin a newer epoch",
+        error="ProducerExpired",
+        advice="begin a newer epoch, above current_epoch, with sequence 0",
+    ),
+    Entry(
+        "UNKNOWN_PRODUCER_ID",
+        404,
+        outcome="UnknownProducer",
+        message="this producer id was never given out",
+        error="ProducerRefused",
+        cli="`semel producers ls` shows who writes; `register` gives out ids",
+    ),
+    Entry(
+        "dedup_off",
+        409,
+        outcome="DedupOff",
+        message="the stream recognises no duplicates: there is nothing to claim",
+    ),
+    Entry(
+        "producer_mode_conflict",
+        400,
+        outcome="ModeConflict",
+        message="the producer writes this stream in {0.mode} mode",
+        error="ProducerRefused",
+    ),
+    Entry(
+        "epoch_must_start_at_zero",
+        400,
+        outcome="EpochMustStartAtZero",
+        message="a raised epoch begins with sequence 0",
+        names={"received": "received_seq"},
+        error="ProducerRefused",
+        cli="begin with --seq 0",
+    ),
+    Entry(
+        "epoch_exhausted",
+        409,
+        outcome="EpochExhausted",
+        message="the epoch cannot be raised any further; use another id",
+        error="ProducerRefused",
+    ),
+    Entry(
+        "producer_seq_conflict",
+        409,
+        outcome="SequenceGap",
+        message="sequence {0.expected} is missing; {0.received} came",
+        names={"expected": "expected_seq", "received": "received_seq"},
+        error="SequenceGap",
+        advice="send again from the sequence that is expected",
+        cli="send again from the sequence that is missing",
+    ),
+    Entry(
+        "sequence_hole",
+        409,
+        outcome="SequenceHole",
+        message="this sequence was skipped and can no longer be stored",
+        error="ProducerRefused",
+    ),
+    Entry(
+        "batch_overlap",
+        409,
+        outcome="BatchOverlap",
+        message="part of this range is stored, part is not",
+        error="BatchOverlap",
+        advice="send the ranges as they were sent first",
+    ),
+    Entry(
+        "producer_restart_ambiguous",
+        409,
+        outcome="RestartAmbiguous",
+        message=(
+            "a used sequence came with another payload: a restart needs an epoch or a session"
+        ),
+        error="RestartAmbiguous",
+        advice="send a session or an epoch, or begin with 0",
+    ),
+    Entry(
+        "payload_mismatch",
+        422,
+        outcome="PayloadMismatch",
+        message="this sequence was stored with another payload",
+        error="PayloadMismatch",
+        advice="find out why two messages got one number",
+    ),
+    Entry(
+        "idempotency_key_reused",
+        422,
+        outcome="KeyReused",
+        message="this Idempotency-Key was used with another payload",
+        error="KeyReused",
+        advice="use a fresh key for each message",
+        cli="use a fresh --idempotency-key for each message",
+    ),
+    Entry(
+        "limit_reached",
+        429,
+        outcome="LimitReached",
+        message="{0.limit} is at its limit of {0.maximum}",
+        error="LimitReached",
+        advice="try again later, or delete what is no longer needed",
+    ),
+    Entry(
+        "batch_too_large",
+        413,
+        outcome="BatchTooLarge",
+        message="an append may take {0.bytes_max} bytes",
+        error="TooLarge",
+    ),
+    Entry(
+        "disk_full",
+        507,
+        outcome="DiskFull",
+        message="the disk is full; deleting still works",
+        error="DiskFull",
+        advice="free some space on the server, then send the same again",
+        cli="free some space and send the same again",
+    ),
+    Entry(
+        "overloaded",
+        503,
+        outcome="Overloaded",
+        message="too much is waiting for the disk; send the same again",
+    ),
+    *TXN_REFUSALS,
+    # Refused by the server before the engine is asked: without an outcome.
+    Entry("malformed_request", 400),
+    Entry("invalid_path", 400),
+    Entry("invalid_query", 400),
+    Entry("invalid_offset", 400),
+    Entry("invalid_header", 400),
+    Entry("offset_required", 400),
+    Entry("empty_body", 400),
+    Entry("missing_content_type", 400),
+    Entry("producer_headers_incomplete", 400),
+    Entry("producer_headers_conflict", 400),
+    Entry("idempotency_key_conflict", 400),
+    Entry("expiry_conflict", 400),
+    Entry("transaction_headers_incomplete", 400),
+    Entry("not_found", 404),
+    Entry("no_such_address", 404),
+    Entry("reserved_path", 404),
+    Entry("snapshot_not_found", 404),
+    Entry("method_not_allowed", 405),
+    Entry("request_timeout", 408),
+    Entry("body_too_large", 413, error="TooLarge", advice="send smaller batches"),
+    Entry("url_too_long", 414),
+    Entry("headers_too_large", 431),
+    Entry("unsupported_encoding", 415),
+    Entry("expectation_failed", 417),
+    Entry("internal_error", 500),
+    Entry("too_many_connections", 503),
+    Entry("version_not_supported", 505),
+)
+
+# The first entry of a code is that of the outcome it is named for.
+BY_CODE: Final[Mapping[str, Entry]] = {entry.code: entry for entry in reversed(REFUSALS)}
+# By the name of the client's error class.
+ADVICE: Final[Mapping[str, str]] = {entry.error: entry.advice for entry in REFUSALS if entry.advice}

@@ -1,0 +1,250 @@
+"""The part of the table of refusals that is about transactions, groups and sinks."""
+
+from typing import Any, Final
+
+from semel.wire.problems import Entry
+
+# Not states but kinds of transactions; they are reported in the same field.
+_WRONG_KINDS: Final = {
+    "sink": "a sink's transaction is committed by POST /v1/commits only",
+    "inline": "POST /v1/commits takes staged transactions only",
+}
+
+
+def _wrong_state(outcome: Any) -> str:
+    why = f" ({outcome.reason})" if outcome.reason else ""
+    message = f"the transaction is {outcome.state}{why}; for this it must be open"
+    return _WRONG_KINDS.get(outcome.state, message)
+
+
+# By the reason of the conflict.
+_POSITION_CONFLICTS: Final = {
+    "incarnation": ("the stream {0.path} was deleted and created again; read it from its start"),
+    "pending": (
+        "this transaction already moves the group {0.group} in {0.path} to another offset than"
+        " from; give that offset as from"
+    ),
+    "offset": ("the group {0.group} is not at from in {0.path} but at {0.offset}; read from there"),
+    "version": (
+        "the position of the group {0.group} in {0.path} has version {0.version}, not the one"
+        " given: it was moved since; read from {0.offset}"
+    ),
+    "mover": (
+        "{0.mover} moved the group {0.group} in {0.path} last; give the position you have read"
+        " from as from, or use one producer id for the group"
+    ),
+    "moved": (
+        "the group {0.group} was moved to {0.offset} in {0.path} after this transaction named it;"
+        " abort it and read from there"
+    ),
+    "deleted": (
+        "the stream {0.path} ended after this transaction named a position of the group {0.group}"
+        " in it; abort it"
+    ),
+}
+
+
+def _position_conflict(outcome: Any) -> str:
+    return _POSITION_CONFLICTS[outcome.reason].format(outcome)
+
+
+TXN_REFUSALS: Final = (
+    Entry(
+        "INVALID_TXN_ID",
+        404,
+        outcome="UnknownTransaction",
+        message="no transaction of that id and epoch is known",
+        error="UnknownTransaction",
+        advice="begin it; outcomes are remembered for 7 days",
+        cli="`semel txn ls` shows those that are not decided",
+    ),
+    Entry(
+        "PRODUCER_FENCED",
+        403,
+        outcome="StaleTransaction",
+        message="a newer transaction of that id has begun, with epoch {0.current_epoch}",
+        names={"current_epoch": "transaction_epoch"},
+        error="ProducerFenced",
+    ),
+    Entry(
+        "PRODUCER_FENCED",
+        403,
+        outcome="NotOwner",
+        message="the transaction belongs to somebody else",
+        error="ProducerFenced",
+    ),
+    Entry(
+        "INVALID_TXN_STATE",
+        409,
+        outcome="InvalidTxnState",
+        message=_wrong_state,
+        error="InvalidTransactionState",
+        advice="begin the next one",
+    ),
+    Entry(
+        "TRANSACTION_TIMED_OUT",
+        409,
+        outcome="TxnTimedOut",
+        message="the transaction took too long and was aborted; begin it again",
+        error="TransactionTimedOut",
+        advice="do it again, in a new one, with a longer timeout if that is needed",
+    ),
+    Entry(
+        "txn_aborted",
+        409,
+        outcome="AlreadyAborted",
+        message="the transaction was aborted ({0.reason}); that is final",
+        error="TransactionAborted",
+        advice="do it again, in a new one",
+    ),
+    Entry(
+        "txn_committed",
+        409,
+        outcome="AlreadyCommitted",
+        message="the transaction was committed; that is final",
+        error="TransactionCommitted",
+        advice="nothing is left to do",
+    ),
+    Entry(
+        "CONCURRENT_TRANSACTIONS",
+        409,
+        outcome="ConcurrentTransactions",
+        message="the transaction {0.other} is in the way; end it first",
+        names={"other": "transaction_id"},
+        error="ConcurrentTransactions",
+        advice="end that one first, or use another producer_id",
+    ),
+    Entry(
+        "TOO_MANY_TRANSACTIONS",
+        429,
+        outcome="TooManyTransactions",
+        message="the producer has {0.maximum} transactions pending",
+        error="TooManyTransactions",
+        advice="decide the prepared ones first",
+    ),
+    Entry(
+        "PARTITION_NOT_IN_TXN",
+        409,
+        outcome="PartitionNotInTxn",
+        message="the stream was not added to the transaction",
+        error="PartitionNotInTransaction",
+        advice="call add_streams first, or name no streams at all when it begins",
+    ),
+    Entry(
+        "stream_in_transaction",
+        409,
+        outcome="StreamInTransaction",
+        message="the transaction {0.transaction} has undecided messages in the stream",
+        names={"transaction": "transaction_id"},
+        error="StreamInTransaction",
+        advice="wait until it is decided",
+    ),
+    Entry(
+        "offset_unstable",
+        409,
+        outcome="OffsetUnstable",
+        message="what lies there is not decided yet",
+        names={"stable": "stable_offset"},
+        error="OffsetUnstable",
+        advice="take an offset up to stable_offset, or wait",
+    ),
+    Entry(
+        "branch_incomplete",
+        409,
+        outcome="BranchIncomplete",
+        message="{0.id} holds {0.chunks} chunks with {0.messages} messages, or was not prepared",
+        names={"id": "transaction_id"},
+        error="BranchIncomplete",
+        advice="stage what is missing, then prepare",
+    ),
+    Entry(
+        "branch_missing",
+        409,
+        outcome="BranchMissing",
+        message="the transaction {0.id} is not there; stage it again",
+        names={"id": "transaction_id"},
+        error="BranchMissing",
+        advice="stage it again",
+    ),
+    Entry(
+        "position_conflict",
+        409,
+        outcome="PositionConflict",
+        message=_position_conflict,
+        names={"path": "stream"},
+        error="PositionConflict",
+        advice=(
+            "nothing was applied: another worker has processed these messages, or the"
+            " group was set by hand; abort, and read on with a new tail(group=...)"
+        ),
+    ),
+    Entry(
+        "unstable_offsets",
+        409,
+        outcome="UnstableOffsets",
+        message=(
+            "the prepared transaction {0.transaction} moves the group {0.group} in"
+            " {0.path}; decide it first"
+        ),
+        names={"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
+        error="UnstableOffsets",
+        advice="commit or abort the transaction first: `semel txn` does it by hand",
+    ),
+    Entry(
+        "app_bound",
+        409,
+        outcome="AppBound",
+        message=(
+            "the app belongs to the query {0.query_id}; `semel sinks rebind` gives it to another"
+        ),
+        error="AppBound",
+        advice="use another app, or `semel sinks rebind`",
+        spark=(
+            "another query has written under the name {app}, or this one with another checkpoint:"
+            " give it a txnAppId of its own; or let it take over, with"
+            " `semel sinks rebind {app} --query-id {query_id} --last-version N`: it goes on behind"
+            " batch N, and with N = -1 begins anew with batch 0"
+        ),
+    ),
+    Entry(
+        "checkpoint_diverged",
+        409,
+        outcome="CheckpointDiverged",
+        message="what was committed up to version {0.last_version} came from other input",
+        error="CheckpointDiverged",
+        advice="find out which one is right; `semel sinks rebind` if it is the caller's",
+        spark=(
+            "this checkpoint was copied, or restored from an older one, and another run has written"
+            " since: nothing of this batch was written. Go on with the checkpoint of that run; or"
+            " start with a new one, knowing that what it reads again is written again (sink {app})"
+        ),
+    ),
+    Entry(
+        "version_forgotten",
+        409,
+        outcome="VersionForgotten",
+        message="the version is too old to be compared; {0.last_version} is the last one",
+        error="VersionForgotten",
+        advice="go on after last_version",
+        spark=(
+            "the version is too old to tell a replay from new rows: go on behind the last of {app}"
+        ),
+    ),
+    Entry(
+        "unknown_sink",
+        404,
+        outcome="UnknownSink",
+        message="no such app has committed",
+        cli="`semel sinks ls` shows what there is",
+    ),
+    Entry(
+        "snapshot_conflict", 409, outcome="SnapshotConflict", message="step {0.number} is pinned"
+    ),
+    Entry(
+        "incarnation_conflict",
+        409,
+        outcome="IncarnationConflict",
+        message="the stream {0.path} was deleted and created again",
+        names={"path": "stream"},
+    ),
+)

@@ -1,0 +1,147 @@
+"""JSON of `/v1/commits` and `/v1/sinks`."""
+
+from typing import Generic, TypeVar
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from semel.wire.schema import StrictRequest
+from semel.wire.schema.groups import Offset, Target
+from semel.wire.schema.transactions import GroupOffsets, StreamResults
+
+T = TypeVar("T")
+
+# ---- commits -------------------------------------------------------------------------------------
+
+
+class StreamAppend(StrictRequest, frozen=True):
+    """Messages that a one-shot commit appends to a stream: a JSON array, kept byte for byte.
+
+    The server's digest of a commit covers these bytes.
+    """
+
+    stream: str
+    messages: Raw
+
+
+class Base64Message(StrictRequest, frozen=True):
+    """A message that is not JSON and not UTF-8."""
+
+    base64: str
+
+
+class ListedTransaction(StrictRequest, frozen=True):
+    """A staged transaction that a one-shot commit commits with the rest."""
+
+    id: str
+    epoch: int
+
+
+class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
+    """The version of a sink that a one-shot commit is, and the digests of its input."""
+
+    app: str
+    query_id: str
+    version: int
+    input: str | None = None
+    previous: str | None = None
+
+
+class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
+    """`POST /v1/commits`, of a producer or of a sink. `expects` maps streams to their tails."""
+
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    producer_seq: int | None = None
+    sink: CommitSink | None = None
+    appends: list[StreamAppend] = field(default_factory=list)
+    offsets: dict[str, dict[str, Target]] = field(default_factory=dict)
+    expects: dict[str, Offset] = field(default_factory=dict)
+    transactions: list[ListedTransaction] = field(default_factory=list)
+
+
+class CommittedSink(Struct, frozen=True):
+    """The version of a sink that was committed."""
+
+    app: str
+    version: int
+
+
+class CommitResponse(Struct, frozen=True):
+    """A one-shot commit is done; of a sink, or of a producer."""
+
+    duplicate: bool
+    streams: StreamResults | None
+    offsets: GroupOffsets | None
+    deleted: list[str] | None
+    sink: CommittedSink | UnsetType = UNSET
+    producer_id: str | UnsetType | None = UNSET
+    producer_epoch: int | UnsetType | None = UNSET
+    producer_seq: int | UnsetType | None = UNSET
+    warning: str | UnsetType = UNSET
+
+
+class CommitResult(Struct, frozen=True):
+    """What a commit did, as its caller gets it, of a transaction or a one-shot commit.
+
+    `duplicate`: it was done before, and this is what was done then. `streams` by path; `offsets` by
+    group and stream; `deleted` are streams of it that do not exist any more. All three are None if
+    the server no longer retains them. `warning`: a sink's version was committed before, and the
+    server could not compare this one with it.
+    """
+
+    streams: StreamResults | None = None
+    offsets: GroupOffsets | None = None
+    deleted: list[str] | None = None
+    duplicate: bool = False
+    warning: str | None = None
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+
+
+class RebindRequest(StrictRequest, frozen=True):
+    """`POST /v1/sinks/{app}/rebind`."""
+
+    query_id: str
+    last_version: int
+
+
+class SinkVersion(Struct, frozen=True):
+    """A version that was committed: the digest of its input, and what it put where."""
+
+    version: int
+    input: str | None = None
+    streams: StreamResults | None = None
+
+
+class SinkVersionResult(SinkVersion, frozen=True):
+    """The same with the positions it moved."""
+
+    offsets: GroupOffsets | None = None
+    deleted: list[str] | None = None
+
+
+class SinkBinding(Struct, frozen=True):
+    """The query a sink belongs to, and its last version."""
+
+    app: str
+    query_id: str
+    last_version: int
+
+
+class SinkEntry(SinkBinding, frozen=True):
+    """A sink in a listing."""
+
+    open_transactions: int = 0
+
+
+class SinkInfo(SinkEntry, frozen=True):
+    """What the server stores about a sink; `versions`, sent for a single sink, are the retained."""
+
+    versions: list[SinkVersion] = []
+
+
+class SinksPage(Struct, Generic[T], frozen=True):
+    """The sinks."""
+
+    sinks: list[T]

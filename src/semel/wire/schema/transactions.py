@@ -1,0 +1,209 @@
+"""JSON of `/v1/transactions`."""
+
+from typing import Any, Generic, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from semel.wire.schema import StrictRequest
+from semel.wire.schema.groups import Target
+
+T = TypeVar("T")
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+class TaskOwner(StrictRequest, frozen=True):
+    """The task of a sink that owns a transaction."""
+
+    app: str
+    version: int
+    partition: int
+
+
+class BeginRequest(StrictRequest, frozen=True):
+    """`POST /v1/transactions`, of a producer or of a task of a sink."""
+
+    transaction_id: str
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    kind: str | None = None
+    sink: TaskOwner | None = None
+    timeout_ms: int | None = None
+    streams: list[str] | UnsetType = UNSET
+    implicit: bool | None = None
+
+
+class TxnRequest(StrictRequest, frozen=True, kw_only=True):
+    """`POST /v1/transactions/{id}/commit`, `abort` and `fence`; the others have more members."""
+
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    transaction_epoch: int
+    operator: bool = False
+
+
+class AddStreamsRequest(TxnRequest, frozen=True, kw_only=True):
+    """`POST /v1/transactions/{id}/streams`."""
+
+    streams: list[str]
+
+
+class AddOffsetsRequest(TxnRequest, frozen=True, kw_only=True):
+    """`POST /v1/transactions/{id}/offsets`: positions of a group, by stream."""
+
+    group: str
+    offsets: dict[str, Target]
+
+
+class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
+    """`POST /v1/transactions/{id}/prepare`, with the number of chunks and messages staged."""
+
+    chunks: int | None = None
+    messages: dict[str, int] | None = None
+
+
+# ---- responses -----------------------------------------------------------------------------------
+
+
+class StreamResult(Struct, frozen=True):
+    """What a commit put into a stream."""
+
+    first_offset: str
+    next_offset: str
+    messages: int
+
+
+StreamResults = dict[str, StreamResult]  # by path
+GroupOffsets = dict[str, dict[str, str]]  # by group and path
+
+
+class BeginResponse(Struct, frozen=True, kw_only=True):
+    """A transaction is open, until `deadline` if it has one."""
+
+    transaction_id: str = ""
+    transaction_epoch: int
+    state: str = "open"
+    deadline: str | None = None
+
+
+class ExtendResponse(Struct, frozen=True):
+    """The number of streams, or of positions, that a transaction has now."""
+
+    transaction_id: str
+    transaction_epoch: int
+    stream_count: int | UnsetType = UNSET
+    offset_count: int | UnsetType = UNSET
+
+
+class PrepareResponse(Struct, frozen=True, kw_only=True):
+    """A transaction is prepared; `token` names it."""
+
+    transaction_id: str = ""
+    transaction_epoch: int = 0
+    state: str = "prepared"
+    token: str
+
+
+class AbortResponse(Struct, frozen=True):
+    """A transaction is aborted."""
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    reason: str
+
+
+class TxnCommitResponse(Struct, frozen=True):
+    """A transaction is committed; the last three are null if its result is no longer retained."""
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    duplicate: bool
+    streams: StreamResults | None
+    offsets: GroupOffsets | None
+    deleted: list[str] | None
+
+
+class PendingStream(Struct, frozen=True):
+    """A stream of a pending transaction; without an offset while nothing of it is in the stream."""
+
+    first_offset: str | None
+    messages: int
+    chunks: int
+
+
+class PendingTransaction(Struct, frozen=True, kw_only=True):
+    """A transaction that is open or prepared; its owner is a task of a sink or a producer.
+
+    `phase` is Kafka's name for the state. `stuck`: idle for longer than any deadline allows.
+    """
+
+    transaction_id: str
+    transaction_epoch: int
+    number: int
+    kind: str
+    state: str
+    phase: str
+    stuck: bool
+    sink: TaskOwner | UnsetType = UNSET
+    producer_id: str | UnsetType = UNSET
+    producer_epoch: int | UnsetType = UNSET
+    implicit: bool
+    begun_at: str
+    age_ms: int
+    idle_ms: int
+    deadline: str | None
+    chunks: int
+    next_seq: int
+    streams: dict[str, PendingStream]
+    offsets: GroupOffsets
+    deleted: list[str]
+
+
+class EndedTransaction(Struct, frozen=True):
+    """A transaction that is committed, or aborted for `reason`."""
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    phase: str
+    reason: str | None
+    decided_at: str
+    streams: StreamResults | None
+    offsets: GroupOffsets | None
+    deleted: list[str] | None
+
+
+class TransactionStatus(Struct, frozen=True):
+    """A transaction as a caller of the client gets it: `open`, `prepared`, `committed`, `aborted`.
+
+    `streams` of an ended one are as in `CommitResult`, those of a pending one as in
+    `PendingStream`.
+    """
+
+    transaction_id: str
+    transaction_epoch: int
+    state: str
+    reason: str | None = None
+    kind: str | None = None
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    deadline: str | None = None
+    streams: dict[str, dict[str, Any]] = {}
+    offsets: GroupOffsets = {}
+    deleted: list[str] = []
+    next_seq: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is open and nothing was done in it so far."""
+        messages = sum(stream.get("messages", 0) for stream in self.streams.values())
+        return self.state == "open" and not (messages or self.next_seq or self.offsets)
+
+
+class TransactionsPage(Struct, Generic[T], frozen=True):
+    """A page of pending transactions; `next` is the number after which the next page begins."""
+
+    transactions: list[T]
+    next: int | None = None

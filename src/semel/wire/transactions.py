@@ -1,0 +1,345 @@
+"""`/v1/transactions`: begin, extend, end, and what is stored of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from msgspec import UNSET, Struct
+
+from semel.machine.txn.views import PositionView, TxnView
+from semel.model.limits import PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
+from semel.model.transactions import (
+    TXN_INLINE,
+    TXN_STAGED,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Begin,
+    CommitTxn,
+    FenceTxn,
+    Owner,
+    Prepare,
+    ProducerOwner,
+    SinkOwner,
+    TxnCall,
+)
+from semel.model.txn_outcome import (
+    ABORTED,
+    BY_TIMEOUT,
+    COMMITTED,
+    PositionResult,
+    TxnOutcome,
+    TxnResult,
+)
+from semel.wire.groups import read_move
+from semel.wire.headers import Headers, print_instant, to_number
+from semel.wire.json_mode import check_name, read_document
+from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.queries import parse_query, read_limit
+from semel.wire.rendering import Response
+from semel.wire.responses import json_response, outcome_response
+from semel.wire.schema.transactions import (
+    AbortResponse,
+    AddOffsetsRequest,
+    AddStreamsRequest,
+    BeginRequest,
+    BeginResponse,
+    EndedTransaction,
+    ExtendResponse,
+    GroupOffsets,
+    PendingStream,
+    PendingTransaction,
+    PrepareRequest,
+    PrepareResponse,
+    StreamResult,
+    StreamResults,
+    TaskOwner,
+    TxnCommitResponse,
+    TxnRequest,
+)
+
+C = TypeVar("C", bound=TxnCall)
+TxnAction = AddStreams | AddPositions | Prepare | CommitTxn | AbortTxn | FenceTxn
+OPEN: Final = "open"
+PREPARED: Final = "prepared"
+STUCK: Final = "stuck"
+_STATES: Final = (OPEN, PREPARED, STUCK)
+_LIST_PARAMETERS: Final = frozenset({"state", "stream", "after", "limit"})
+_SHOW_PARAMETERS: Final = frozenset({"epoch"})
+# Kafka's names of the states.
+_PHASES: Final[Mapping[str, str]] = {
+    OPEN: "Ongoing",
+    PREPARED: "Prepared",
+    COMMITTED: "CompleteCommit",
+    ABORTED: "CompleteAbort",
+}
+_TIMED_OUT_PHASE: Final = "Dead"
+
+
+class TxnQuery(Struct, frozen=True):
+    """Which transactions to list; `after` is the number of a transaction."""
+
+    state: str | None
+    stream: str | None
+    after: int
+    limit: int
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin | Problem:
+    """Parse a begin, of a producer or of a task of a sink."""
+    try:
+        request = read_document(headers, body, BeginRequest)
+        name = check_name(request.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
+        owner = _read_owner(request)
+    except MalformedRequest as refusal:
+        return refusal.problem
+    is_sink = isinstance(owner, SinkOwner)
+    kind = request.kind or (TXN_STAGED if is_sink else TXN_INLINE)
+    streams = () if request.streams is UNSET else tuple(dict.fromkeys(request.streams))
+    # The rows of a task decide which streams it writes to, so it cannot name them at its begin.
+    is_implicit = is_sink if request.implicit is None else request.implicit
+    return Begin(now_ms, name, owner, kind, request.timeout_ms, streams, is_implicit)
+
+
+def _read_owner(request: BeginRequest) -> Owner:
+    sink = request.sink
+    producer_id, epoch = _read_producer(request)
+    if (sink is None) == (producer_id is None):
+        message = "producer_id and producer_epoch, or sink: one of the two begins a transaction"
+        raise bad_request("invalid_request", message, field="producer_id")
+    if sink is not None:
+        return SinkOwner(sink.app, sink.version, sink.partition)
+    assert producer_id is not None
+    assert epoch is not None
+    return ProducerOwner(producer_id, epoch)
+
+
+def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int | None]:
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    if (producer_id is None) != (epoch is None):
+        message = "producer_id and producer_epoch belong together"
+        raise bad_request("invalid_request", message, field="producer_epoch")
+    if producer_id is not None:
+        check_name(producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
+    return producer_id, epoch
+
+
+def parse_call(
+    name: str, action: str, headers: Headers, body: bytes, *, now_ms: int
+) -> TxnAction | Problem:
+    """Parse a request that changes the transaction `name`; `action` is one of ACTIONS."""
+    try:
+        return ACTIONS[action](name, headers, body, now_ms)
+    except MalformedRequest as refusal:
+        return refusal.problem
+
+
+def _parse_streams(name: str, headers: Headers, body: bytes, now_ms: int) -> AddStreams:
+    request = read_document(headers, body, AddStreamsRequest)
+    streams = tuple(dict.fromkeys(request.streams))
+    return _command(AddStreams, request, name, now_ms, streams=streams)
+
+
+def _parse_offsets(name: str, headers: Headers, body: bytes, now_ms: int) -> AddPositions:
+    request = read_document(headers, body, AddOffsetsRequest)
+    moves = [read_move(request.group, path, target) for path, target in request.offsets.items()]
+    return _command(AddPositions, request, name, now_ms, positions=tuple(moves))
+
+
+def _parse_prepare(name: str, headers: Headers, body: bytes, now_ms: int) -> Prepare:
+    request = read_document(headers, body, PrepareRequest)
+    messages = None if request.messages is None else tuple(request.messages.items())
+    return _command(Prepare, request, name, now_ms, chunks=request.chunks, messages=messages)
+
+
+def _parse_commit(name: str, headers: Headers, body: bytes, now_ms: int) -> CommitTxn:
+    return _command(CommitTxn, read_document(headers, body, TxnRequest), name, now_ms)
+
+
+def _parse_abort(name: str, headers: Headers, body: bytes, now_ms: int) -> AbortTxn:
+    return _command(AbortTxn, read_document(headers, body, TxnRequest), name, now_ms)
+
+
+def _parse_fence(name: str, headers: Headers, body: bytes, now_ms: int) -> FenceTxn:
+    request = read_document(headers, body, TxnRequest)
+    if not request.operator:
+        message = 'only an operator fences: "operator": true'
+        raise bad_request("invalid_request", message, field="operator")
+    return _command(FenceTxn, request, name, now_ms)
+
+
+def _command(kind: type[C], request: TxnRequest, name: str, now_ms: int, **fields: Any) -> C:
+    producer_id, epoch = _read_producer(request)
+    return kind(
+        now_ms, name, request.transaction_epoch, producer_id, epoch, request.operator, **fields
+    )
+
+
+ACTIONS: Final[Mapping[str, Callable[[str, Headers, bytes, int], TxnAction]]] = {
+    "streams": _parse_streams,
+    "offsets": _parse_offsets,
+    "prepare": _parse_prepare,
+    "commit": _parse_commit,
+    "abort": _parse_abort,
+    "fence": _parse_fence,
+}
+
+
+def parse_txn_query(query: str) -> TxnQuery | Problem:
+    """Parse which transactions to list."""
+    try:
+        parameters = parse_query(query, _LIST_PARAMETERS)
+        state = parameters.get("state")
+        if state is not None and state not in _STATES:
+            message = f"state must be one of {', '.join(_STATES)}"
+            raise bad_request("invalid_query", message, field="state")
+        after = _read_number(parameters, "after") or 0
+        limit = read_limit(parameters.get("limit"))
+    except MalformedRequest as refusal:
+        return refusal.problem
+    return TxnQuery(state, parameters.get("stream"), after, limit)
+
+
+def parse_txn_epoch(query: str) -> int | Problem | None:
+    """Parse which transaction of an id to show; None: the newest."""
+    try:
+        return _read_number(parse_query(query, _SHOW_PARAMETERS), "epoch")
+    except MalformedRequest as refusal:
+        return refusal.problem
+
+
+def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
+    value = parameters.get(name)
+    number = None if value is None else to_number(value)
+    if value is not None and number is None:
+        raise bad_request("invalid_query", f"{name} must be a number", field=name)
+    return number
+
+
+# ---- responses -----------------------------------------------------------------------------------
+
+
+def begin_response(outcome: Outcome) -> Response:
+    """Answer a begin: 201, or 200 if the transaction was open already."""
+    if not isinstance(outcome, Begun):
+        return outcome_response(outcome)
+    response = BeginResponse(
+        transaction_id=outcome.id,
+        transaction_epoch=outcome.epoch,
+        state=OPEN,
+        deadline=None if outcome.deadline_ms is None else print_instant(outcome.deadline_ms),
+    )
+    return json_response(201 if outcome.is_new else 200, response)
+
+
+def call_response(outcome: Outcome, command: TxnCall) -> Response:
+    """Answer any other request about one transaction."""
+    name, epoch = command.id, command.epoch
+    response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
+    match outcome:
+        case ExtendDone(count=count) if isinstance(command, AddStreams):
+            response = ExtendResponse(name, epoch, stream_count=count)
+        case ExtendDone(count=count):
+            response = ExtendResponse(name, epoch, offset_count=count)
+        case Prepared(token=token):
+            response = PrepareResponse(
+                transaction_id=name, transaction_epoch=epoch, state=PREPARED, token=token
+            )
+        case AbortDone(reason=reason):
+            response = AbortResponse(name, epoch, ABORTED, reason)
+        case CommitDone(result=result):
+            is_repeat = outcome.is_duplicate
+            response = TxnCommitResponse(name, epoch, COMMITTED, is_repeat, *results_of(result))
+        case _:
+            return outcome_response(outcome)
+    return json_response(200, response)
+
+
+def results_of(
+    result: TxnResult | None,
+) -> tuple[StreamResults | None, GroupOffsets | None, list[str] | None]:
+    """Return what a commit did: results by stream, offsets by group, and deleted streams.
+
+    All three are None if the result is no longer retained.
+    """
+    if result is None:
+        return None, None, None
+    streams = {
+        stream.path: StreamResult(
+            print_offset(stream.first_offset), print_offset(stream.next_offset), stream.messages
+        )
+        for stream in result.streams
+    }
+    return streams, group_offsets(result.positions), list(result.deleted)
+
+
+def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
+    """Return offsets by group and stream."""
+    groups: GroupOffsets = {}
+    for position in positions:
+        groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)
+    return groups
+
+
+def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
+    """Return the document of a transaction that has ended."""
+    state = outcome.decision
+    is_timed_out = state == ABORTED and outcome.reason == BY_TIMEOUT
+    return EndedTransaction(
+        outcome.id,
+        outcome.epoch,
+        state,
+        _TIMED_OUT_PHASE if is_timed_out else _PHASES[state],
+        outcome.reason if state == ABORTED else None,
+        print_instant(outcome.time_ms),
+        *results_of(outcome.result),
+    )
+
+
+def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
+    """Return the document of a transaction that is open or prepared."""
+    owner = view.owner
+    task = producer = None
+    if isinstance(owner, SinkOwner):
+        task = TaskOwner(owner.app, owner.version, owner.partition)
+    else:
+        producer = owner
+    return PendingTransaction(
+        transaction_id=view.id,
+        transaction_epoch=view.epoch,
+        number=view.number,
+        kind=view.kind,
+        state=view.state,
+        phase=_PHASES[view.state],
+        stuck=is_stuck(view, now_ms),
+        sink=UNSET if task is None else task,
+        producer_id=UNSET if producer is None else producer.id,
+        producer_epoch=UNSET if producer is None else producer.epoch,
+        implicit=view.is_implicit,
+        begun_at=print_instant(view.begun_ms),
+        age_ms=max(0, now_ms - view.begun_ms),
+        idle_ms=max(0, now_ms - view.touched_ms),
+        deadline=None if view.due_ms is None else print_instant(view.due_ms),
+        chunks=view.chunks,
+        next_seq=view.next_seq,
+        streams={
+            stream.path: PendingStream(
+                None if stream.first_offset is None else print_offset(stream.first_offset),
+                stream.messages,
+                stream.chunks,
+            )
+            for stream in view.streams
+        },
+        offsets=group_offsets(view.positions),
+        deleted=list(view.deleted),
+    )
+
+
+def is_stuck(view: TxnView, now_ms: int) -> bool:
+    """Return whether a transaction was idle for longer than any deadline allows."""
+    return now_ms - view.touched_ms >= TXN_TIMEOUT_MS_MAX
