@@ -8,9 +8,8 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, Final
 
-from semel.client.async_client import AsyncClient
-from semel.client.client import Client
-
+from semel.client.aio.client import AsyncClient
+from semel.client.sync.client import Client
 from semel.model.limits import MIB
 from semel.testing.fault_proxy import FaultProxy
 from semel_bench.figures import Figure, at_least, median, percentile, ratio_at_least

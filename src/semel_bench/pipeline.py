@@ -5,8 +5,7 @@ import time
 from contextlib import ExitStack
 from typing import Any, Final
 
-from semel.client.client import Client
-
+from semel.client.sync.client import Client
 from semel.pipeline.executor import LOCAL, SPARK
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.runner import Runner
