@@ -127,7 +127,7 @@ class App:
         if handle is not None:
             handle(request, responder)
             return
-        problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
+        problem = Problem(404, "no_such_address", f"streams are below {STREAM_PREFIX}")
         send_response(responder, responses.problem_response(problem))
 
     def drain(self) -> None:

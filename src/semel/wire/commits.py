@@ -56,7 +56,7 @@ TypeOf = Callable[[str], str | None]
 _NO_ARRAY: Final = "messages must be an array"
 _NO_MESSAGE: Final = "an empty array holds no message"
 _NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
-_UNCHECKED: Final = "without digests of the input nobody can tell that this is the same batch"
+_UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
 _MISMATCH: Final = (
     "this producer_seq was used for another commit, which stays; nothing of this is applied"
 )

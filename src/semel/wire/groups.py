@@ -113,8 +113,8 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
         problem = Problem(
             409,
             UnstableOffsets.code,
-            f"the transaction {first.id} moves the group {view.group} in {first.path} and is not"
-            " decided; ask again, or without stable=true",
+            f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
+            " ask again, or without stable=true",
             {"group": view.group, "pending": pending},
             [("Retry-After", "1")],
         )

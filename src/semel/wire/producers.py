@@ -219,9 +219,9 @@ def _why_stored(
         return "it would be stored: the stream recognises no duplicates"
     begin = f"it would be stored under epoch {outcome.epoch}"
     if epoch is None or outcome.epoch is None:
-        return f"{begin}: the stream does not know the producer yet"
+        return f"{begin}: the stream has no state of the producer yet"
     if outcome.epoch > epoch:
-        return f"{begin}: a new epoch begins, and epoch {epoch} is fenced off"
+        return f"{begin}: a new epoch begins, and epoch {epoch} is fenced"
     if last_seq is not None and last_seq < 0:
         return f"{begin}: it is the first one since the producer was claimed"
     return f"{begin}: sequence {tag.first_seq} comes after {last_seq}, the last one stored"
@@ -231,7 +231,7 @@ def _why_repeated(outcome: Duplicate) -> str:
     if outcome.next_offset is None:
         return (
             "it would be confirmed and not stored again: the sequence was stored, so long ago that"
-            " its place is no longer remembered"
+            " its offsets are no longer retained"
         )
     if outcome.is_mismatch:
         return (
