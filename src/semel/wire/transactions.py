@@ -227,7 +227,7 @@ def begin_response(outcome: Outcome) -> Response:
     return json_response(201 if outcome.is_new else 200, response)
 
 
-def call_response(outcome: Outcome, command: TxnCall) -> Response:
+def call_response(outcome: Outcome, command: TxnAction) -> Response:
     """Answer any other request about one transaction."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
