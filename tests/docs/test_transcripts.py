@@ -6,6 +6,7 @@ must be there, in that order.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.docs.test_docs import PAGES, ROOT, RUN_SECONDS_MAX, fences, name_of
+
+# A command prints these while it works; how many depends on the speed of the machine.
+PROGRESS = re.compile(r"^reading [^:\n]+: .*\n", re.MULTILINE)
 from tests.spec.process import Server
 
 SHOWN_PORT = "4437"
@@ -75,7 +79,7 @@ def answer_to(command: str, server: Server, place: Path) -> str:
         timeout=RUN_SECONDS_MAX,
         check=False,
     )
-    return run.stdout
+    return PROGRESS.sub("", run.stdout)
 
 
 TRANSCRIPTS = {page: transcript(page.read_text(encoding="utf-8")) for page in PAGES}

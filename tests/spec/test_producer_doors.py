@@ -311,7 +311,7 @@ def test_an_explanation_is_in_words_and_changes_nothing(stream: Stream) -> None:
     stream.create()
     new = explain(stream, epoch=0, seq=0)
     assert (new["outcome"], new["known"]) == ("ok", None)
-    assert "does not know the producer" in new["reason"]
+    assert "has no state of the producer" in new["reason"]
     assert producers(stream) == []
     dense(stream, b"a", 0, 0)
     repeat = explain(stream, epoch=0, seq=0)

@@ -17,13 +17,11 @@ from typing import Final, Self, TypeVar
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.clock import Clock, SystemClock
 from semel.broker.durable_view import DurableView, StreamView, Waiter
-from semel.broker.settings import Settings
+from semel.broker.settings import Directory, Settings
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
-from semel.journal.checkpoint import FILE_NAME, Cut, commit_cut, drop_removed
-from semel.journal.disk import Disk, RealDisk
+from semel.journal.checkpoint import Cut, commit_cut, drop_removed
 from semel.journal.identity import IDENTITY_BYTES
-from semel.journal.lmdb_store import LmdbStore
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull
@@ -54,24 +52,6 @@ def end_process(error: BaseException) -> None:
     sys.stderr.write(f"semel: fatal: {error}\n")
     sys.stderr.flush()
     os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
-
-
-class Directory:
-    """A locked data directory: the journal's files and the checkpoint's store."""
-
-    def __init__(self, path: str) -> None:
-        self.disk: Disk = RealDisk(path)
-        try:
-            self.disk.lock()
-            self.store: Store = LmdbStore(os.path.join(path, FILE_NAME))
-        except EngineError:
-            self.disk.close()
-            raise
-
-    def close(self) -> None:
-        """Close the files and release the lock."""
-        self.store.close()
-        self.disk.close()
 
 
 class Engine:

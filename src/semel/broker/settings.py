@@ -1,9 +1,16 @@
-"""The settings of an engine: plain data, checked once."""
+"""What an engine is opened with: its settings, checked once, and its data directory."""
+
+import os
 
 from msgspec import Struct
 
+from semel.journal.checkpoint import FILE_NAME
+from semel.journal.disk import Disk, RealDisk
+from semel.journal.lmdb_store import LmdbStore
+from semel.journal.store import Store
 from semel.machine import MachineLimits
 from semel.model import limits as default
+from semel.model.errors import EngineError
 
 
 class Settings(Struct, frozen=True):
@@ -31,3 +38,21 @@ class Settings(Struct, frozen=True):
             raise ValueError("producer_idle_ms must not be negative")
         if self.limits.receipts < default.RECEIPTS_MIN:
             raise ValueError(f"limits.receipts must be at least {default.RECEIPTS_MIN}")
+
+
+class Directory:
+    """A locked data directory: the journal's files and the checkpoint's store."""
+
+    def __init__(self, path: str) -> None:
+        self.disk: Disk = RealDisk(path)
+        try:
+            self.disk.lock()
+            self.store: Store = LmdbStore(os.path.join(path, FILE_NAME))
+        except EngineError:
+            self.disk.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files and release the lock."""
+        self.store.close()
+        self.disk.close()

@@ -349,7 +349,7 @@ class PositionRefused(Refused):
     """A group cannot be moved in `stream`."""
 
     code = "position_refused"
-    advice = "nothing was applied: abort, and read on with a new tail(group=...)"
+    advice = "nothing was applied: abort, and continue with a new tail(group=...)"
     group = Fact(str, "group")
     stream = Fact(str, "stream")
 

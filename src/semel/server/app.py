@@ -42,7 +42,7 @@ from semel.wire.paths import (
     STREAMS,
     TRANSACTIONS,
 )
-from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.problems import Problem, parser
 from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest, parse_query, read_limit
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import AppendPlan
@@ -122,7 +122,7 @@ class App:
         elif handle := self._resources.get("/".join(request.path.split("/", 3)[:3])):
             handle(request, responder)
         else:
-            problem = Problem(404, "no_such_address", f"streams live under {STREAM_PREFIX}")
+            problem = Problem(404, "no_such_address", f"streams are below {STREAM_PREFIX}")
             send_response(responder, responses.problem_response(problem))
 
     def drain(self) -> None:
@@ -216,7 +216,7 @@ class App:
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()
         command = queries.parse_delete(path, request.query, now_ms=now_ms)
-        self._streams.submit(command, responder, responses.delete_response)
+        self._streams.submit(command, responder, responses.outcome_response)
 
     # ---- reads -----------------------------------------------------------------------------------
 
@@ -290,13 +290,11 @@ class App:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-def streams_page(view: DurableView, query: str) -> StreamsPage | Problem:
+@parser
+def streams_page(view: DurableView, query: str) -> StreamsPage:
     """Return a page of the durable streams, in order of their paths."""
-    try:
-        parameters = parse_query(query, _PARAMETERS) if query else {}
-        limit = read_limit(parameters.get("limit"))
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = parse_query(query, _PARAMETERS) if query else {}
+    limit = read_limit(parameters.get("limit"))
     prefix, after = parameters.get("prefix", ""), parameters.get("after", "")
     page = list(islice(view.paths.after(after, prefix), limit + 1))
     return StreamsPage(

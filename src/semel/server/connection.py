@@ -193,11 +193,10 @@ class ServerConnection(asyncio.Protocol):
         return position
 
     def _take_head(self, data: bytes, position: int) -> int:
-        # Some clients end a body with one line end too many.
-        start = position + 2 if data.startswith(b"\r\n", position) else position
+        # Some clients send a line end too many after a body.
+        start = position + (2 if data.startswith(b"\r\n", position) else 0)
         if self._waiting and data.startswith(_READS, start):
-            # A read must see the effect of the writes before it. And its response may be long:
-            # one at a time is enough.
+            # A read must see the writes before it, and one long response at a time is enough.
             self._pause()
             return position
         end = data.find(b"\r\n\r\n", start)
@@ -215,13 +214,13 @@ class ServerConnection(asyncio.Protocol):
             self._dispatch(request)
             return position + length
         is_expecting = request.head.is_expecting and position == len(data)
-        self._move(
-            ConnectionEvent.CONTINUE_EXPECTED if is_expecting else ConnectionEvent.BODY_BEGUN
-        )
         self._clock = _UNSET
         self._body = PartialBody(request, length, self._limits)
         if is_expecting:
+            self._move(ConnectionEvent.CONTINUE_EXPECTED)
             self._send_continue_if_turn()
+        else:
+            self._move(ConnectionEvent.BODY_BEGUN)
         return position
 
     def _check_partial(self, head: bytes) -> None:
@@ -296,15 +295,13 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _resume_soon(self) -> None:
-        # On the next turn of the loop: this is called from inside the engine, where no further
-        # request may be submitted.
+        # Later: this is called from inside the engine, where no further request may be submitted.
         if self._input is _PAUSED and self._phase <= _BODY:
             self._move_input(InputEvent.CAPACITY)
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        has_ended = self._input is _RUNNING  # the output has, and with it the pause
-        if has_ended:
+        if self._input is _RUNNING:  # the output has ended, and with it the pause
             return
         if self._phase > _BODY or self._is_overfull():
             self._move_input(InputEvent.STILL_FULL)
@@ -323,7 +320,6 @@ class ServerConnection(asyncio.Protocol):
         return bool(waiting) and waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back on the next turn of the loop."""
         self._loop.call_soon(callback)
 
     def emit(self, data: bytes) -> None:
@@ -364,12 +360,11 @@ class ServerConnection(asyncio.Protocol):
         """Count `size` bytes that were just written, while a part of them is in the buffer."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
-        if not unread or more <= 0:
-            return
-        if not self.unread_bytes:
-            self.unread_since = self._loop.time()
-        self.unread_bytes += more
-        self._registry.unread.add(more)
+        if unread and more > 0:
+            if not self.unread_bytes:
+                self.unread_since = self._loop.time()
+            self.unread_bytes += more
+            self._registry.unread.add(more)
 
     def _uncount_unread(self) -> None:
         count, self.unread_bytes = self.unread_bytes, 0
@@ -399,9 +394,8 @@ class ServerConnection(asyncio.Protocol):
     def refuse(self, refused: HttpRefused) -> None:
         """Send a refusal after all responses that are owed, and close the connection."""
         self._end_reading(ConnectionEvent.READING_ENDED)
-        exchange = Exchange(self, self._registry.starts.exposed, closes=True)
-        self._waiting.append(exchange)
-        exchange.send(problem(refused))
+        self._waiting.append(Exchange(self, self._registry.starts.exposed, closes=True))
+        self._waiting[-1].send(problem(refused))
 
     # ---- closing -------------------------------------------------------------------------------
 
@@ -494,22 +488,13 @@ class ServerConnection(asyncio.Protocol):
         return now - self._progress_at > self._limits.stall_seconds
 
     def _check_elapsed(self, elapsed: float) -> None:
-        limits = self._limits
-        match self._phase:
-            case ConnectionPhase.FRESH if elapsed > limits.header_seconds:
-                self._hang_up()
-            case ConnectionPhase.IDLE if elapsed > limits.keep_alive_seconds and not self._waiting:
-                self._hang_up()
-            case ConnectionPhase.HEAD if elapsed > limits.header_seconds:
-                self.refuse(_timeout("the headers come too slowly"))
-            case ConnectionPhase.CONTINUE | ConnectionPhase.BODY:
-                if self._body is not None and self._body.is_late(elapsed):
-                    self.refuse(_timeout("the body comes too slowly"))
-            case ConnectionPhase.HALF_CLOSED if elapsed > limits.half_closed_seconds:
+        if self._body is not None:
+            if self._body.is_late(elapsed):
+                self.refuse(HttpRefused(408, "request_timeout", "the body comes too slowly"))
+        elif elapsed > self._limits.seconds_in(self._phase):
+            if self._phase is ConnectionPhase.HEAD:
+                self.refuse(HttpRefused(408, "request_timeout", "the headers come too slowly"))
+            elif self._phase > _BODY:
                 self.abort()
-            case ConnectionPhase.LINGERING if elapsed > limits.linger_seconds:
-                self.abort()
-
-
-def _timeout(message: str) -> HttpRefused:
-    return HttpRefused(408, "request_timeout", message)
+            elif not self._waiting:
+                self._hang_up()

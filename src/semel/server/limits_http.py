@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
+from semel.server.phases import ConnectionPhase
 
 _FILE_SHARE: Final = 0.8
 _OWN_FILES: Final = 64  # of the journal, its reader, the checkpoint and the loop
@@ -50,6 +51,20 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             if not 0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} must be positive")
+
+    def seconds_in(self, phase: ConnectionPhase) -> float:
+        """Return how long a connection may wait in a phase; a body has its own rule."""
+        match phase:
+            case ConnectionPhase.FRESH | ConnectionPhase.HEAD:
+                return self.header_seconds
+            case ConnectionPhase.IDLE:
+                return self.keep_alive_seconds
+            case ConnectionPhase.HALF_CLOSED:
+                return self.half_closed_seconds
+            case ConnectionPhase.LINGERING:
+                return self.linger_seconds
+            case _:
+                return inf
 
     @property
     def sweep_seconds(self) -> float:

@@ -191,7 +191,7 @@ def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
 
 
 def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerState:
-    shown = [
+    retained = [
         ProducerReceipt(
             receipt.first_seq,
             receipt.last_seq,
@@ -201,7 +201,7 @@ def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
         )
         for receipt in _receipts_of(row)
     ]
-    return ProducerState(**asdict(_entry_of(state, stream, producer_id, row)), receipts=shown)
+    return ProducerState(**asdict(_entry_of(state, stream, producer_id, row)), receipts=retained)
 
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:

@@ -44,6 +44,7 @@ from semel.wire.transactions import (
 )
 
 T = TypeVar("T")
+C = TypeVar("C", bound=EngineCommand)
 _READING: Final = ("GET", "HEAD")
 
 
@@ -75,6 +76,18 @@ class Resource:
             send_response(responder, answer(outcome))
 
         self.engine.submit(command, reply)
+
+    def submit_with(
+        self,
+        command: C | Problem,
+        responder: Responder,
+        answer: Callable[[Outcome, C], Response],
+    ) -> None:
+        """Submit a command as `submit` does; its response needs the command, too."""
+        if isinstance(command, Problem):
+            send_refusal(responder, command)
+        else:
+            self.submit(command, responder, lambda outcome: answer(outcome, command))
 
     def ask(
         self,
@@ -136,10 +149,7 @@ class TransactionsResource(Resource):
             refuse_method(responder, "POST")
             return
         command = parse_call(name, action, request.headers, request.body, now_ms=self.now_ms)
-        if isinstance(command, Problem):
-            send_refusal(responder, command)
-            return
-        self.submit(command, responder, partial(call_response, command=command))
+        self.submit_with(command, responder, call_response)
 
     def _list(self, request: Request, responder: Responder) -> None:
         query = parse_txn_query(request.query)
@@ -191,10 +201,9 @@ def transactions_page(
         if query.state != STUCK or is_stuck(view, now_ms)
     )
     page = list(islice(views, query.limit + 1))
-    shown = page[: query.limit]
     return TransactionsPage(
-        [pending_transaction(view, now_ms) for view in shown],
-        shown[-1].number if len(page) > query.limit else None,
+        [pending_transaction(view, now_ms) for view in page[: query.limit]],
+        page[query.limit - 1].number if len(page) > query.limit else None,
     )
 
 
@@ -233,10 +242,7 @@ class SinksResource(Resource):
             refuse_method(responder, "POST")
             return
         command = commits.parse_rebind(app, request.headers, request.body, now_ms=self.now_ms)
-        if isinstance(command, Problem):
-            send_refusal(responder, command)
-            return
-        self.submit(command, responder, partial(commits.rebound_response, command=command))
+        self.submit_with(command, responder, commits.rebound_response)
 
 
 class CommitsResource(Resource):
@@ -249,10 +255,7 @@ class CommitsResource(Resource):
         command = commits.parse_commit(
             request.headers, request.body, now_ms=self.now_ms, type_of=self._type_of
         )
-        if isinstance(command, Problem):
-            send_refusal(responder, command)
-            return
-        self.submit(command, responder, partial(commits.commit_response, command=command))
+        self.submit_with(command, responder, commits.commit_response)
 
     def _type_of(self, path: str) -> str | None:
         stream = self.engine.stream(path)
@@ -296,8 +299,4 @@ class GroupsResource(Resource):
 
     def _move(self, request: Request, responder: Responder, group: str) -> None:
         command = groups.parse_positions(group, request.headers, request.body, now_ms=self.now_ms)
-        if isinstance(command, Problem):
-            send_refusal(responder, command)
-            return
-        respond = partial(groups.moved_response, command=command, group=group)
-        self.submit(command, responder, respond)
+        self.submit_with(command, responder, partial(groups.moved_response, group=group))

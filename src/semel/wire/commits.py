@@ -31,7 +31,7 @@ from semel.model.transactions import (
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers
 from semel.wire.json_mode import check_name, read_document, read_offset, split_json
-from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.problems import parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response
 from semel.wire.schema.commits import (
@@ -56,7 +56,7 @@ TypeOf = Callable[[str], str | None]
 _NO_ARRAY: Final = "messages must be an array"
 _NO_MESSAGE: Final = "an empty array holds no message"
 _NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
-_UNCHECKED: Final = "without digests of the input nobody can tell that this is the same batch"
+_UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
 _MISMATCH: Final = (
     "this producer_seq was used for another commit, which stays; nothing of this is applied"
 )
@@ -65,26 +65,22 @@ _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 # ---- one-shot commits ----------------------------------------------------------------------------
 
 
-def parse_commit(
-    headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf
-) -> Commit | Problem:
+@parser
+def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Commit:
     """Parse a one-shot commit."""
-    try:
-        request = read_document(headers, body, CommitRequest)
-        if request.producer_id is not None:
-            check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
-        listed = [
-            ListedTxn(check_name(each.id, "transactions", TXN_ID_BYTES_MAX), each.epoch)
-            for each in request.transactions
-        ]
-        moves = [
-            read_move(group, path, target)
-            for group, targets in request.offsets.items()
-            for path, target in targets.items()
-        ]
-        expects = [(path, read_offset(tail, "if")) for path, tail in request.expects.items()]
-    except MalformedRequest as refusal:
-        return refusal.problem
+    request = read_document(headers, body, CommitRequest)
+    if request.producer_id is not None:
+        check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
+    listed = [
+        ListedTxn(check_name(each.id, "transactions", TXN_ID_BYTES_MAX), each.epoch)
+        for each in request.transactions
+    ]
+    moves = [
+        read_move(group, path, target)
+        for group, targets in request.offsets.items()
+        for path, target in targets.items()
+    ]
+    expects = [(path, read_offset(tail, "if")) for path, tail in request.expects.items()]
     sink = request.sink
     return Commit(
         now_ms=now_ms,
@@ -169,12 +165,10 @@ def commit_response(outcome: Outcome, command: Commit) -> Response:
 # ---- sinks ---------------------------------------------------------------------------------------
 
 
-def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> RebindSink | Problem:
+@parser
+def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> RebindSink:
     """Parse a request that binds a sink to another query."""
-    try:
-        request = read_document(headers, body, RebindRequest)
-    except MalformedRequest as refusal:
-        return refusal.problem
+    request = read_document(headers, body, RebindRequest)
     return RebindSink(now_ms, app, request.query_id, request.last_version)
 
 

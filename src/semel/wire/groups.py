@@ -11,7 +11,7 @@ from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.wire.headers import Headers, print_instant
 from semel.wire.json_mode import read_document, read_offset
-from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.problems import Problem, bad_request, parser
 from semel.wire.queries import parse_query
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, problem_response
@@ -41,15 +41,11 @@ class GroupQuery(Struct, frozen=True):
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def parse_positions(
-    group: str, headers: Headers, body: bytes, *, now_ms: int
-) -> SetPositions | Problem:
+@parser
+def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -> SetPositions:
     """Parse a request that moves a group."""
-    try:
-        request = read_document(headers, body, SetPositionsRequest)
-        moves = [read_move(group, path, target) for path, target in request.offsets.items()]
-    except MalformedRequest as refusal:
-        return refusal.problem
+    request = read_document(headers, body, SetPositionsRequest)
+    moves = [read_move(group, path, target) for path, target in request.offsets.items()]
     return SetPositions(now_ms, tuple(moves))
 
 
@@ -67,35 +63,29 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
     )
 
 
-def parse_snapshot(
-    group: str, headers: Headers, body: bytes, *, now_ms: int
-) -> PinSnapshot | Problem:
+@parser
+def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) -> PinSnapshot:
     """Parse a request that pins a step."""
-    try:
-        request = read_document(headers, body, PinRequest)
-        ranges = [
-            SnapshotRange(
-                path,
-                part.incarnation,
-                read_offset(part.start, "from"),
-                read_offset(part.to, "to"),
-            )
-            for path, part in request.ranges.items()
-        ]
-    except MalformedRequest as refusal:
-        return refusal.problem
+    request = read_document(headers, body, PinRequest)
+    ranges = [
+        SnapshotRange(
+            path,
+            part.incarnation,
+            read_offset(part.start, "from"),
+            read_offset(part.to, "to"),
+        )
+        for path, part in request.ranges.items()
+    ]
     return PinSnapshot(now_ms, group, request.number, tuple(ranges), request.hash)
 
 
-def parse_group_query(query: str) -> GroupQuery | Problem:
+@parser
+def parse_group_query(query: str) -> GroupQuery:
     """Parse `?stable=true&stream=...&transaction=...`."""
-    try:
-        parameters = parse_query(query, _QUERY)
-        stable = parameters.get("stable", "false")
-        if stable not in ("true", "false"):
-            raise bad_request("invalid_query", "stable must be true or false", field="stable")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = parse_query(query, _QUERY)
+    stable = parameters.get("stable", "false")
+    if stable not in ("true", "false"):
+        raise bad_request("invalid_query", "stable must be true or false", field="stable")
     return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))
 
 
@@ -113,8 +103,8 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
         problem = Problem(
             409,
             UnstableOffsets.code,
-            f"the transaction {first.id} moves the group {view.group} in {first.path} and is not"
-            " decided; ask again, or without stable=true",
+            f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
+            " ask again, or without stable=true",
             {"group": view.group, "pending": pending},
             [("Retry-After", "1")],
         )

@@ -162,7 +162,7 @@ def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
         reason = str(error)
         if _is_json_without_surrogates(body):
             reason = "a text in it escapes half of a surrogate pair"
-    raise bad_request("bad_body", f"the body is not what this call takes: {reason}")
+    raise bad_request("bad_body", f"the body is not what this request accepts: {reason}")
 
 
 def _is_json_without_surrogates(body: bytes) -> bool:

@@ -60,7 +60,7 @@ def stream_path(raw: str) -> str | Problem:
     if plain is not None and len(raw) <= PATH_BYTES_MAX:
         return plain[1]
     if not raw.startswith(STREAM_PREFIX):
-        return Problem(404, "not_found", "streams live under /v1/stream/")
+        return Problem(404, "not_found", "streams are below /v1/stream/")
     encoded = raw[len(STREAM_PREFIX) :]
     if _NEVER_RAW.search(encoded):
         return _bad_path("a character in it must be percent-encoded")

@@ -1,10 +1,13 @@
 """Problems: the JSON documents of HTTP errors, as values and as entries of a table."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Fields = list[tuple[str, str]]
 Facts = Mapping[str, object]
 
@@ -25,11 +28,24 @@ class Problem(Struct, frozen=True):
 
 
 class MalformedRequest(Exception):
-    """Raised to end the parsing of a request; the parsers of this package return its problem."""
+    """Raised to end the parsing of a request; a `parser` returns its problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
+
+
+def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
+    """Make a function that raises MalformedRequest return the problem instead."""
+
+    @wraps(function)
+    def parse(*arguments: P.args, **options: P.kwargs) -> T | Problem:
+        try:
+            return function(*arguments, **options)
+        except MalformedRequest as refusal:
+            return refusal.problem
+
+    return parse
 
 
 def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:

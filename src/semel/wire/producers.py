@@ -18,7 +18,7 @@ from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
 from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
-from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.problems import bad_request, parser
 from semel.wire.queries import parse_query, read_limit
 from semel.wire.refusals import STATUS, problem_of
 from semel.wire.rendering import Response
@@ -60,37 +60,24 @@ class ExplainQuery(Struct, frozen=True):
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register | Problem:
+@parser
+def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
     """Parse a registration; with an empty body the server chooses the id."""
-    try:
-        refuse_encoding(headers)
-        producer_id = _read_register(body)
-    except MalformedRequest as refusal:
-        return refusal.problem
-    return Register(now_ms, producer_id)
-
-
-def _read_register(body: bytes) -> str | None:
+    refuse_encoding(headers)
     try:
         producer_id = msgspec.json.decode(body or b"{}", type=RegisterRequest).producer_id
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f'the body must be {{}} or {{"producer_id": "..."}}: {error}'
         raise bad_request("bad_body", message) from None
-    if producer_id is None:
-        return None
-    return read_text({"producer-id": producer_id}, "producer-id", PRODUCER_ID_BYTES_MAX)
+    if producer_id is not None:
+        read_text({"producer-id": producer_id}, "producer-id", PRODUCER_ID_BYTES_MAX)
+    return Register(now_ms, producer_id)
 
 
-def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer | Problem:
+@parser
+def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     """Parse a claim: the stream, the producer and the session that takes it over."""
-    try:
-        refuse_encoding(headers)
-        return _read_claim(body, now_ms)
-    except MalformedRequest as refusal:
-        return refusal.problem
-
-
-def _read_claim(body: bytes, now_ms: int) -> ClaimProducer:
+    refuse_encoding(headers)
     try:
         claim = msgspec.json.decode(body, type=ClaimRequest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -104,44 +91,38 @@ def _read_claim(body: bytes, now_ms: int) -> ClaimProducer:
     return ClaimProducer(claim.stream, now_ms, name or "", session or "", claim.mode)
 
 
-def parse_producer_query(query: str) -> ProducerQuery | Problem:
+@parser
+def parse_producer_query(query: str) -> ProducerQuery:
     """Parse which producers to show."""
-    try:
-        parameters = parse_query(query, _LIST_PARAMETERS)
-        if "stream" not in parameters and "id" not in parameters:
-            raise bad_request("invalid_query", "stream or id must be given", field="stream")
-        limit = read_limit(parameters.get("limit"))
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = parse_query(query, _LIST_PARAMETERS)
+    if "stream" not in parameters and "id" not in parameters:
+        raise bad_request("invalid_query", "stream or id must be given", field="stream")
+    limit = read_limit(parameters.get("limit"))
     stream, name = parameters.get("stream"), parameters.get("id")
     return ProducerQuery(stream, name, parameters.get("after", ""), limit)
 
 
-def parse_forget(query: str, *, now_ms: int) -> ForgetProducer | Problem:
+@parser
+def parse_forget(query: str, *, now_ms: int) -> ForgetProducer:
     """Parse a request to forget one producer of one stream."""
-    try:
-        parameters = _parse_required(query, _FORGET_PARAMETERS, _FORGET_PARAMETERS)
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = _parse_required(query, _FORGET_PARAMETERS, _FORGET_PARAMETERS)
     return ForgetProducer(parameters["stream"], now_ms, parameters["id"])
 
 
-def parse_explain_query(query: str) -> ExplainQuery | Problem:
+@parser
+def parse_explain_query(query: str) -> ExplainQuery:
     """Parse the append to explain; its parameters are checked like the headers of an append."""
-    try:
-        parameters = _parse_required(query, _EXPLAIN_PARAMETERS, _EXPLAIN_REQUIRED)
-        mode = parameters.get("mode", DENSE)
-        if mode not in (DENSE, SPARSE):
-            raise bad_request("invalid_query", "mode must be dense or sparse", field="mode")
-        name = read_text(parameters, "id", PRODUCER_ID_BYTES_MAX) or ""
-        if mode == SPARSE:
-            first, last = read_range(parameters, "seq") or (0, 0)
-        else:
-            first = last = read_number(parameters, "seq") or 0
-        session = read_text(parameters, "session", SESSION_BYTES_MAX)
-        epoch = read_number(parameters, "epoch")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = _parse_required(query, _EXPLAIN_PARAMETERS, _EXPLAIN_REQUIRED)
+    mode = parameters.get("mode", DENSE)
+    if mode not in (DENSE, SPARSE):
+        raise bad_request("invalid_query", "mode must be dense or sparse", field="mode")
+    name = read_text(parameters, "id", PRODUCER_ID_BYTES_MAX) or ""
+    if mode == SPARSE:
+        first, last = read_range(parameters, "seq") or (0, 0)
+    else:
+        first = last = read_number(parameters, "seq") or 0
+    session = read_text(parameters, "session", SESSION_BYTES_MAX)
+    epoch = read_number(parameters, "epoch")
     tag = ProducerTag(name, first, last, epoch, session, mode)
     return ExplainQuery(parameters["stream"], tag)
 
@@ -219,9 +200,9 @@ def _why_stored(
         return "it would be stored: the stream recognises no duplicates"
     begin = f"it would be stored under epoch {outcome.epoch}"
     if epoch is None or outcome.epoch is None:
-        return f"{begin}: the stream does not know the producer yet"
+        return f"{begin}: the stream has no state of the producer yet"
     if outcome.epoch > epoch:
-        return f"{begin}: a new epoch begins, and epoch {epoch} is fenced off"
+        return f"{begin}: a new epoch begins, and epoch {epoch} is fenced"
     if last_seq is not None and last_seq < 0:
         return f"{begin}: it is the first one since the producer was claimed"
     return f"{begin}: sequence {tag.first_seq} comes after {last_seq}, the last one stored"
@@ -231,7 +212,7 @@ def _why_repeated(outcome: Duplicate) -> str:
     if outcome.next_offset is None:
         return (
             "it would be confirmed and not stored again: the sequence was stored, so long ago that"
-            " its place is no longer remembered"
+            " its offsets are no longer retained"
         )
     if outcome.is_mismatch:
         return (

@@ -11,7 +11,7 @@ from semel.model.offsets import parse_offset
 from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from semel.wire.headers import FRAMES, Headers, accepts_gzip, accepts_type, to_position
 from semel.wire.paths import percent_decode
-from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.problems import bad_request, parser
 
 CATCH_UP: Final = "catch-up"
 LONG_POLL: Final = "long-poll"
@@ -64,21 +64,19 @@ def read_limit(text: str | None) -> int:
     return int(text)
 
 
-def parse_get(query: str, headers: Headers) -> ReadRequest | Problem:
+@parser
+def parse_get(query: str, headers: Headers) -> ReadRequest:
     """Parse a read. Its headers are lists, so repeated ones are fine: they come joined."""
-    try:
-        parameters = parse_query(query, _READ) if query else {}
-        offset, is_now = _read_offset(parameters.get("offset"))
-        live = parameters.get("live", CATCH_UP)
-        live = live if live in (LONG_POLL, SSE) else CATCH_UP
-        if live != CATCH_UP and "offset" not in parameters:
-            raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
-        isolation = parameters.get("isolation", READ_UNCOMMITTED)
-        if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-            message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
-            raise bad_request("invalid_query", message, field="isolation")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = parse_query(query, _READ) if query else {}
+    offset, is_now = _read_offset(parameters.get("offset"))
+    live = parameters.get("live", CATCH_UP)
+    live = live if live in (LONG_POLL, SSE) else CATCH_UP
+    if live != CATCH_UP and "offset" not in parameters:
+        raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
+    isolation = parameters.get("isolation", READ_UNCOMMITTED)
+    if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
+        message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
+        raise bad_request("invalid_query", message, field="isolation")
     return ReadRequest(
         offset=offset,
         is_now=is_now,
@@ -103,17 +101,15 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
     return offset, False
 
 
-def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim | Problem:
+@parser
+def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
     """Parse a deletion, or with `before` a trim."""
-    try:
-        text = parse_query(query, _TRIM).get("before")
-        if text is None:
-            return Delete(path, now_ms)
-        before = to_position(text)
-        if before is None:
-            raise bad_request("invalid_offset", "before must be an offset", field="before")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    text = parse_query(query, _TRIM).get("before")
+    if text is None:
+        return Delete(path, now_ms)
+    before = to_position(text)
+    if before is None:
+        raise bad_request("invalid_offset", "before must be an offset", field="before")
     return Trim(path, now_ms, before)
 
 

@@ -36,7 +36,7 @@ _WRONG_FIELDS: Final = {
 
 def _wrong_field(outcome: Any) -> str:
     field = outcome.field
-    return _WRONG_FIELDS.get(field, f"{field} is empty, too long, too large or no text")
+    return _WRONG_FIELDS.get(field, f"{field} is empty, too long, too large or not a text")
 
 
 REFUSALS: Final = (
@@ -59,7 +59,7 @@ REFUSALS: Final = (
         advice="its path is free again once its forks are deleted",
         cli="its path is free again once its forks are deleted",
     ),
-    Entry("still_alive", 409, outcome="StillAlive", message="its time is not over"),
+    Entry("still_alive", 409, outcome="StillAlive", message="it has not expired"),
     Entry(
         "stream_closed",
         409,
@@ -67,13 +67,13 @@ REFUSALS: Final = (
         message="the stream is closed",
         error="StreamClosed",
         advice="write to another stream",
-        cli="it takes no more appends; create another one",
+        cli="it accepts no more appends; create another one",
     ),
     Entry(
         "config_conflict",
         409,
         outcome="ConfigConflict",
-        message="a stream of that path has another {0.field}",
+        message="the stream exists with another {0.field}",
         error="ConfigConflict",
         advice="use its configuration, or another path",
         cli="`semel head` shows what it has; use that, or another path",
@@ -82,11 +82,11 @@ REFUSALS: Final = (
         "content_type_conflict",
         409,
         outcome="ContentTypeConflict",
-        message="the stream holds {0.expected}",
+        message="the media type of the stream is {0.expected}",
         names={"expected": "expected_content_type"},
         error="ContentTypeConflict",
         advice="send the stream's own media type",
-        cli="leave --content-type away to send the stream's own",
+        cli="omit --content-type to send the stream's own",
     ),
     Entry(
         "stream_seq_conflict",
@@ -101,16 +101,16 @@ REFUSALS: Final = (
         "precondition_failed",
         412,
         outcome="PreconditionFailed",
-        message="the stream has another end than the request says",
+        message="the tail of the stream is not the one that the request expects",
         error="PreconditionFailed",
-        advice="read what was appended in between, then decide anew",
-        cli="read what was appended in between, then decide anew",
+        advice="read what was appended in between, then decide again",
+        cli="read what was appended in between, then decide again",
     ),
     Entry(
         "OFFSET_BEYOND_TAIL",
         400,
         outcome="OffsetBeyondTail",
-        message="the offset lies past the end of the stream",
+        message="the offset is after the tail of the stream",
         error="OffsetBeyondTail",
         advice="start at next_offset",
         cli="`semel head` shows where it ends",
@@ -119,7 +119,7 @@ REFUSALS: Final = (
         "offset_trimmed",
         410,
         outcome="OffsetTrimmed",
-        message="the stream no longer holds what lies before its head",
+        message="the messages before the head of the stream were trimmed",
         error="OffsetTrimmed",
         advice="start at head, knowing that something is missing",
         cli="start at its head, or with --offset -1",
@@ -128,7 +128,7 @@ REFUSALS: Final = (
         "sub_offset_invalid",
         400,
         outcome="SubOffsetInvalid",
-        message="the sub-offset reaches past the one append it may divide",
+        message="the sub-offset is after the end of the append it divides",
     ),
     Entry(
         "fork_source_gone",
@@ -142,7 +142,7 @@ REFUSALS: Final = (
         "corrupt_data",
         500,
         outcome="Unreadable",
-        message="what is stored is not what was written: {0.reason}",
+        message="a stored frame is corrupt: {0.reason}",
         error="CorruptData",
         advice="run `semel doctor --verify` on the server",
     ),
@@ -150,7 +150,7 @@ REFUSALS: Final = (
         "read_failed",
         503,
         outcome="DiskReadFailed",
-        message="what is stored cannot be read now: {0.reason}",
+        message="a stored frame cannot be read: {0.reason}",
     ),
     Entry(
         "PRODUCER_FENCED",
@@ -172,37 +172,37 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="two processes claim the same epoch",
+        message="two instances use the same epoch",
         error="ProducerFenced",
     ),
     Entry(
         "session_unknown",
         409,
         outcome="SessionUnknown",
-        message="a new session must begin with sequence 0",
+        message="a new session must start with sequence 0",
         error="ProducerRefused",
     ),
     Entry(
         "producer_state_expired",
         409,
         outcome="ProducerStateExpired",
-        message="the producer was idle too long; begin a newer epoch",
+        message="the producer was idle for too long and has expired; start a higher epoch",
         error="ProducerExpired",
-        advice="begin a newer epoch, above current_epoch, with sequence 0",
+        advice="start an epoch above current_epoch with sequence 0",
     ),
     Entry(
         "UNKNOWN_PRODUCER_ID",
         404,
         outcome="UnknownProducer",
-        message="this producer id was never given out",
+        message="there is no producer of this id",
         error="ProducerRefused",
-        cli="`semel producers ls` shows who writes; `register` gives out ids",
+        cli="`semel producers ls` lists the producers; `semel producers register` gets an id",
     ),
     Entry(
         "dedup_off",
         409,
         outcome="DedupOff",
-        message="the stream recognises no duplicates: there is nothing to claim",
+        message="the stream does not recognise duplicates, so there is nothing to claim",
     ),
     Entry(
         "producer_mode_conflict",
@@ -215,7 +215,7 @@ REFUSALS: Final = (
         "epoch_must_start_at_zero",
         400,
         outcome="EpochMustStartAtZero",
-        message="a raised epoch begins with sequence 0",
+        message="a higher epoch must start with sequence 0",
         names={"received": "received_seq"},
         error="ProducerRefused",
         cli="begin with --seq 0",
@@ -231,7 +231,7 @@ REFUSALS: Final = (
         "producer_seq_conflict",
         409,
         outcome="SequenceGap",
-        message="sequence {0.expected} is missing; {0.received} came",
+        message="sequence {0.expected} is missing; {0.received} was sent",
         names={"expected": "expected_seq", "received": "received_seq"},
         error="SequenceGap",
         advice="send again from the sequence that is expected",
@@ -257,7 +257,7 @@ REFUSALS: Final = (
         409,
         outcome="RestartAmbiguous",
         message=(
-            "a used sequence came with another payload: a restart needs an epoch or a session"
+            "the sequence is stored with another payload: a restart needs an epoch or a session"
         ),
         error="RestartAmbiguous",
         advice="send a session or an epoch, or begin with 0",
@@ -291,7 +291,7 @@ REFUSALS: Final = (
         "batch_too_large",
         413,
         outcome="BatchTooLarge",
-        message="an append may take {0.bytes_max} bytes",
+        message="an append can have at most {0.bytes_max} bytes",
         error="TooLarge",
     ),
     Entry(
@@ -307,7 +307,7 @@ REFUSALS: Final = (
         "overloaded",
         503,
         outcome="Overloaded",
-        message="too much is waiting for the disk; send the same again",
+        message="too much is waiting for the disk; send the same request again",
     ),
     *TXN_REFUSALS,
     # Refused by the server before the engine is asked: without an outcome.

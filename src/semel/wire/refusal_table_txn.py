@@ -7,13 +7,13 @@ from semel.wire.problems import Entry
 # Not states but kinds of transactions; they are reported in the same field.
 _WRONG_KINDS: Final = {
     "sink": "a sink's transaction is committed by POST /v1/commits only",
-    "inline": "POST /v1/commits takes staged transactions only",
+    "inline": "POST /v1/commits accepts staged transactions only",
 }
 
 
 def _wrong_state(outcome: Any) -> str:
     why = f" ({outcome.reason})" if outcome.reason else ""
-    message = f"the transaction is {outcome.state}{why}; for this it must be open"
+    message = f"the transaction is {outcome.state}{why}; it must be open for this"
     return _WRONG_KINDS.get(outcome.state, message)
 
 
@@ -38,8 +38,8 @@ _POSITION_CONFLICTS: Final = {
         " abort it and read from there"
     ),
     "deleted": (
-        "the stream {0.path} ended after this transaction named a position of the group {0.group}"
-        " in it; abort it"
+        "the stream {0.path} was deleted after this transaction named a position of the group"
+        " {0.group} in it; abort it"
     ),
 }
 
@@ -53,10 +53,10 @@ TXN_REFUSALS: Final = (
         "INVALID_TXN_ID",
         404,
         outcome="UnknownTransaction",
-        message="no transaction of that id and epoch is known",
+        message="there is no transaction of that id and epoch",
         error="UnknownTransaction",
-        advice="begin it; outcomes are remembered for 7 days",
-        cli="`semel txn ls` shows those that are not decided",
+        advice="begin it; outcomes are retained for 7 days",
+        cli="`semel txn ls` lists the pending ones",
     ),
     Entry(
         "PRODUCER_FENCED",
@@ -70,7 +70,7 @@ TXN_REFUSALS: Final = (
         "PRODUCER_FENCED",
         403,
         outcome="NotOwner",
-        message="the transaction belongs to somebody else",
+        message="the transaction has another owner",
         error="ProducerFenced",
     ),
     Entry(
@@ -79,7 +79,7 @@ TXN_REFUSALS: Final = (
         outcome="InvalidTxnState",
         message=_wrong_state,
         error="InvalidTransactionState",
-        advice="begin the next one",
+        advice="begin another transaction",
     ),
     Entry(
         "TRANSACTION_TIMED_OUT",
@@ -87,7 +87,7 @@ TXN_REFUSALS: Final = (
         outcome="TxnTimedOut",
         message="the transaction took too long and was aborted; begin it again",
         error="TransactionTimedOut",
-        advice="do it again, in a new one, with a longer timeout if that is needed",
+        advice="repeat it in a new transaction, with a longer timeout if needed",
     ),
     Entry(
         "txn_aborted",
@@ -95,7 +95,7 @@ TXN_REFUSALS: Final = (
         outcome="AlreadyAborted",
         message="the transaction was aborted ({0.reason}); that is final",
         error="TransactionAborted",
-        advice="do it again, in a new one",
+        advice="repeat it in a new transaction",
     ),
     Entry(
         "txn_committed",
@@ -109,7 +109,7 @@ TXN_REFUSALS: Final = (
         "CONCURRENT_TRANSACTIONS",
         409,
         outcome="ConcurrentTransactions",
-        message="the transaction {0.other} is in the way; end it first",
+        message="the transaction {0.other} must end first",
         names={"other": "transaction_id"},
         error="ConcurrentTransactions",
         advice="end that one first, or use another producer_id",
@@ -120,7 +120,7 @@ TXN_REFUSALS: Final = (
         outcome="TooManyTransactions",
         message="the producer has {0.maximum} transactions pending",
         error="TooManyTransactions",
-        advice="decide the prepared ones first",
+        advice="commit or abort the prepared ones first",
     ),
     Entry(
         "PARTITION_NOT_IN_TXN",
@@ -134,19 +134,19 @@ TXN_REFUSALS: Final = (
         "stream_in_transaction",
         409,
         outcome="StreamInTransaction",
-        message="the transaction {0.transaction} has undecided messages in the stream",
+        message="the pending transaction {0.transaction} has messages in the stream",
         names={"transaction": "transaction_id"},
         error="StreamInTransaction",
-        advice="wait until it is decided",
+        advice="wait until it has ended",
     ),
     Entry(
         "offset_unstable",
         409,
         outcome="OffsetUnstable",
-        message="what lies there is not decided yet",
+        message="the messages at this offset belong to a pending transaction",
         names={"stable": "stable_offset"},
         error="OffsetUnstable",
-        advice="take an offset up to stable_offset, or wait",
+        advice="use an offset up to stable_offset, or wait",
     ),
     Entry(
         "branch_incomplete",
@@ -161,7 +161,7 @@ TXN_REFUSALS: Final = (
         "branch_missing",
         409,
         outcome="BranchMissing",
-        message="the transaction {0.id} is not there; stage it again",
+        message="the transaction {0.id} does not exist any more; stage it again",
         names={"id": "transaction_id"},
         error="BranchMissing",
         advice="stage it again",
@@ -175,7 +175,7 @@ TXN_REFUSALS: Final = (
         error="PositionConflict",
         advice=(
             "nothing was applied: another worker has processed these messages, or the"
-            " group was set by hand; abort, and read on with a new tail(group=...)"
+            " group was set by hand; abort, and continue with a new tail(group=...)"
         ),
     ),
     Entry(
@@ -184,7 +184,7 @@ TXN_REFUSALS: Final = (
         outcome="UnstableOffsets",
         message=(
             "the prepared transaction {0.transaction} moves the group {0.group} in"
-            " {0.path}; decide it first"
+            " {0.path}; end it first"
         ),
         names={"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
         error="UnstableOffsets",
@@ -195,15 +195,15 @@ TXN_REFUSALS: Final = (
         409,
         outcome="AppBound",
         message=(
-            "the app belongs to the query {0.query_id}; `semel sinks rebind` gives it to another"
+            "the app belongs to the query {0.query_id}; `semel sinks rebind` binds it to another"
         ),
         error="AppBound",
         advice="use another app, or `semel sinks rebind`",
         spark=(
             "another query has written under the name {app}, or this one with another checkpoint:"
             " give it a txnAppId of its own; or let it take over, with"
-            " `semel sinks rebind {app} --query-id {query_id} --last-version N`: it goes on behind"
-            " batch N, and with N = -1 begins anew with batch 0"
+            " `semel sinks rebind {app} --query-id {query_id} --last-version N`: it continues after"
+            " batch N, and with N = -1 it starts again with batch 0"
         ),
     ),
     Entry(
@@ -215,8 +215,9 @@ TXN_REFUSALS: Final = (
         advice="find out which one is right; `semel sinks rebind` if it is the caller's",
         spark=(
             "this checkpoint was copied, or restored from an older one, and another run has written"
-            " since: nothing of this batch was written. Go on with the checkpoint of that run; or"
-            " start with a new one, knowing that what it reads again is written again (sink {app})"
+            " since: nothing of this batch was written. Continue with the checkpoint of that run,"
+            " or start with a new one, knowing that what it reads again is written again (sink"
+            " {app})"
         ),
     ),
     Entry(
@@ -225,16 +226,17 @@ TXN_REFUSALS: Final = (
         outcome="VersionForgotten",
         message="the version is too old to be compared; {0.last_version} is the last one",
         error="VersionForgotten",
-        advice="go on after last_version",
+        advice="continue after last_version",
         spark=(
-            "the version is too old to tell a replay from new rows: go on behind the last of {app}"
+            "the version is too old to distinguish a replay from new rows: continue after the last"
+            " version of {app}"
         ),
     ),
     Entry(
         "unknown_sink",
         404,
         outcome="UnknownSink",
-        message="no such app has committed",
+        message="no app of this name has committed",
         cli="`semel sinks ls` shows what there is",
     ),
     Entry(

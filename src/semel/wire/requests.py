@@ -46,7 +46,7 @@ from semel.wire.headers import (
 )
 from semel.wire.json_mode import split_json
 from semel.wire.paths import stream_path
-from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
+from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
 
 __all__ = [
     "AppendPlan",
@@ -99,6 +99,7 @@ def parse_post(
     return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
 
 
+@parser
 def plan_post(
     path: str,
     headers: Headers,
@@ -106,22 +107,8 @@ def plan_post(
     *,
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
-) -> AppendPlan | Problem:
-    """Parse the headers of an append, a close, or both."""
-    try:
-        return _plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
-    except MalformedRequest as refusal:
-        return refusal.problem
-
-
-def _plan_post(
-    path: str,
-    headers: Headers,
-    repeated: Set[str],
-    *,
-    is_strict: bool,
-    fresh_id: Callable[[], str] | None,
 ) -> AppendPlan:
+    """Parse the headers of an append, a close, or both."""
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
@@ -224,6 +211,7 @@ def _refuse_size(body: bytes) -> None:
         )
 
 
+@parser
 def parse_put(
     path: str,
     headers: Headers,
@@ -234,21 +222,18 @@ def parse_put(
     incarnation: str,
     source_type: Callable[[str], str | None] | None = None,
     dedup_default: bool = True,
-) -> Create | Problem:
+) -> Create:
     """Parse a creation. `source_type` returns the media type of the stream to fork."""
-    try:
-        refuse_repeated(repeated)
-        dedup = read_switch(headers, "stream-dedup")
-        refuse_encoding(headers)
-        ttl_ms, expires_at_ms = _read_expiry(headers)
-        fork = parse_fork(headers)
-        content_type = _read_stream_type(headers)
-        if content_type is None and body and fork is not None and source_type is not None:
-            # The body follows the messages of the source, so it is of the same type.
-            content_type = source_type(fork.source)
-        batch, error = _read_first_content(content_type, body)
-    except MalformedRequest as refusal:
-        return refusal.problem
+    refuse_repeated(repeated)
+    dedup = read_switch(headers, "stream-dedup")
+    refuse_encoding(headers)
+    ttl_ms, expires_at_ms = _read_expiry(headers)
+    fork = parse_fork(headers)
+    content_type = _read_stream_type(headers)
+    if content_type is None and body and fork is not None and source_type is not None:
+        # The body follows the messages of the source, so it is of the same type.
+        content_type = source_type(fork.source)
+    batch, error = _read_first_content(content_type, body)
     return Create(
         path=path,
         now_ms=now_ms,
@@ -265,17 +250,13 @@ def parse_put(
     )
 
 
-def parse_patch(
-    path: str, headers: Headers, repeated: Set[str], *, now_ms: int
-) -> SwitchDedup | Problem:
+@parser
+def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int) -> SwitchDedup:
     """Parse a change of the configuration of a stream: only Stream-Dedup can be changed."""
-    try:
-        refuse_repeated(repeated)
-        dedup = read_switch(headers, "stream-dedup")
-        if dedup is None:
-            raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    refuse_repeated(repeated)
+    dedup = read_switch(headers, "stream-dedup")
+    if dedup is None:
+        raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
     return SwitchDedup(path, now_ms, dedup)
 
 

@@ -211,11 +211,6 @@ def _x_headers(outcome: Appended | Duplicate) -> Fields:
     return headers
 
 
-def delete_response(outcome: Outcome) -> Response:
-    """Answer a deletion or a trim."""
-    return outcome_response(outcome)
-
-
 def patch_response(outcome: Outcome) -> Response:
     """Answer a request that switches the recognition of duplicates."""
     if not isinstance(outcome, Switched):

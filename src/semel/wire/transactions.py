@@ -36,7 +36,7 @@ from semel.model.txn_outcome import (
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.json_mode import check_name, read_document
-from semel.wire.problems import MalformedRequest, Problem, bad_request
+from semel.wire.problems import bad_request, parser
 from semel.wire.queries import parse_query, read_limit
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response
@@ -90,14 +90,12 @@ class TxnQuery(Struct, frozen=True):
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin | Problem:
+@parser
+def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
     """Parse a begin, of a producer or of a task of a sink."""
-    try:
-        request = read_document(headers, body, BeginRequest)
-        name = check_name(request.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
-        owner = _read_owner(request)
-    except MalformedRequest as refusal:
-        return refusal.problem
+    request = read_document(headers, body, BeginRequest)
+    name = check_name(request.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
+    owner = _read_owner(request)
     is_sink = isinstance(owner, SinkOwner)
     kind = request.kind or (TXN_STAGED if is_sink else TXN_INLINE)
     streams = () if request.streams is UNSET else tuple(dict.fromkeys(request.streams))
@@ -129,14 +127,10 @@ def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int 
     return producer_id, epoch
 
 
-def parse_call(
-    name: str, action: str, headers: Headers, body: bytes, *, now_ms: int
-) -> TxnAction | Problem:
+@parser
+def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms: int) -> TxnAction:
     """Parse a request that changes the transaction `name`; `action` is one of ACTIONS."""
-    try:
-        return ACTIONS[action](name, headers, body, now_ms)
-    except MalformedRequest as refusal:
-        return refusal.problem
+    return ACTIONS[action](name, headers, body, now_ms)
 
 
 def _parse_streams(name: str, headers: Headers, body: bytes, now_ms: int) -> AddStreams:
@@ -190,27 +184,23 @@ ACTIONS: Final[Mapping[str, Callable[[str, Headers, bytes, int], TxnAction]]] = 
 }
 
 
-def parse_txn_query(query: str) -> TxnQuery | Problem:
+@parser
+def parse_txn_query(query: str) -> TxnQuery:
     """Parse which transactions to list."""
-    try:
-        parameters = parse_query(query, _LIST_PARAMETERS)
-        state = parameters.get("state")
-        if state is not None and state not in _STATES:
-            message = f"state must be one of {', '.join(_STATES)}"
-            raise bad_request("invalid_query", message, field="state")
-        after = _read_number(parameters, "after") or 0
-        limit = read_limit(parameters.get("limit"))
-    except MalformedRequest as refusal:
-        return refusal.problem
+    parameters = parse_query(query, _LIST_PARAMETERS)
+    state = parameters.get("state")
+    if state is not None and state not in _STATES:
+        message = f"state must be one of {', '.join(_STATES)}"
+        raise bad_request("invalid_query", message, field="state")
+    after = _read_number(parameters, "after") or 0
+    limit = read_limit(parameters.get("limit"))
     return TxnQuery(state, parameters.get("stream"), after, limit)
 
 
-def parse_txn_epoch(query: str) -> int | Problem | None:
+@parser
+def parse_txn_epoch(query: str) -> int | None:
     """Parse which transaction of an id to show; None: the newest."""
-    try:
-        return _read_number(parse_query(query, _SHOW_PARAMETERS), "epoch")
-    except MalformedRequest as refusal:
-        return refusal.problem
+    return _read_number(parse_query(query, _SHOW_PARAMETERS), "epoch")
 
 
 def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
@@ -237,7 +227,7 @@ def begin_response(outcome: Outcome) -> Response:
     return json_response(201 if outcome.is_new else 200, response)
 
 
-def call_response(outcome: Outcome, command: TxnCall) -> Response:
+def call_response(outcome: Outcome, command: TxnAction) -> Response:
     """Answer any other request about one transaction."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse

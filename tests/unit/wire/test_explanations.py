@@ -21,8 +21,8 @@ def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> d
 @pytest.mark.parametrize(
     ("outcome", "known", "words"),
     [
-        (Appended(5, 6, False, 1, 4), None, "does not know the producer"),
-        (Appended(5, 6, False, 3, 4), 2, "epoch 2 is fenced off"),
+        (Appended(5, 6, False, 1, 4), None, "has no state of the producer"),
+        (Appended(5, 6, False, 3, 4), 2, "epoch 2 is fenced"),
         (Appended(5, 6, False, 2, 4), 2, "sequence 4 comes after 3"),
         (Appended(5, 6, False, None, 4, is_unguarded=True), None, "recognises no duplicates"),
     ],
@@ -39,7 +39,7 @@ def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, wor
     [
         (Duplicate(1, 2, False, 2, 3), "the same was stored before"),
         (Duplicate(1, 2, False, 2, 3, True), "the first one stays"),
-        (Duplicate(None, None, False, 2, 3), "no longer remembered"),
+        (Duplicate(None, None, False, 2, 3), "no longer retained"),
     ],
 )
 def test_a_repeat_says_where_it_is_if_that_is_known(outcome: Duplicate, words: str) -> None:
@@ -55,7 +55,7 @@ def test_a_refusal_speaks_as_it_would_be_answered() -> None:
     assert told(SequenceGap(4, 9)) == {
         "outcome": "producer_seq_conflict",
         "status": 409,
-        "reason": "sequence 4 is missing; 9 came",
+        "reason": "sequence 4 is missing; 9 was sent",
         "facts": {"expected_seq": 4, "received_seq": 9},
     }
 

@@ -27,7 +27,6 @@ from semel.wire.responses import (
     Blocker,
     StreamFacts,
     append_response_lines,
-    delete_response,
     empty_poll_response,
     head_response,
     json_response,
@@ -126,9 +125,9 @@ def test_a_creation_is_201_with_its_url_and_200_without() -> None:
 
 
 def test_a_deletion_is_204() -> None:
-    assert delete_response(out.Deleted(False)) == Response(204, [])
-    assert delete_response(out.Trimmed(3)) == Response(204, [])
-    assert delete_response(out.NotFound()).status == 404
+    assert outcome_response(out.Deleted(False)) == Response(204, [])
+    assert outcome_response(out.Trimmed(3)) == Response(204, [])
+    assert outcome_response(out.NotFound()).status == 404
     assert outcome_response(out.Gone()).status == 410
 
 
