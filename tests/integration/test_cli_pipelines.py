@@ -76,7 +76,7 @@ def test_a_stopped_processor_is_exit_code_3_and_named(
     for extra in ([], ["--available-now"]):
         words = served.refused(3, "run", file, *extra)
         assert "semel: double stopped: ZeroDivisionError" in words
-        assert "name one with errors=" in words
+        assert "set one with errors=" in words
     (document,) = [
         json.loads(line)
         for line in served.semel("run", file, "--available-now", "--json").stdout.splitlines()
@@ -144,7 +144,7 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
         ),
         ("1 / 0", "failed: ZeroDivisionError"),
         ("raise SystemExit", "failed: SystemExit"),
-        ("from semel.pipeline import Graph\nGraph.from_dict({'id': 5})", "a graph needs 'id'"),
+        ("from semel.pipeline import Graph\nGraph.from_dict({'id': 5})", "'id' of a graph is 5"),
     ],
 )
 def test_a_file_without_its_graph_is_refused(
@@ -176,7 +176,7 @@ def test_what_the_server_lacks_or_refuses_is_said(served: Served, tmp_path: Path
         "graph = Graph('lacking')\n"
         "graph.sink('s', in_='nowhere')(lambda df, delivery: None)\n"
     )
-    assert "there is no stream nowhere" in served.refused(64, "run", str(file))
+    assert "the stream nowhere does not exist" in served.refused(64, "run", str(file))
     assert "graph lacking has no trace" in served.refused(1, "trace", "lacking")
     assert "http" in served.refused(64, "run", str(file), "--url", "nonsense")
 

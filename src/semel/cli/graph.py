@@ -17,8 +17,8 @@ from semel.cli.output import json_line, printable, write_stdout
 from semel.client.client import Client
 from semel.client.errors import StreamNotFound
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.problems import GraphError
 from semel.pipeline.trace import TracedStep, trace_of
+from semel.pipeline.values import GraphError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -20,8 +20,8 @@ from semel.cli.options import URL_DEFAULT, error_report
 from semel.cli.output import json_line, printable, write_stdout
 from semel.client.errors import ClientError
 from semel.pipeline.executor import ENGINES, Gauge
-from semel.pipeline.problems import GraphError
 from semel.pipeline.runner import Runner
+from semel.pipeline.values import GraphError
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -112,10 +112,10 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Read the slices of a task, one after another."""
     for part in portion.slices:
-        yield from read_range(options, columns, part)
+        yield from read_offset_range(options, columns, part)
 
 
-def read_range(
+def read_offset_range(
     options: SourceOptions, columns: Columns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
     """Read the committed messages of a slice, each once, in order; raises DataLossError."""
