@@ -49,5 +49,5 @@ def test_a_refusal_that_may_have_been_applied_says_so() -> None:
 
 
 def test_what_the_client_found_out_itself_gets_no_advice_of_the_server() -> None:
-    error = errors.StreamGone("it was deleted and made anew")
-    assert error_report(error).format_message() == "stream_gone: it was deleted and made anew"
+    error = errors.StreamGone("it was deleted and created again")
+    assert error_report(error).format_message() == "stream_gone: it was deleted and created again"
