@@ -17,12 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.docs.test_docs import PAGES, ROOT, RUN_SECONDS_MAX, fences, name_of
-
-# A command prints these while it works; how many depends on the speed of the machine.
-PROGRESS = re.compile(r"^reading [^:\n]+: .*\n", re.MULTILINE)
 from tests.spec.process import Server
 
 SHOWN_PORT = "4437"
+
+# A command prints these while it works; how many depends on the speed of the machine.
+PROGRESS = re.compile(r"^reading [^:\n]+: .*\n", re.MULTILINE)
 
 
 class Line(NamedTuple):

@@ -171,7 +171,7 @@ def test_a_checkpoint_that_kills_its_reader_ends_with_65(
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_extra: dead)
     result = doctor("--verify", "--data", data)
     assert result.exit_code == 65
-    assert "checkpoint.mdb: reading it ended a process with signal 11" in result.stdout
+    assert "checkpoint.mdb: reading it killed a process with signal 11" in result.stdout
 
 
 def test_a_directory_without_a_checkpoint_is_sound_if_its_journal_is_whole(data: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_directory_with_other_things_in_it_ends_with_66(tmp_path: Path) -> Non
     (tmp_path / "notes.txt").write_text("hello")
     result = doctor("--verify", "--data", tmp_path)
     assert result.exit_code == 66
-    assert "holds no semel data" in result.stderr
+    assert "is not a semel data directory" in result.stderr
 
 
 def test_verify_without_a_directory_ends_with_64() -> None:

@@ -76,7 +76,7 @@ def test_a_stopped_processor_is_exit_code_3_and_named(
     for extra in ([], ["--available-now"]):
         words = served.refused(3, "run", file, *extra)
         assert "semel: double stopped: ZeroDivisionError" in words
-        assert "name one with errors=" in words
+        assert "set one with errors=" in words
     (document,) = [
         json.loads(line)
         for line in served.semel("run", file, "--available-now", "--json").stdout.splitlines()
@@ -136,12 +136,15 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "has no graph; make one"),
-        ("from semel.pipeline import Graph\na = Graph('a')\nb = Graph('b')", "say which with"),
-        ("from semel.pipeline import Graph\na, b = Graph('a'), Graph('a')", "two graphs called"),
-        ("1 / 0", "cannot be run: ZeroDivisionError"),
-        ("raise SystemExit", "cannot be run: SystemExit"),
-        ("from semel.pipeline import Graph\nGraph.from_dict({'id': 5})", "a graph needs 'id'"),
+        ("", "has no graph; create one"),
+        ("from semel.pipeline import Graph\na = Graph('a')\nb = Graph('b')", "choose one with"),
+        (
+            "from semel.pipeline import Graph\na, b = Graph('a'), Graph('a')",
+            "two graphs with the id",
+        ),
+        ("1 / 0", "failed: ZeroDivisionError"),
+        ("raise SystemExit", "failed: SystemExit"),
+        ("from semel.pipeline import Graph\nGraph.from_dict({'id': 5})", "'id' of a graph is 5"),
     ],
 )
 def test_a_file_without_its_graph_is_refused(
@@ -173,8 +176,8 @@ def test_what_the_server_lacks_or_refuses_is_said(served: Served, tmp_path: Path
         "graph = Graph('lacking')\n"
         "graph.sink('s', in_='nowhere')(lambda df, delivery: None)\n"
     )
-    assert "there is no stream nowhere" in served.refused(64, "run", str(file))
-    assert "no trace of a graph lacking" in served.refused(1, "trace", "lacking")
+    assert "the stream nowhere does not exist" in served.refused(64, "run", str(file))
+    assert "graph lacking has no trace" in served.refused(1, "trace", "lacking")
     assert "http" in served.refused(64, "run", str(file), "--url", "nonsense")
 
 

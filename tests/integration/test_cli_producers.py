@@ -38,7 +38,7 @@ def test_one_is_shown_with_its_receipts(served: Served, path: str) -> None:
     assert len(shown["receipts"]) == 1
     words = served.semel("producers", "show", path, "till-2").stdout.split()
     assert {"till-2", "dense", print_offset(2)} <= set(words)
-    assert "remembers nothing of nobody" in served.refused(1, "producers", "show", path, "nobody")
+    assert "has no producer nobody" in served.refused(1, "producers", "show", path, "nobody")
 
 
 def test_what_would_happen_is_told_in_a_sentence(served: Served, path: str) -> None:
@@ -55,7 +55,7 @@ def test_what_would_happen_is_told_in_a_sentence(served: Served, path: str) -> N
 
 def test_one_is_forgotten(served: Served, path: str) -> None:
     done = served.semel("producers", "forget", path, "till-1")
-    assert done.stdout == f"{path} has forgotten till-1\n"
+    assert done.stdout == f"removed producer till-1 from {path}\n"
     assert served.semel("producers", "ls", path).stdout == "till-2\n"
     said = served.refused(1, "producers", "forget", path, "till-1")
     assert said.startswith("semel: UNKNOWN_PRODUCER_ID: ")

@@ -91,13 +91,13 @@ def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> No
     assert (shown["query_id"], shown["last_version"]) == ("Q", 7)
     wanted = ("--query-id", "R", "--last-version", "3")
     told = served.semel("sinks", "rebind", app, *wanted).stdout
-    assert told == f"{app} belongs to R, which goes on behind version 3\n"
+    assert told == f"{app} now belongs to query R; its next version is 4\n"
     anew = ("--query-id", "S", "--last-version", "-1")
     told = served.semel("sinks", "rebind", app, *anew).stdout
-    assert told == f"{app} belongs to S, which begins with version 0\n"
+    assert told == f"{app} now belongs to query S; its next version is 0\n"
     tag = {"app": app, "query_id": "S", "version": 0, "input": "i", "previous": "other"}
     assert post(served, "/v1/commits", sink=tag) == 200
-    assert served.semel("sinks", "forget", app).stdout == f"{app} is forgotten\n"
+    assert served.semel("sinks", "forget", app).stdout == f"removed sink {app}\n"
     for words in (("show",), ("forget",), ("rebind", *wanted)):
         assert "unknown_sink" in served.refused(1, "sinks", words[0], app, *words[1:])
 
@@ -108,7 +108,7 @@ def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
     nowhere: dict[str, object] = {"offsets": {}, "versions": {}, "pending": {}, "snapshot": None}
     assert served.json("groups", "show", name) == [{"group": name, **nowhere}]
     told = served.semel("groups", "set", name, name, "1").stdout
-    assert told == f"{name} stands at {print_offset(1)} in {name}\n"
+    assert told == f"{name} is at {print_offset(1)} in {name}\n"
     moved = served.semel("groups", "set", name, name, "0", "--expect", print_offset(1))
     assert moved.exit_code == 0
     said = served.refused(1, "groups", "set", name, name, "1", "--expect", "1")
@@ -152,7 +152,8 @@ def test_a_terminal_gets_tables() -> None:
         "streams": {"s": {"first_offset": "5"}, "r": {"first_offset": None}},
     }
     sunk = {**open_one, "sink": {"app": "A", "version": 1, "partition": 0}, "stuck": False}
-    table = transactions._table([open_one, sunk])
+    rows = [transactions._txn_cells(txn) for txn in (open_one, sunk)]
+    table = transactions._table(transactions._TXN_TITLES, rows)
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     assert cells[0] == ["t\\x1b[2J"] * 2, "nothing that could harm a terminal"
     assert cells[3] == ["prepared, stuck", "prepared"]
@@ -161,5 +162,4 @@ def test_a_terminal_gets_tables() -> None:
         ["p (epoch 2)", "sink A, version 1, partition 0"],
         ["s from 5"] * 2,
     ]
-    sink = {"app": "A", "query_id": "Q", "last_version": 1, "open_transactions": 0}
-    assert transactions._sink_table([sink]).row_count == 1
+    assert table.row_count == 2

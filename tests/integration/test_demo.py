@@ -33,7 +33,7 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
     result = demo("--data", path, "--orders", "3000", "--seed", "3")
     assert result.exit_code == 0, result.output
     output = result.stdout
-    assert "Only the producers run, not Spark: --no-spark was given" in output
+    assert "Only the producers run, without Spark: --no-spark is set" in output
     assert rows(output, "orders produced") == [[3_001, 3_001]]
     assert rows(output, "server kills") == [[2, 2]]
     assert rows(output, "rows in: orders")[0][0] == 3_001
@@ -44,7 +44,7 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
     assert (lost, naive_lost, duplicated) == (0, 0, 0)
     assert naive_duplicated > 0
     assert rows(output, "duplicates refused")[0][0] > 0
-    assert rows(output, "answers dropped")[0][0] > 0
+    assert rows(output, "responses dropped")[0][0] > 0
     assert output.count("SIGKILL to the server") == 2
     assert "rows out" not in output
     assert f"semel serve --data {path / DATA}" in output.replace("'", "")
@@ -82,7 +82,7 @@ def test_a_directory_of_somebody_else_is_never_replaced(tmp_path: Path) -> None:
     for extra in ([], ["--force"]):
         result = demo("--data", tmp_path, *extra)
         assert result.exit_code == 64
-        assert "no demo made it" in result.stderr
+        assert "was not created by a demo" in result.stderr
     assert os.listdir(tmp_path) == ["precious"]
 
 

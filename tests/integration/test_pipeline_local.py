@@ -415,7 +415,7 @@ def test_at_most_once_tells_that_a_failed_step_is_lost(place: Place) -> None:
         assert runner.wait(PATIENCE_SECONDS)
         stopped = runner.stopped
     assert set(stopped) == {"p", "s"}
-    assert all("behind this step, which is lost" in reason for reason in stopped.values())
+    assert all("continues after this step, which is lost" in reason for reason in stopped.values())
     run(graph)
     assert place.read("out") == []
 
@@ -473,7 +473,7 @@ def test_a_group_moved_under_a_running_step_stops_it(place: Place) -> None:
         place.server.group(f"{place.id}/p").set({path: 1})
         return n
 
-    with pytest.raises(ProcessorStopped, match="somebody has moved its group"):
+    with pytest.raises(ProcessorStopped, match="its group was moved by another client"):
         run(graph)
     assert place.read("out") == []
 
@@ -850,9 +850,9 @@ def test_bad_streams_are_refused_before_anything_starts(place: Place) -> None:
     with pytest.raises(GraphError) as caught:
         run(graph)
     unknown, text, closed = caught.value.complaints
-    assert unknown.startswith(f"p: there is no stream {place.path('nowhere')} on the server")
+    assert unknown.startswith(f"p: the stream {place.path('nowhere')} does not exist")
     assert "semel create" in unknown
-    assert text.startswith(f"q: {place.path('text')} holds text/plain")
+    assert text.startswith(f"q: {place.path('text')} has the content type text/plain")
     assert closed.startswith(f"q: {place.path('closed')} is closed")
     assert not place.server.stream(place.path("fresh")).exists()
 
@@ -972,8 +972,8 @@ class Distant:
         txn.begin()
         rows = list(evaluate(work.evaluation, calls_of(work.evaluation, messages)))
         for row in rows:
-            txn.append(row.stream, row.raw)
-        written = Counter(row.stream for row in rows)
+            txn.append(*row)
+        written = Counter(stream for stream, _ in rows)
         return StepOutput(transactions=[txn.token], read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:

@@ -12,11 +12,11 @@ from semel.client.local import LocalServer
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline import Graph, Runner
-from semel.pipeline.delivery import step_of
 from semel.pipeline.executor import StepOutput, Work
 from semel.pipeline.local.engine import LocalEngine
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, RAN
 from semel.pipeline.spark.query import SinkCommitter
+from semel.pipeline.values import step_of
 from tests.spec.process import PATIENCE_SECONDS
 
 STEP = step_of("g", "p", 1, [])
@@ -31,20 +31,15 @@ class Staging(LocalEngine):
 
     step_messages_max = 3
 
-    def __init__(self) -> None:
-        self.committers: dict[str, SinkCommitter] = {}
-
     def commits(self, client: Client, name: str, stop: Stop) -> SinkCommitter:
         self.client = client
-        found = self.committers[name] = SinkCommitter(client, name, stop)
-        return found
+        return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
         made = super().run(work)
-        version = self.committers[work.producer_id].version
         tokens: list[str] = []
         for path, raw in [(path, raw) for path, rows in made.appends.items() for raw in rows]:
-            with self.client.sink(work.producer_id).task(version, len(tokens)) as task:
+            with self.client.sink(work.producer_id).task(work.version, len(tokens)) as task:
                 task.append_many(path, [raw])
                 tokens.append(task.prepare())
         return StepOutput(transactions=tokens, read=made.read, written=made.written)

@@ -104,7 +104,7 @@ def test_a_stream_that_was_made_anew(query: Copy, client: Client) -> None:
     client.stream(query.source).delete()
     fill(client, query.source, 0, 10)
     said = failure(query)
-    assert_line(said, "was deleted and made anew", "Start with a new checkpointLocation")
+    assert_line(said, "was deleted and created again", "Start with a new checkpointLocation")
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.pipeline import Delivery, delta
-from semel.pipeline.delivery import delivery_hash
-from semel.pipeline.problems import EngineFailed
+from semel.pipeline.values import EngineFailed, delivery_hash
 
 
 class Frame:

@@ -157,7 +157,7 @@ def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place
         return n
 
     (reason,) = place.run(graph).values()
-    assert "a worker died" in reason
+    assert "a worker process ended" in reason
     assert f"step 1 ({path} 0..20)" in reason
     assert place.read("out") == []
     mended = place.graph()
@@ -374,7 +374,7 @@ def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
     assert sorted(place.read("out")) == [1, 2, 3, 4]
     stands = place.client.group(f"{place.id}/once").offsets()[place.path("mid")]
     assert stands == place.client.stream(place.path("mid")).head().next_offset
-    with pytest.raises(GraphError, match="say where with --checkpoints"):
+    with pytest.raises(GraphError, match="set it with --checkpoints"):
         Runner(graph, executor=SmallSteps())
 
 

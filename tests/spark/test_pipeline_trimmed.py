@@ -4,8 +4,8 @@ import pytest
 
 import semel
 from semel.model.offsets import print_offset
-from semel.pipeline.delivery import Range
 from semel.pipeline.spark.reading import read_parts, split_parts
+from semel.pipeline.values import Range
 from semel.spark.errors import DataLossError
 
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_written_is_refused_with_what_can(
     frame = spark.range(3).selectExpr("id")
     with pytest.raises(AnalysisException, match=r'use mode\("append"\)'):
         write(frame).mode("overwrite").save()
-    with pytest.raises(AnalysisException, match="belong together"):
+    with pytest.raises(AnalysisException, match="must be used together"):
         write(frame, txnAppId="a").save()
     assert values(client, f"out-{name}") == []
 

@@ -189,7 +189,7 @@ def test_bad_input_of_a_stream_is_told_with_its_cure(
     orders.create("application/json")
     with pytest.raises(PySparkException) as caught:
         Seen(frame, tmp_path / "a").run()
-    assert f"{orders.path} was deleted and made anew" in str(caught.value)
+    assert f"{orders.path} was deleted and created again" in str(caught.value)
     orders.delete()
     with pytest.raises(PySparkException) as caught:
         Seen(frame, tmp_path / "b").run()

@@ -28,7 +28,7 @@ from semel.spark import session
 from semel.spark.data_source import SemelDataSource
 from semel.spark.options import parse_sink
 from semel.spark.sink import staging, writers
-from semel.spark.sink.commit import commit_version
+from semel.spark.sink.commit import commit_staged
 from semel.spark.sink.staging import Chunker
 
 TARGETS: Final = 3
@@ -79,12 +79,12 @@ class TorturedWriter(writers.StreamWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Count the answers that say it was done before."""
         home = str(Path(str(self.options.checkpoint).removeprefix("file:")).parent)
-        vars(writers)["commit"] = partial(_commit, home)
+        vars(writers)["commit_staged"] = partial(_commit, home)
         super().commit(messages, batchId)
 
 
 def _commit(home: str, *arguments: Any) -> CommitResult:
-    result = commit_version(*arguments)
+    result = commit_staged(*arguments)
     if result.duplicate:
         note(home, "replays")
     return result

@@ -1,4 +1,4 @@
-"""`semel append`: write to a stream."""
+"""`semel append`: append one message, or each line of an input."""
 
 import os
 import secrets
@@ -37,19 +37,9 @@ from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH
 from semel.wire.json_mode import split_json
 
-# ---- append lines --------------------------------------------------------------------------------
-# `semel append --lines`: a message per line, stored once and in order by a producer.
-#
-# With `--producer` the number of a line is its sequence: the same input sent again under the same
-# id sends only what is missing.
-
-
-# ---- appending -----------------------------------------------------------------------------------
-# What `semel append` was asked for.
-
 
 class AppendOptions(Struct, frozen=True, kw_only=True):
-    """The arguments and options, as they were given."""
+    """The arguments and options of the command."""
 
     data: str | None = None
     file: str | None = None
@@ -65,26 +55,28 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
     if_match: str | None = None
 
 
-# ---- append lines --------------------------------------------------------------------------------
+# ---- append --lines ------------------------------------------------------------------------------
+# A producer stores one message per line, once and in order. With `--producer` the number of a line
+# is its sequence: the same input sent again with the same id sends only what is missing.
 
 
 _SHOW_EVERY: Final = 1_000
 
 
-def append_input_lines(client: Client, path: str, wanted: AppendOptions, *, is_json: bool) -> None:
-    """Send each line, wait until all are stored, and say how many."""
-    _check(wanted)
+def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
+    """Append each line, wait until all are stored, and report how many."""
+    _check(options)
     stream = client.stream(path)
     acks: list[BatchAck] = []
-    with _source(wanted) as source:
+    with _source(options) as source:
         producer = stream.producer(
-            wanted.producer or f"semel-append-{secrets.token_hex(8)}",
-            mode=DENSE if wanted.producer is None else SPARSE,
+            options.producer or f"semel-append-{secrets.token_hex(8)}",
+            mode=DENSE if options.producer is None else SPARSE,
             on_batch_ack=acks.append,
         )
-        _send(producer, source, wanted)
-    if wanted.producer is None:
-        with suppress(ClientError):  # nobody will ask for it again
+        _send(producer, source, options)
+    if options.producer is None:
+        with suppress(ClientError):  # the generated id will not be used again
             stream.forget_producer(producer.id)
     stored = sum(ack.count for ack in acks if not ack.duplicate)
     skipped = producer.stats.messages_skipped + sum(ack.count for ack in acks if ack.duplicate)
@@ -94,52 +86,51 @@ def append_input_lines(client: Client, path: str, wanted: AppendOptions, *, is_j
         "stored": stored,
         "stored_before": skipped,
         "next_offset": next_offset,
-        "producer_id": wanted.producer,
+        "producer_id": options.producer,
     }
     where = "" if next_offset is None else f", next offset {next_offset}"
     before = f"; {skipped:,} were stored before" if skipped else ""
     report(f"stored {stored:,} lines in {path}{where}{before}", facts, is_json=is_json)
 
 
-def _check(wanted: AppendOptions) -> None:
-    others = (wanted.epoch, wanted.seq, wanted.idempotency_key, wanted.if_match)
-    is_fitting = all(other is None for other in (*others, wanted.content_type))
-    if wanted.data not in (None, "-") or wanted.close or not is_fitting:
-        raise CommandRefused("--lines goes with --file, --producer, --key and --header only")
+def _check(options: AppendOptions) -> None:
+    others = (options.epoch, options.seq, options.idempotency_key, options.if_match)
+    is_fitting = all(other is None for other in (*others, options.content_type))
+    if options.data not in (None, "-") or options.close or not is_fitting:
+        raise CommandRefused("--lines allows only --file, --producer, --key and --header")
 
 
 @contextmanager
-def _source(wanted: AppendOptions) -> Iterator[IO[bytes]]:
-    if wanted.file is None:
+def _source(options: AppendOptions) -> Iterator[IO[bytes]]:
+    if options.file is None:
         yield sys.stdin.buffer
         return
     try:
-        file = open(wanted.file, "rb")  # noqa: SIM115 - closed below
+        file = open(options.file, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
-        message = f"{wanted.file} cannot be read: {error.strerror}; correct --file"
-        raise CommandRefused(message) from error
+        raise _unreadable(options.file, error) from error
     with file:
         yield file
 
 
-def _send(producer: Producer, source: IO[bytes], wanted: AppendOptions) -> None:
+def _send(producer: Producer, source: IO[bytes], options: AppendOptions) -> None:
     try:
         with producer, ProgressLine() as steps:
-            _append_all(producer, source, wanted, steps)
+            _append_all(producer, source, options, steps)
     except (CommandRefused, ClientError) as error:
-        said = error if isinstance(error, CommandRefused) else error_report(error)
+        refusal = error if isinstance(error, CommandRefused) else error_report(error)
         count = producer.stats.messages_acked + producer.stats.messages_skipped
-        advice = "" if wanted.producer is None else "; the same call again sends the rest"
-        message = f"{said.format_message()}; {count:,} lines are stored{advice}"
-        raise CommandRefused(message, said.code) from error
+        advice = "" if options.producer is None else "; run the same command again to send the rest"
+        message = f"{refusal.format_message()}; {count:,} lines are stored{advice}"
+        raise CommandRefused(message, refusal.code) from error
 
 
 def _append_all(
-    producer: Producer, source: IO[bytes], wanted: AppendOptions, steps: ProgressLine
+    producer: Producer, source: IO[bytes], options: AppendOptions, steps: ProgressLine
 ) -> None:
     total = _size(source)
-    is_sparse = wanted.producer is not None
-    headers = wanted.headers or None
+    is_sparse = options.producer is not None
+    headers = options.headers or None
     done = 0
     for number, line in enumerate(source):
         done += len(line)
@@ -147,7 +138,7 @@ def _append_all(
         if message.strip():
             seq = number if is_sparse else None
             try:
-                producer.append(message, key=wanted.key, headers=headers, seq=seq)
+                producer.append(message, key=options.key, headers=headers, seq=seq)
             except (ValueError, TooLarge) as error:
                 raise CommandRefused(f"line {number + 1}: {error}") from error
         if number % _SHOW_EVERY == 0:
@@ -155,12 +146,12 @@ def _append_all(
 
 
 def _size(source: IO[bytes]) -> int:
-    """How many bytes there are to read; 0 if nobody can tell."""
+    """Return the number of bytes to read; 0 if that is unknown, as for a pipe."""
     try:
-        found = os.fstat(source.fileno())
+        status = os.fstat(source.fileno())
     except OSError:  # a stream without a file, as in a test
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 # ---- append --------------------------------------------------------------------------------------
@@ -169,10 +160,10 @@ def _size(source: IO[bytes]) -> int:
 @click.command("append")
 @path_argument
 @click.argument("data", required=False)
-@click.option("--file", metavar="FILE", help="Send what is in a file.")
-@click.option("--lines", is_flag=True, help="Each line of standard input, or --file, is a message.")
+@click.option("--file", metavar="FILE", help="Append the content of a file.")
+@click.option("--lines", is_flag=True, help="Append each line of standard input, or of --file.")
 @click.option(
-    "--content-type", type=TokenText(), metavar="TYPE", help="The stream's own if not given."
+    "--content-type", type=TokenText(), metavar="TYPE", help="Default: that of the stream."
 )
 @click.option("--key", help="The message's key, stored with it.")
 @click.option(
@@ -180,112 +171,113 @@ def _size(source: IO[bytes]) -> int:
     "headers",
     type=HeaderPair(),
     multiple=True,
-    help="NAME=VALUE, stored with the message; may be given many times.",
+    help="NAME=VALUE, stored with the message; can be repeated.",
 )
-@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="Who writes.")
+@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="The producer id.")
 @click.option("--epoch", type=click.IntRange(min=0), help="The producer's epoch.")
-@click.option("--seq", type=click.IntRange(min=0), help="The number of this append, from 0.")
+@click.option("--seq", type=click.IntRange(min=0), help="The sequence of this append, from 0.")
 @click.option(
-    "--idempotency-key", type=TokenText(), help="Makes it safe to send again later, for a while."
+    "--idempotency-key", type=TokenText(), help="Makes the append repeatable for a limited time."
 )
-@click.option("--close", is_flag=True, help="Let nothing follow.")
-@click.option("--if-match", type=Offset(), help="Only if the stream ends there.")
+@click.option("--close", is_flag=True, help="Close the stream after the append.")
+@click.option("--if-match", type=Offset(), help="Only if the stream ends at this offset.")
 @remote
-def command(client: Client, path: str, *, is_json: bool, **given: Any) -> None:
+def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
     """Append DATA to the stream PATH; `-` reads it from standard input.
 
-    To a JSON stream an array appends one message per element. An answer that is lost is asked for
-    again, and the append is stored once. --json is about the output only.
+    For a JSON stream, an array appends one message per element. A lost response is retried, and the
+    append is stored once. --json affects the output only.
     """
-    wanted = AppendOptions(**given)
-    if wanted.lines:
-        append_input_lines(client, path, wanted, is_json=is_json)
+    options = AppendOptions(**values)
+    if options.lines:
+        append_input_lines(client, path, options, is_json=is_json)
         return
-    body = _body(wanted)
-    tag = _producer_headers(wanted)
+    body = _body(options)
+    tag = _producer_headers(options)
     stream = client.stream(path)
     info = stream.head()
     conditions = AppendHeaders(
         None,
-        wanted.if_match,
-        wanted.idempotency_key or _fresh_key(info, tag, body),
-        wanted.close,
+        options.if_match,
+        options.idempotency_key or _fresh_key(info, tag, body),
+        options.close,
         tag,
     )
-    # It is there: from now on an answer that is lost is worth all the time there is.
+    # The server has responded: from now on a lost response is retried without limit.
     calls = stream.calls.retrying_forever()
-    receipt = client.run(_sending(calls, info, wanted, body, conditions))
+    receipt = client.run(_sending(calls, info, options, body, conditions))
     _report(path, receipt, is_json=is_json, is_lone_close=not body)
 
 
-def _producer_headers(wanted: AppendOptions) -> ProducerHeaders | None:
-    if wanted.producer is not None and wanted.epoch is None and wanted.seq is None:
-        return ProducerHeaders(wanted.producer, 0, session=secrets.token_hex(16))
-    if not require_together(producer=wanted.producer, epoch=wanted.epoch, seq=wanted.seq):
+def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
+    if options.producer is not None and options.epoch is None and options.seq is None:
+        return ProducerHeaders(options.producer, 0, session=secrets.token_hex(16))
+    if not require_together(producer=options.producer, epoch=options.epoch, seq=options.seq):
         return None
-    assert wanted.producer is not None
-    assert wanted.seq is not None
-    return ProducerHeaders(wanted.producer, wanted.seq, wanted.epoch)
+    assert options.producer is not None
+    assert options.seq is not None
+    return ProducerHeaders(options.producer, options.seq, options.epoch)
 
 
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
-    """Make this one call safe to repeat, where the stream can recognise it."""
-    is_known = info.incarnation is not None and info.dedup
-    return secrets.token_hex(16) if is_known and tag is None and body else None
+    """Return a new idempotency key for this append, if the stream supports it."""
+    is_supported = info.incarnation is not None and info.dedup
+    return secrets.token_hex(16) if is_supported and tag is None and body else None
 
 
 def _sending(
     calls: StreamCalls,
     info: StreamInfo,
-    wanted: AppendOptions,
+    options: AppendOptions,
     body: bytes,
     conditions: AppendHeaders,
 ) -> Flow[Receipt]:
     if not body:
         return calls.close(conditions)
-    content_type = wanted.content_type or info.content_type
-    if wanted.key is None and not wanted.headers:
+    content_type = options.content_type or info.content_type
+    if options.key is None and not options.headers:
         return calls.post(content_type, body, conditions)
     if info.incarnation is None:
-        raise NotSupported("this server does not know --key and --header")
-    return calls.post(BATCH, _with_extras(content_type, body, wanted), conditions)
+        raise NotSupported("this server does not support --key and --header")
+    return calls.post(BATCH, _with_extras(content_type, body, options), conditions)
 
 
-def _with_extras(content_type: str, body: bytes, wanted: AppendOptions) -> bytes:
+def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> bytes:
     if is_json_type(content_type):
-        found = split_json(body)
-        if not isinstance(found, Batch) or found.count != 1:
-            reason = found if isinstance(found, str) else "the data is not one message"
-            raise CommandRefused(f"--key and --header are for one message: {reason}")
-        body = found.payload
+        batch = split_json(body)
+        if not isinstance(batch, Batch) or batch.count != 1:
+            reason = batch if isinstance(batch, str) else "the data is not one message"
+            raise CommandRefused(f"--key and --header require exactly one message: {reason}")
+        body = batch.payload
     try:
-        extra = extra_of(wanted.key, wanted.headers, None)
+        extra = extra_of(options.key, options.headers, None)
     except ValueError as error:
         raise CommandRefused(f"--key and --header cannot be stored: {error}") from error
     assert extra is not None
     return encode_batch(content_type, [body], keys=[extra.key], headers=[extra.headers])
 
 
-def _body(wanted: AppendOptions) -> bytes:
-    if wanted.data is not None and wanted.file is not None:
-        raise CommandRefused("give the data itself or --file, not both")
-    if wanted.file is not None:
-        body = _read_file(wanted.file)
-    elif wanted.data == "-":
+def _body(options: AppendOptions) -> bytes:
+    if options.data is not None and options.file is not None:
+        raise CommandRefused("DATA and --file cannot be used together")
+    if options.file is not None:
+        body = _read_file(options.file)
+    elif options.data == "-":
         body = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
-    elif wanted.data is not None:
-        body = os.fsencode(wanted.data)
-    elif wanted.close:
+    elif options.data is not None:
+        body = os.fsencode(options.data)
+    elif options.close:
         return b""
     else:
-        raise CommandRefused("nothing to append: give the data, - for standard input, or --file")
+        raise CommandRefused("nothing to append: pass DATA, - for standard input, or --file")
     if not body:
         raise CommandRefused(
-            "nothing to append: what was given is empty; `semel close` only closes"
+            "nothing to append: the data is empty; to close a stream use `semel close`"
         )
     if len(body) > BODY_BYTES_MAX:
         raise CommandRefused(
-            f"an append takes at most {size_text(BODY_BYTES_MAX)}; send it in parts, or --lines"
+            f"the data is larger than {size_text(BODY_BYTES_MAX)}, the limit of one append; send it"
+            " in parts, or use --lines"
         )
     return body
 
@@ -295,12 +287,16 @@ def _read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read(BODY_BYTES_MAX + 1)
     except OSError as error:
-        raise CommandRefused(f"{path} cannot be read: {error.strerror}; correct --file") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> CommandRefused:
+    return CommandRefused(f"{path} cannot be read: {error.strerror}; correct --file")
 
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
     offset = receipt.next_offset
-    # A close says 204 the first time, too.
+    # The response to a close is 204 the first time, too.
     is_duplicate = receipt.duplicate and not is_lone_close
     facts = {
         "path": path,
@@ -310,8 +306,8 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
         "payload_mismatch": receipt.mismatch,
     }
     if is_duplicate:
-        where = "its receipt is no longer kept" if offset is None else f"next offset {offset}"
-        sentence = f"was stored in {path} before, {where}"
+        where = "its receipt has expired" if offset is None else f"next offset {offset}"
+        sentence = f"already stored in {path}, {where}"
     else:
         sentence = f"stored in {path}, next offset {offset}"
     if receipt.closed:
@@ -319,7 +315,7 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
     report(sentence, facts, is_json=is_json)
     if receipt.mismatch:
         raise CommandRefused(
-            "payload_mismatch: that sequence was stored before with another payload, which"
-            " stays; find out why two messages got one number",
+            "payload_mismatch: this sequence is already stored with another payload, which was"
+            " kept; find out why two messages got the same sequence",
             EXIT_REFUSED,
         )

@@ -1,4 +1,4 @@
-"""`semel doctor`: is this machine fit, and is this directory sound?"""
+"""`semel doctor`: check this machine, and a data directory."""
 
 import os
 from typing import Any, Final
@@ -27,11 +27,11 @@ from semel.journal.verify import Finding, Report, verify
 from semel.model.errors import CorruptData
 
 # ---- directory -----------------------------------------------------------------------------------
-# A first look at a data directory: what can be told without reading all of it.
+# What can be checked without reading the whole directory.
 
 
 class Overview(Struct):
-    """What a first look shows."""
+    """The checks of a directory, and the facts they found."""
 
     is_in_use: bool = False
     is_corrupt: bool = False
@@ -46,13 +46,11 @@ class Overview(Struct):
         self.checks.append(Check(name, "fail", message))
 
     def add_lock(self, path: str) -> None:
-        """Find out whether a process is using it."""
         self.is_in_use = is_in_use(path)
         detail = "in use by a running process" if self.is_in_use else "not in use"
         self.checks.append(Check("directory", "info", detail))
 
     def add_identity(self, disk: ReadOnlyDisk) -> None:
-        """Read which format it has."""
         try:
             read_identity(disk)
         except FileNotFoundError:
@@ -64,7 +62,6 @@ class Overview(Struct):
             self.checks.append(Check("format", "ok", f"version {FORMAT_VERSION}"))
 
     def add_segments(self, disk: ReadOnlyDisk) -> None:
-        """Count the journal's files."""
         for name in disk.names():
             if segment_lsn(name) is not None:
                 file = disk.open(name)
@@ -75,7 +72,6 @@ class Overview(Struct):
         self.checks.append(Check("journal", "ok", detail))
 
     def add_checkpoint(self, path: str) -> None:
-        """Read where the checkpoint stands."""
         try:
             store = open_store(path, is_shared=self.is_in_use)
             with store.read() as view:
@@ -89,8 +85,8 @@ class Overview(Struct):
         self.checks.append(Check("checkpoint", "ok", detail))
 
 
-def look_at(path: str) -> Overview:
-    """Take a first look."""
+def inspect_directory(path: str) -> Overview:
+    """Return the result of all quick checks of a directory."""
     disk = ReadOnlyDisk(path)
     overview = Overview()
     overview.add_lock(path)
@@ -107,17 +103,19 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 
 
 @click.command("doctor")
-@click.option("--data", metavar="DIR", help="A data directory to look at.")
-@click.option("--verify", "is_deep", is_flag=True, help="Read all of it and check every byte.")
+@click.option("--data", metavar="DIR", help="A data directory to check.")
+@click.option(
+    "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
+)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
-def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
-    """Check this machine, Spark on it too, or with --data the machine and a data directory.
+def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
+    """Check this machine and Spark on it; with --data, this machine and a data directory.
 
-    Nothing is written and no lock is needed. Exit codes: 0 all is well, 65 the data is corrupt,
-    66 there is no such directory, 69 something semel needs is missing.
+    Writes nothing and takes no lock. Exit codes: 0 no problem found, 65 the data is corrupt,
+    66 the directory does not exist, 69 something that semel needs is missing.
     """
     if is_deep and data is None:
-        raise CommandRefused("--verify needs a directory: semel doctor --verify --data DIR")
+        raise CommandRefused("--verify requires a directory: semel doctor --verify --data DIR")
     checks = check_environment()
     overview = report = None
     if data is None:
@@ -125,7 +123,7 @@ def command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     else:
         _check_directory(data)
         checks.append(check_space(data))
-        overview = look_at(data)
+        overview = inspect_directory(data)
         checks.extend(overview.checks)
         if is_deep:
             report = _verify(data, overview, is_quiet=is_json)
@@ -150,7 +148,8 @@ def _check_directory(path: str) -> None:
         raise CommandRefused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
         raise CommandRefused(
-            f"{path} holds no semel data; give --data the directory a server was started with",
+            f"{path} is not a semel data directory; pass the --data that `semel serve` was started"
+            " with",
             EXIT_NO_INPUT,
         )
 
@@ -170,14 +169,16 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)
         except CorruptData as error:
-            # Say so, and judge the journal alone.
+            # Report it, and verify the journal alone.
             return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
     if not os.path.exists(os.path.join(path, FILE_NAME)):
-        report.note(FILE_NAME, None, "is missing; a start replays the whole journal")
+        report.note(FILE_NAME, None, "is missing; the next start replays the whole journal")
     if is_shared:
-        report.note(path, None, "a process is using it: what is said about the tail may be old")
+        report.note(
+            path, None, "is in use by a running process; findings at its end may be outdated"
+        )
     return report
 
 
@@ -191,13 +192,13 @@ def _as_json(
     report: Report | None,
     code: int,
 ) -> str:
-    answer: dict[str, Any] = {"exit_code": code, "checks": checks}
+    document: dict[str, Any] = {"exit_code": code, "checks": checks}
     if overview is not None:
-        answer["directory"] = {"path": path, **msgspec.structs.asdict(overview)}
-        del answer["directory"]["checks"]
+        document["directory"] = {"path": path, **msgspec.structs.asdict(overview)}
+        del document["directory"]["checks"]
     if report is not None:
-        answer["verify"] = report
-    return msgspec.json.format(msgspec.json.encode(answer)).decode()
+        document["verify"] = report
+    return msgspec.json.format(msgspec.json.encode(document)).decode()
 
 
 def _print(
@@ -208,13 +209,13 @@ def _print(
     for check in checks:
         line = Text(f"{check.status:<6}", style=_STYLES[check.status])
         line.append(f"{check.name:<{width}}  {printable(check.detail)}", style="default")
-        console.print(line, soft_wrap=True)  # a command that cures must stay whole
+        console.print(line, soft_wrap=True)  # a command in the advice must stay on one line
     if report is not None:
         console.print()
         console.print(_totals(report))
         _print_findings(console, report)
     elif overview is not None and path is not None:
-        console.print(f"\nTo read all of it: semel doctor --verify --data {printable(path)}")
+        console.print(f"\nTo check every byte: semel doctor --verify --data {printable(path)}")
 
 
 def _totals(report: Report) -> Table:
@@ -243,7 +244,7 @@ def _print_findings(console: Console, report: Report) -> None:
         console.print(f"and {report.omitted_count:,} more findings")
     damage = sum(not finding.is_note for finding in report.findings)
     if report.is_sound:
-        console.print(Text("sound: everything reads back as it was written", style="green"))
+        console.print(Text("sound: all checksums and cross-checks are correct", style="green"))
     else:
         count = f"{damage:,} finding" + ("" if damage == 1 else "s")
         console.print(Text(f"CORRUPT: {count} above; nothing was changed", "bold red"))

@@ -1,4 +1,4 @@
-"""What this machine has of what semel needs."""
+"""The checks of `semel doctor` on this machine: what semel and Spark need."""
 
 import importlib
 import importlib.metadata
@@ -34,7 +34,7 @@ Status = Literal["ok", "info", "warn", "fail"]
 
 
 class Check(Struct, frozen=True):
-    """One question and its answer."""
+    """The result of one check."""
 
     name: str
     status: Status
@@ -42,15 +42,16 @@ class Check(Struct, frozen=True):
 
 
 def check_environment() -> list[Check]:
-    """Ask everything that needs no data directory."""
+    """Run the checks that need no data directory."""
     dependencies = [_check_dependency(name) for name in DEPENDENCIES]
     return [_check_python(), *dependencies, _check_files()]
 
 
 def _check_python() -> Check:
-    is_good = sys.version_info >= _PYTHON_MIN
-    wanted = "" if is_good else f"; semel needs {'.'.join(map(str, _PYTHON_MIN))} or newer"
-    return Check("python", "ok" if is_good else "fail", platform.python_version() + wanted)
+    version = platform.python_version()
+    if sys.version_info >= _PYTHON_MIN:
+        return Check("python", "ok", version)
+    return Check("python", "fail", f"{version}; semel requires {_dotted(_PYTHON_MIN)} or newer")
 
 
 def _check_dependency(name: str) -> Check:
@@ -62,7 +63,7 @@ def _check_dependency(name: str) -> Check:
 
 
 def _check_files() -> Check:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a server takes what it may
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a server raises its limit to this
     if hard == resource.RLIM_INFINITY:
         return Check("open files", "ok", "no limit")
     if hard >= _FILES_MIN:
@@ -72,52 +73,52 @@ def _check_files() -> Check:
 
 
 def check_space(path: str) -> Check:
-    """Ask how much room the file system has."""
+    """Check the free space of a file system."""
     free = shutil.disk_usage(path).free
     if free >= _FREE_BYTES_MIN:
         return Check("free space", "ok", size_text(free))
-    wanted = f"with default settings a server wants {size_text(_FREE_BYTES_MIN)}"
-    return Check("free space", "warn", f"only {size_text(free)}; {wanted}")
+    needed = f"with default settings a server needs {size_text(_FREE_BYTES_MIN)}"
+    return Check("free space", "warn", f"only {size_text(free)}; {needed}")
 
 
-# ---- spark checks --------------------------------------------------------------------------------
-# What this machine has of what Spark needs. Nothing here is needed without Spark.
+# ---- spark ---------------------------------------------------------------------------------------
+# Nothing of this is needed without Spark.
 
 
 Version = tuple[int, ...]
 
-# name, lowest and first version too new, as in the extra `spark`
-WANTED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)))
+# name, lowest version, and the first version that is too new, as in the extra `spark`
+REQUIRED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)))
 
 
 def check_spark() -> list[Check]:
-    """Ask everything about Spark; one line if it is not installed."""
+    """Run the checks for Spark; if it is not installed, the only result says so."""
     if importlib.util.find_spec("pyspark") is None:
         advice = "to read and write streams with Spark, run: pip install 'semel[spark]'"
         return [Check("spark", "info", f"pyspark is not installed; {advice}")]
-    packages = [_check_package(*wanted) for wanted in WANTED]
+    packages = [_check_package(*requirement) for requirement in REQUIRED]
     python = worker_python()
-    found = probe(python)
-    checks = [*packages, _check_java(), _check_worker_python(python, found)]
-    if found is not None and is_fit(found):
-        checks.append(_check_format(found))
+    result = probe(python)
+    checks = [*packages, _check_java(), _check_worker_python(python, result)]
+    if result is not None and is_fit(result):
+        checks.append(_check_format(result))
     return checks
 
 
-def requirement(name: str, lowest: Version, too_new: Version | None) -> str:
-    """Write down what is wanted as pip reads it."""
+def pip_requirement(name: str, lowest: Version, too_new: Version | None) -> str:
+    """Return the requirement in the syntax of pip."""
     return f"{name}>={_dotted(lowest)}" + (f",<{_dotted(too_new)}" if too_new else "")
 
 
 def _check_package(name: str, lowest: Version, too_new: Version | None) -> Check:
-    advice = f"run: pip install '{requirement(name, lowest, too_new)}'"
+    advice = f"run: pip install '{pip_requirement(name, lowest, too_new)}'"
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return Check(name, "warn", f"is missing; {advice}")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if numbers < lowest or (too_new is not None and numbers >= too_new):
-        return Check(name, "warn", f"{version} does not fit; {advice}")
+        return Check(name, "warn", f"version {version} is not supported; {advice}")
     return Check(name, "ok", version)
 
 
@@ -133,22 +134,25 @@ def _check_java() -> Check:
     return Check("java", "ok", f"{java.version} at {java.home}, found by {java.origin}")
 
 
-def _check_worker_python(python: str, found: ProbeResult | None) -> Check:
-    if found is not None and is_fit(found):
-        return Check("python of tasks", "ok", f"{python}, {found.version}")
+def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
+    if result is not None and is_fit(result):
+        return Check("python of tasks", "ok", f"{python}, {result.version}")
     return Check(
         "python of tasks",
         "warn",
-        f"{python} {python_problem(found)}; {python_advice()} (semel.spark.session() does)",
+        f"{python} {python_problem(result)}; {python_advice()} (semel.spark.session() does this)",
     )
 
 
-def _check_format(found: ProbeResult) -> Check:
-    """Spark imports every `pyspark_...` package at once: one that fails hides all of them."""
-    broken = {name: why for name, why in found.packages.items() if why}
+def _check_format(result: ProbeResult) -> Check:
+    """Check that Spark finds the format.
+
+    Spark imports all `pyspark_...` packages together: one that fails hides all others.
+    """
+    broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
         return Check('format "semel"', "ok", "Spark finds it through pyspark_semel")
     names = " ".join(broken)
     reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
-    advice = f"mend or remove {names}, or call semel.spark.register(spark)"
-    return Check('format "semel"', "warn", f"Spark finds no such format ({reasons}); {advice}")
+    advice = f"fix or remove {names}, or call semel.spark.register(spark)"
+    return Check('format "semel"', "warn", f"Spark does not find the format ({reasons}); {advice}")

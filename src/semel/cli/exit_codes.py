@@ -1,4 +1,4 @@
-"""How a command ends. The numbers from 64 to 78 are those of sysexits.h."""
+"""Exit codes. Those from 64 to 78 are the ones of sysexits.h."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class CommandRefused(click.ClickException):
-    """The command cannot do that; the message says what to do instead."""
+    """The command ends with an exit code; the message says what is wrong and what to do."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)

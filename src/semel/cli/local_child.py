@@ -1,7 +1,8 @@
-"""The process of `local()`: a `semel serve` that does not outlive the one that started it.
+"""The process of `local()`: a `semel serve` that ends with the process that started it.
 
-Its standard input is a pipe that nobody writes to. When that ends, the parent is gone, however it
-died. A parent that made a temporary directory names it, and the child then takes it along.
+Its standard input is a pipe that is never written to: end of file means that the parent has ended,
+for whatever reason. The first argument is a temporary directory of the parent, which the child then
+removes, or an empty string.
 """
 
 import os
@@ -19,12 +20,7 @@ def _follow_parent(temporary: str) -> None:
     os._exit(0)
 
 
-def run() -> None:
-    """Run the command line behind the first argument, the temporary directory or nothing."""
-    temporary = sys.argv.pop(1)
-    threading.Thread(target=_follow_parent, args=(temporary,), daemon=True).start()
-    cli.main(prog_name="semel")
-
-
 if __name__ == "__main__":
-    run()
+    arguments = (sys.argv.pop(1),)
+    threading.Thread(target=_follow_parent, args=arguments, daemon=True).start()
+    cli.main(prog_name="semel")

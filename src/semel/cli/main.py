@@ -13,11 +13,11 @@ from semel.cli.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, Comman
 from semel.cli.output import printable
 from semel.model.errors import EngineError
 
-# Where each command is, in the order a new user needs them.
+# Module and function of each command, in the order a new user needs them.
 _COMMANDS: Final = {
-    "serve": "serve:command",
+    "serve": "serve:serve_command",
     "create": "streams:create_command",
-    "append": "append:command",
+    "append": "append:append_command",
     "read": "read:read_command",
     "tail": "read:tail_command",
     "head": "streams:head_command",
@@ -25,63 +25,61 @@ _COMMANDS: Final = {
     "close": "streams:close_command",
     "trim": "streams:trim_command",
     "delete": "streams:delete_command",
-    "producers": "producers:command",
+    "producers": "producers:producers_command",
     "txn": "transactions:txn_command",
     "groups": "transactions:groups_command",
     "sinks": "transactions:sinks_command",
     "run": "run:run_command",
     "graph": "graph:graph_command",
     "trace": "graph:trace_command",
-    "doctor": "doctor:command",
-    "demo": "demo.command:command",
+    "doctor": "doctor:doctor_command",
+    "demo": "demo.command:demo_command",
     "bench": "bench:command",
 }
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used, and turns errors into exit codes."""
+    """A group that imports a command when it is used, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name what there is."""
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command, so that the others cost nothing."""
+        """Import and return one command, so that the others cost no start time."""
         del ctx
-        home = _COMMANDS.get(cmd_name)
-        if home is None:
+        if cmd_name not in _COMMANDS:
             return None
-        module, _, name = home.partition(":")
+        module, _, name = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(f"semel.cli.{module}"), name)
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run, and end the process; nobody gets a traceback for what the world did."""
-        extra["standalone_mode"] = False  # click raises, and we choose the exit code
-        sys.exit(_guarded(partial(super().main, *args, **extra)))
+        """Run a command and exit; errors of the environment are messages, not tracebacks."""
+        extra["standalone_mode"] = False  # click raises, and _exit_code_of chooses the exit code
+        sys.exit(_exit_code_of(partial(super().main, *args, **extra)))
 
 
-def _guarded(run: Callable[[], Any]) -> int:
+def _exit_code_of(run: Callable[[], Any]) -> int:
     try:
         code = run()
     except CommandRefused as error:
-        return _complain(error.format_message(), error.code)
+        return _print_error(error.format_message(), error.code)
     except click.UsageError as error:
         error.show()
         return EXIT_USAGE
     except click.ClickException as error:
-        return _complain(error.format_message(), EXIT_USAGE)
+        return _print_error(error.format_message(), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", EXIT_INTERRUPTED)
+        return _print_error("interrupted", EXIT_INTERRUPTED)
     except EngineError as error:
-        return _complain(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except OSError as error:
-        return _complain(str(error), EXIT_DISK)
+        return _print_error(str(error), EXIT_DISK)
     return code if isinstance(code, int) else 0
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     click.echo(f"semel: {printable(message)}", err=True)
     return code
 
@@ -93,5 +91,4 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line."""
     cli.main()

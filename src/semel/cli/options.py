@@ -1,4 +1,4 @@
-"""Kinds of option that several commands have, and what every command about a server takes."""
+"""Option types that several commands share, and the options and errors of server commands."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ _NOW: Final = "now"
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """A time above zero, fractions allowed."""
+    """A number of seconds above zero; fractions are allowed."""
 
     name = "seconds"
 
@@ -36,18 +36,22 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Read a number; one that is not finite is none."""
         try:
             seconds = float(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         if not (isfinite(seconds) and 0 < seconds <= self.maximum):
-            self.fail(f"{value} is not above 0 and at most {self.maximum:g}", param, ctx)
+            self.fail(
+                f"{value} is out of range; expected above 0 up to {self.maximum:g}", param, ctx
+            )
         return seconds
 
 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """An offset as printed, or the number of a message; for a reader also -1 and now."""
+    """An offset as printed, or the number of a message; for a read also `-1` and `now`.
+
+    Converts to the printed form.
+    """
 
     name = "offset"
 
@@ -55,7 +59,6 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
         self.is_for_reading = is_for_reading
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give the offset as it is printed."""
         text = str(value)
         if self.is_for_reading and text in {_HEAD, _NOW}:
             return text
@@ -63,9 +66,9 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
             return text
         number = to_position(text)
         if number is None:
-            words = "-1 (the beginning), now, " if self.is_for_reading else ""
-            wanted = f"{words}an offset as semel prints it, or the number of a message"
-            self.fail(f"{text!r} is none; wanted is {wanted}", param, ctx)
+            special = "-1 (the beginning), now, " if self.is_for_reading else ""
+            expected = f"{special}an offset as semel prints it, or the number of a message"
+            self.fail(f"{text!r} is not an offset; expected {expected}", param, ctx)
         return print_offset(number)
 
 
@@ -77,38 +80,37 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Read it as a server would."""
+        """Parse it with the server's own parser."""
         try:
             instant_ms = read_instant({"time": str(value)}, "time")
         except MalformedRequest:
-            wanted = "a date and time such as 2030-01-31T12:00:00Z"
-            self.fail(f"{value!r} is none; wanted is {wanted}", param, ctx)
+            example = "2030-01-31T12:00:00Z"
+            self.fail(f"{value!r} is not a date and time; expected e.g. {example}", param, ctx)
         assert instant_ms is not None
         return to_datetime(instant_ms)
 
 
 class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """What can travel in a header."""
+    """Text that can be sent in an HTTP header."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Let printable ASCII pass."""
         text = str(value)
         if not (text.isascii() and text.isprintable() and text == text.strip()):
-            self.fail(f"{text!r} must be printable ASCII, without spaces around it", param, ctx)
+            expected = "printable ASCII without leading or trailing spaces"
+            self.fail(f"{text!r} cannot be sent in a header; expected {expected}", param, ctx)
         return text
 
 
 class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """A header of a message, `NAME=VALUE`."""
+    """A header of a message, `NAME=VALUE`; the value may contain `=`."""
 
     name = "name=value"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Split it; the value may hold more of `=`."""
         name, sign, text = str(value).partition("=")
         if not (name and sign):
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
@@ -116,29 +118,28 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic befo
 
 
 class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """The name of a stream, such as `shop/orders`."""
+    """The path of a stream, such as `shop/orders`."""
 
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Let pass what a server would, and say at once what it would not."""
+        """Return the path; fail with the message that the server would send."""
         text = str(value)
         try:
-            found = stream_path(stream_url("", text))
+            path = stream_path(stream_url("", text))
         except UnicodeEncodeError:
-            self.fail("the name is not UTF-8", param, ctx)
-        if isinstance(found, Problem):
-            self.fail(f"{text!r}: {found.message}", param, ctx)
-        return found
+            self.fail("the path is not UTF-8", param, ctx)
+        if isinstance(path, Problem):
+            self.fail(f"{text!r}: {path.message}", param, ctx)
+        return path
 
 
 def path_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Take the name of a stream."""
     return click.argument("path", type=Path())(function)
 
 
 def remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its server: the options --url, --timeout and --json."""
+    """Add --url, --timeout and --json to a command, and pass it a `Client`."""
 
     @click.option(
         "--url",
@@ -146,7 +147,7 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
         default=URL_DEFAULT,
         show_default=True,
         show_envvar=True,
-        help="Where the server is.",
+        help="Address of the server.",
     )
     @click.option(
         "--timeout",
@@ -155,53 +156,53 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
         default=TIMEOUT_DEFAULT,
         show_default=True,
         show_envvar=True,
-        help="Seconds to wait for an answer.",
+        help="Seconds to wait for a response.",
     )
     @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
     @wraps(function)
-    def run(*, url: str, timeout: float, **given: Any) -> Any:
+    def run(*, url: str, timeout: float, **options: Any) -> Any:
         with client_errors(url, timeout) as client:
-            return function(client, **given)
+            return function(client, **options)
 
     return run
 
 
-def require_together(**given: object) -> bool:
-    """Tell whether options that belong together are there; refuse some without the others."""
-    missing = [name for name, value in given.items() if value is None]
-    if missing and len(missing) < len(given):
-        names = [f"--{name.replace('_', '-')}" for name in given]
-        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+def require_together(**options: object) -> bool:
+    """Return whether all of the options are set; raise CommandRefused if only some are."""
+    names = {name: f"--{name.replace('_', '-')}" for name in options}
+    missing = [names[name] for name, value in options.items() if value is None]
+    if missing and len(missing) < len(options):
+        *others, last = names.values()
         raise CommandRefused(
-            f"{listed} belong together; --{missing[0].replace('_', '-')} is missing"
+            f"{', '.join(others)} and {last} must be used together; {missing[0]} is missing"
         )
     return not missing
 
 
-# ---- remote --------------------------------------------------------------------------------------
-# The server a command asks, and what it says in the words of the command line.
+# ---- errors of the server ------------------------------------------------------------------------
 
 
-# A person waits: a server that is not there is said so within a second.
+# Few retries: a person waits, so an unreachable server is reported after about a second.
 _RETRIES: Final = 4
 
 _NOT_REACHED: Final = (
-    "start one with `semel serve`, or say with --url where it is and with --timeout how long to"
-    " wait for it"
+    "start a server with `semel serve`, set its address with --url, or wait longer with --timeout"
 )
-_IN_DOUBT: Final = (
-    "it may have been done or not: look first; an append with --producer, --epoch and --seq or"
-    " with --idempotency-key may simply be sent again"
+_INDETERMINATE: Final = (
+    "the request may or may not have been applied: check first; an append with --producer,"
+    " --epoch and --seq or with --idempotency-key can be sent again as it is"
 )
 
 
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
-    """Give a command its server; what the server refuses ends the command."""
+    """Yield a client; every error of it becomes a CommandRefused that ends the command."""
     try:
         client = Client(url, timeout=timeout, retries=_RETRIES)
     except ValueError as error:
-        raise CommandRefused(f"--url: {error}; wanted is one such as {URL_DEFAULT}") from error
+        raise CommandRefused(
+            f"--url: {error}; expected an address such as {URL_DEFAULT}"
+        ) from error
     with client:
         try:
             yield client
@@ -210,31 +211,32 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
 
 
 def error_report(error: ClientError) -> CommandRefused:
-    """Say what went wrong, and what to do."""
+    """Return an error that says what went wrong and what to do, with its exit code."""
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
-        return CommandRefused(f"{error.message}; is this semel? check --url", EXIT_NOT_UNDERSTOOD)
+        return CommandRefused(
+            f"{error.message}; check --url: is it a semel server?", EXIT_NOT_UNDERSTOOD
+        )
     if isinstance(error, errors.Refused):
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
-        return CommandRefused(f"{error.message}; {_IN_DOUBT}", EXIT_UNAVAILABLE)
+        return CommandRefused(f"{error.message}; {_INDETERMINATE}", EXIT_UNAVAILABLE)
     if isinstance(error, errors.Unavailable) and error.status is not None:
-        return CommandRefused(f"{error.message}; send the same again, later", EXIT_UNAVAILABLE)
-    is_said = "SSL_CERT_FILE" in error.message
-    return CommandRefused(
-        error.message if is_said else f"{error.message}; {_NOT_REACHED}", EXIT_UNAVAILABLE
-    )
+        return CommandRefused(f"{error.message}; try again later", EXIT_UNAVAILABLE)
+    if "SSL_CERT_FILE" in error.message:  # the message has its own advice
+        return CommandRefused(error.message, EXIT_UNAVAILABLE)
+    return CommandRefused(f"{error.message}; {_NOT_REACHED}", EXIT_UNAVAILABLE)
 
 
 def _refusal(error: errors.Refused) -> str:
-    said = error.message.removeprefix(f"{error.status} {error.code}: ")
+    message = error.message.removeprefix(f"{error.status} {error.code}: ")
     listed = ", ".join(
         f"{name} {value}"
         for name, value in error.facts.items()
-        if value is not None and not (isinstance(value, str) and value in said)
+        if value is not None and not (isinstance(value, str) and value in message)
     )
-    text = f"{error.code}: {said}" + (f" ({listed})" if listed else "")
+    text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:
         text += "; it may have been applied"
-    # What the client found out by itself has no status, and says all there is.
+    # An error that the client detected itself has no status, and its message is complete.
     entry = BY_CODE.get(error.code) if error.status else None
     return f"{text}; {entry.cli}" if entry is not None and entry.cli else text

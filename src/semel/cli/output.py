@@ -1,4 +1,4 @@
-"""How answers and messages are printed."""
+"""Output of the commands: messages, facts, JSON lines, and progress."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ from rich.text import Text
 from semel.client.values import Message
 from semel.model.media import is_json
 
-# JSON has these between its tokens only, never inside a string.
+# In JSON these occur between tokens only, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
 
 
@@ -28,13 +28,13 @@ class Style(Enum):
     """How messages are printed."""
 
     LINES = "one per line"
-    SAFE_LINES = "one per line, nothing that could harm a terminal"
+    SAFE_LINES = "one per line, control characters escaped"
     JSON = "one object per line"
-    RAW = "as they are, nothing in between"
+    RAW = "bytes, without separators"
 
 
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
-    """Choose; a terminal gets no control characters from data."""
+    """Return the style of the options; on a terminal, control characters are escaped."""
     if is_raw:
         return Style.RAW
     if is_json:
@@ -42,8 +42,8 @@ def style_of(*, is_raw: bool, is_json: bool) -> Style:
     return Style.SAFE_LINES if sys.stdout.isatty() else Style.LINES
 
 
-def render_message(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
-    """Render messages."""
+def render_messages(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
+    """Yield the output of each message."""
     for message in messages:
         if style is Style.RAW:
             yield message.raw
@@ -71,20 +71,20 @@ def _escape(char: str) -> str:
 
 
 def _object(message: Message) -> bytes:
-    """Render all that is known of a message; what it does not carry is left away."""
-    shown: dict[str, Any] = {"offset": message.offset, "written_at_ms": message.written_ms}
+    """Encode a message with its metadata; what it does not have is omitted."""
+    fields: dict[str, Any] = {"offset": message.offset, "written_at_ms": message.written_ms}
     if message.time_ms is not None:
-        shown["timestamp_ms"] = message.time_ms
+        fields["timestamp_ms"] = message.time_ms
     if message.key is not None:
-        shown["key"] = _text_or_base64(message.key)
+        fields["key"] = _text_or_base64(message.key)
     if message.headers:
-        shown["headers"] = [[name, _text_or_base64(value)] for name, value in message.headers]
+        fields["headers"] = [[name, _text_or_base64(value)] for name, value in message.headers]
     if is_json(message.content_type):
-        shown["value"] = msgspec.Raw(message.raw.translate(_ONE_LINE))
+        fields["value"] = msgspec.Raw(message.raw.translate(_ONE_LINE))
     else:
-        found = _text_or_base64(message.raw)
-        shown |= {"text": found} if isinstance(found, str) else found
-    return json_line(shown)
+        content = _text_or_base64(message.raw)
+        fields |= {"text": content} if isinstance(content, str) else content
+    return json_line(fields)
 
 
 def _text_or_base64(data: bytes) -> str | dict[str, str]:
@@ -95,55 +95,54 @@ def _text_or_base64(data: bytes) -> str | dict[str, str]:
 
 
 def json_line(value: object) -> bytes:
-    """Print a value as one line; on a terminal without control characters."""
+    """Encode a value as one line of JSON; on a terminal, control characters are escaped."""
     line = msgspec.json.encode(value)
     if sys.stdout.isatty():
         line = _json_printable(line.decode()).encode()
     return line + b"\n"
 
 
-def write(data: bytes) -> None:
-    """Write to standard output, now; end well if whoever reads it has enough, as `head` does."""
+def write_stdout(data: bytes) -> None:
+    """Write to standard output and flush; exit with 0 if the reader closed it, as `head` does."""
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
-        # What is still buffered must not complain once more when the process ends.
+        # Otherwise flushing the buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
 
 def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
-    """Say what was done: a sentence for people, or the facts for programs."""
+    """Print what was done: a sentence, or the facts as JSON."""
     if is_json:
-        write(json_line(facts))
+        write_stdout(json_line(facts))
     else:
-        write(f"{printable(sentence)}\n".encode())
+        write_stdout(f"{printable(sentence)}\n".encode())
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one pair per line."""
+    """Print names and values, one pair per line; None is omitted."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         if value is not None:
-            words = ("no", "yes")[value] if isinstance(value, bool) else str(value)
-            table.add_row(name.replace("_", " "), Text(printable(words), overflow="fold"))
+            text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+            table.add_row(name.replace("_", " "), Text(printable(text), overflow="fold"))
     Console(highlight=False).print(table)
 
 
 # ---- text ----------------------------------------------------------------------------------------
-# Text for a terminal: safe to print, easy to read.
 
 
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def printable(text: str) -> str:
-    """Escape what could move the cursor or lie about the line: data is not to be trusted."""
+    """Escape control characters: data from a stream must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def size_text(count: int) -> str:
-    """Print a number of bytes with three digits that matter."""
+    """Format a number of bytes with a binary unit and one decimal."""
     value, unit = float(count), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -151,20 +150,20 @@ def size_text(count: int) -> str:
 
 
 # ---- progress ------------------------------------------------------------------------------------
-# Progress of long work: a bar on a terminal, a line now and then anywhere else.
+# A bar on a terminal, otherwise a line every two seconds.
 
 
 _PLAIN_SECONDS: Final = 2.0
 
 
 class ProgressLine:
-    """One bar per step; on stderr, so that what is printed can go into a file."""
+    """One bar per step, on stderr."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_plain = is_quiet or not sys.stderr.isatty()
         self._is_quiet = is_quiet
         self._bars: dict[str, TaskID] = {}
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -188,19 +187,19 @@ class ProgressLine:
         self._progress.stop()
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Say how far a step is; a total of 0 is not known."""
+        """Show the progress of a step; a total of 0 means unknown."""
         if self._is_plain:
-            self._say(what, done, total)
+            self._print_line(what, done, total)
             return
         if what not in self._bars:
             self._bars[what] = self._progress.add_task(what, total=total or None)
         self._progress.update(self._bars[what], completed=done, total=total or None)
 
-    def _say(self, what: str, done: int, total: int) -> None:
+    def _print_line(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        is_over = 0 < total <= done
-        if self._is_quiet or is_over or now - self._said_at < _PLAIN_SECONDS:
+        is_done = 0 < total <= done
+        if self._is_quiet or is_done or now - self._printed_at < _PLAIN_SECONDS:
             return
-        self._said_at = now
+        self._printed_at = now
         share = f"{100 * done // total} %" if total else f"{done:,} rows"
         click.echo(f"reading {what}: {share}", err=True)

@@ -1,4 +1,4 @@
-"""`semel producers`: who writes, what is remembered of it, and what would happen."""
+"""`semel producers`: the producers of a stream, what it stores about them, and registration."""
 
 import sys
 from typing import Any
@@ -11,33 +11,30 @@ from rich.text import Text
 
 from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write
+from semel.cli.output import json_line, print_facts, printable, report, write_stdout
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE
 
 
 @click.group("producers")
-def command() -> None:
-    """Look after the producers of streams, and register ids."""
+def producers_command() -> None:
+    """Inspect the producers of a stream, and register producer ids."""
 
 
-# ---- ls, show ------------------------------------------------------------------------------------
-
-
-@command.command("ls")
+@producers_command.command("ls")
 @path_argument
 @remote
-def list_command(client: Client, *, path: str, is_json: bool) -> None:
-    """List the producers of a stream: a table on a terminal, else an id per line."""
+def list_producers_command(client: Client, *, path: str, is_json: bool) -> None:
+    """List the producers of a stream: a table on a terminal, otherwise one id per line."""
     producers = client.stream(path).producers()
     if is_json:
-        write(b"".join(json_line(_facts(producer)) for producer in producers))
+        write_stdout(b"".join(json_line(_facts(producer)) for producer in producers))
     elif sys.stdout.isatty():
         Console(highlight=False).print(_table(producers))
     else:
         lines = [printable(producer.producer_id) + "\n" for producer in producers]
-        write("".join(lines).encode())
+        write_stdout("".join(lines).encode())
 
 
 def _facts(producer: ProducerState) -> dict[str, Any]:
@@ -53,73 +50,74 @@ def _table(producers: list[ProducerState]) -> Table:
     for name in names:
         table.add_column(name.replace("_", " "), overflow="fold")
     for producer in producers:
-        shown = [getattr(producer, name) for name in names]
-        words = ["" if value is None else printable(str(value)) for value in shown]
-        table.add_row(*map(Text, words))
+        values = [getattr(producer, name) for name in names]
+        cells = ["" if value is None else printable(str(value)) for value in values]
+        table.add_row(*map(Text, cells))
     return table
 
 
-@command.command("show")
+@producers_command.command("show")
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @remote
-def show_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
-    """Show all a stream remembers of a producer."""
+def show_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
+    """Show what a stream stores about a producer."""
     producers = client.stream(path).producers(producer_id)
     if not producers:
-        raise CommandRefused(f"{path} remembers nothing of {producer_id}", EXIT_REFUSED)
-    found = _facts(producers[0])
+        raise CommandRefused(
+            f"{path} has no producer {producer_id}; list them with `semel producers ls {path}`",
+            EXIT_REFUSED,
+        )
+    facts = _facts(producers[0])
     if is_json:
-        write(json_line(found))
+        write_stdout(json_line(facts))
         return
-    print_facts({**found, "receipts": len(found.get("receipts", ()))})
+    print_facts({**facts, "receipts": len(facts.get("receipts", ()))})
 
 
-# ---- explain, forget, register -------------------------------------------------------------------
-
-
-@command.command("explain")
+@producers_command.command("explain")
 @path_argument
 @click.argument("producer_id", metavar="ID")
-@click.option("--seq", required=True, help="The sequence; of a sparse producer also FIRST-LAST.")
-@click.option("--epoch", type=click.IntRange(min=0), help="The epoch it would name.")
-@click.option("--session", help="The session it would name.")
+@click.option("--seq", required=True, help="Its sequence; of a sparse producer also FIRST-LAST.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Its producer epoch.")
+@click.option("--session", help="Its producer session.")
 @click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
 @remote
 def explain_command(
-    client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **given: Any
+    client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **options: Any
 ) -> None:
-    """Tell what an append would be answered, and why, without making it."""
-    found = client.stream(path).explain(producer_id, seq, **given)
+    """Show how the server would respond to an append, and why, without appending."""
+    explanation = client.stream(path).explain(producer_id, seq, **options)
     if is_json:
-        write(json_line(found))
+        write_stdout(json_line(explanation))
         return
-    lines = [_sentence(found)]
-    if found.get("other_payload") is not None:
-        lines.append(f"with another payload: {_sentence(found['other_payload'])}")
-    write("".join(f"{printable(line)}\n" for line in lines).encode())
+    lines = [_sentence(explanation)]
+    if explanation.get("other_payload") is not None:
+        lines.append(f"with another payload: {_sentence(explanation['other_payload'])}")
+    write_stdout("".join(f"{printable(line)}\n" for line in lines).encode())
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    return f"{found.get('status')} {found.get('outcome')}: {found.get('reason')}"
+def _sentence(explanation: dict[str, Any]) -> str:
+    status, outcome, reason = map(explanation.get, ("status", "outcome", "reason"))
+    return f"{status} {outcome}: {reason}"
 
 
-@command.command("forget")
+@producers_command.command("forget")
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @remote
-def forget_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
-    """Let a stream forget a producer: what it sends next is new, even if it was stored before."""
+def forget_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
+    """Remove a producer from a stream: its next append is new, even if it was stored before."""
     client.stream(path).forget_producer(producer_id)
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
-    report(f"{path} has forgotten {producer_id}", facts, is_json=is_json)
+    report(f"removed producer {producer_id} from {path}", facts, is_json=is_json)
 
 
-@command.command("register")
+@producers_command.command("register")
 @click.argument("producer_id", metavar="[ID]", required=False)
 @remote
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
-    """Get an id, or the next epoch of ID, which fences off whoever writes under an older one."""
-    found = client.register_producer(producer_id)
-    words = f"producer {found.producer_id} has epoch {found.producer_epoch}"
-    report(words, msgspec.to_builtins(found), is_json=is_json)
+    """Get a new id, or the next epoch of ID, which fences instances with an older epoch."""
+    registered = client.register_producer(producer_id)
+    sentence = f"producer {registered.producer_id} has epoch {registered.producer_epoch}"
+    report(sentence, msgspec.to_builtins(registered), is_json=is_json)

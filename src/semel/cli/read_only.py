@@ -1,4 +1,4 @@
-"""A data directory, opened so that nothing in it can change."""
+"""Read-only access to a data directory, for `semel doctor`."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ _PROBE_SECONDS_MAX: Final = 3_600
 
 
 def is_in_use(path: str) -> bool:
-    """Tell whether a process owns the directory, without owning it for longer than a moment."""
+    """Return whether a process holds the lock of the directory; does not keep it locked."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -37,22 +37,20 @@ def is_in_use(path: str) -> bool:
 
 
 class ReadOnlyDisk:
-    """The files of a directory."""
+    """The files of a directory, opened for reading only."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def names(self) -> list[str]:
-        """List them, sorted."""
         return sorted(os.listdir(self._path))
 
     def open(self, name: str) -> RealFile:
-        """Open one for reading."""
         return RealFile(os.open(os.path.join(self._path, name), os.O_RDONLY | os.O_CLOEXEC))
 
 
 class _Reader(LmdbReader):
-    """A view in which a table that is not there has no rows; its digest tells if it should."""
+    """A view in which a missing table has no rows; the digest shows whether it should have some."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
         return super().get(table, key) if table in self._tables else None
@@ -71,7 +69,10 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
 
 
 def _open_filled_copy(file: str) -> lmdb.Environment:
-    """Open a copy that has every page LMDB counts: reading a missing one ends the process."""
+    """Open a copy that is extended to the length LMDB expects.
+
+    Reading a page beyond the end of the file would kill the process.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, FILE_NAME)
         shutil.copyfile(file, copy)
@@ -83,8 +84,8 @@ def _open_filled_copy(file: str) -> lmdb.Environment:
 class ReadOnlyStore:
     """The checkpoint of a directory.
 
-    While a process owns the directory we announce ourselves in LMDB's table of readers, lest it
-    uses pages again that we still read. Otherwise nothing at all is written.
+    With `is_shared`, a process is using the directory: then this reader is entered into LMDB's
+    reader table, so that the pages it reads are not reused. Otherwise nothing is written.
     """
 
     def __init__(self, path: str, *, is_shared: bool) -> None:
@@ -105,12 +106,10 @@ class ReadOnlyStore:
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
-        """Open a view."""
         with _as_corruption(), self._env.begin() as transaction:
             yield _Reader(transaction, self._tables)
 
     def close(self) -> None:
-        """Let the file go."""
         self._env.close()
 
 
@@ -119,21 +118,19 @@ class NoStore:
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
-        """Show empty tables."""
         yield _Reader(None, {})  # type: ignore[arg-type]  # without tables nothing is looked up
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing."""
 
 
 class DamagedStore:
-    """A checkpoint that cannot even be opened."""
+    """A checkpoint that cannot be opened; every read raises the error."""
 
     def __init__(self, error: CorruptData) -> None:
         self._error = error
 
     def read(self) -> AbstractContextManager[LmdbReader]:
-        """Say what is wrong with it."""
         raise self._error
 
 
@@ -146,16 +143,16 @@ def _as_corruption() -> Iterator[None]:
 
 
 def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
-    """Open the checkpoint, or none if there is none."""
+    """Open the checkpoint; an empty one if the directory has none."""
     if not os.path.exists(os.path.join(path, FILE_NAME)):
         return NoStore()
     return ReadOnlyStore(path, is_shared=is_shared)
 
 
 def check_readable(path: str, *, is_shared: bool) -> None:
-    """Have another process read the whole checkpoint first.
+    """Read the whole checkpoint in a child process; raise CorruptData if that is killed.
 
-    A damaged page can make LMDB end the process that reads it. Better that one than ours.
+    A damaged page can make LMDB kill the process that reads it.
     """
     arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
     probe = subprocess.run(  # noqa: S603 - our own interpreter and module
@@ -163,7 +160,7 @@ def check_readable(path: str, *, is_shared: bool) -> None:
     )
     if probe.returncode < 0:
         raise CorruptData(
-            f"reading it ended a process with signal {-probe.returncode}", file=FILE_NAME
+            f"reading it killed a process with signal {-probe.returncode}", file=FILE_NAME
         )
 
 
@@ -178,4 +175,4 @@ if __name__ == "__main__":
     try:
         _read_everything(*sys.argv[1:])
     except CorruptData:
-        sys.exit(1)  # not our business: whoever verifies will say it better
+        sys.exit(1)  # the verification reports it in detail

@@ -1,4 +1,4 @@
-"""`semel run`: a graph at work."""
+"""`semel run`: run a graph and show its progress."""
 
 import signal
 import sys
@@ -17,33 +17,35 @@ from rich.text import Text
 from semel.cli.exit_codes import EXIT_STOPPED, CommandRefused
 from semel.cli.graph import load_graph, refuse_graph
 from semel.cli.options import error_report
-from semel.cli.output import json_line, printable, write
+from semel.cli.output import json_line, printable, write_stdout
 from semel.client.errors import ClientError
 from semel.client.requests import URL_DEFAULT
 from semel.pipeline.executor import ENGINES, Gauge
-from semel.pipeline.problems import GraphError
 from semel.pipeline.runner import Runner
+from semel.pipeline.values import GraphError
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("run")
 @click.argument("file", type=_FILE)
-@click.option("--graph", "name", help="Which graph, if the file has several.")
+@click.option("--graph", "name", help="Id of the graph, if the file has several.")
 @click.option(
     "--url",
     envvar="SEMEL_URL",
     show_envvar=True,
-    help=f"Where the server is; else the graph's, or {URL_DEFAULT}.",
+    help=f"Address of the server; default: that of the graph, or {URL_DEFAULT}.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Where functions run: on Spark, or in this process. Without: Spark if the graph needs it.",
+    help="Where functions run: on Spark, or in this process. Default: Spark if the graph needs it.",
 )
 @click.option("--master", help="The Spark master, such as local[*] or spark://host:7077.")
-@click.option("--checkpoints", help="Where stateful processors keep theirs: a directory, or a URI.")
-@click.option("--available-now", "is_draining", is_flag=True, help="Process what is there and end.")
+@click.option("--checkpoints", help="Directory or URI for the checkpoints of stateful processors.")
+@click.option(
+    "--available-now", "is_draining", is_flag=True, help="Process what is stored, then end."
+)
 @click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
 def run_command(
     *,
@@ -56,9 +58,9 @@ def run_command(
     is_draining: bool,
     is_json: bool,
 ) -> int:
-    """Run the graph in FILE until Ctrl-C, or until everything that is there is processed.
+    """Run the graph in FILE until Ctrl-C, or until everything that is stored is processed.
 
-    Ends with 0 if every processor has ended, and with 3 if one has stopped.
+    Exit code 0 if every processor has ended, 3 if one has stopped because of an error.
     """
     graph = load_graph(file, name)
     try:
@@ -85,7 +87,7 @@ def run_command(
 
 
 class _stopped_by_terminate:
-    """Lets SIGTERM stop a runner in good order, as a service manager wants it."""
+    """Stops the runner in an orderly way on SIGTERM, which service managers send."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -104,7 +106,7 @@ class _stopped_by_terminate:
 
 
 # ---- run view ------------------------------------------------------------------------------------
-# How a run is shown: a table that lives on a terminal, lines anywhere else, JSON for programs.
+# A live table on a terminal, otherwise lines, or JSON for programs.
 
 
 _LIVE_SECONDS: Final = 0.25
@@ -123,7 +125,7 @@ _HEADS: Final = (
 
 
 class RunView:
-    """Shows the figures of a runner; the table and the lines on stderr, JSON on stdout."""
+    """Prints the gauges of a runner: the table and the lines on stderr, JSON on stdout."""
 
     def __init__(self, runner: Runner, *, is_json: bool) -> None:
         self._runner = runner
@@ -144,22 +146,22 @@ class RunView:
             self._live.stop()
         self._rates.whole(self._runner.gauges, time.monotonic() - self._begun)
         if self._is_json:
-            write(json_line(self._document()))
+            write_stdout(json_line(self._document()))
         else:
             self._console.print(self._table())
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before it is shown again."""
+        """The time between two calls of `show`."""
         return _LIVE_SECONDS if self._is_live else _LINE_SECONDS
 
     def show(self) -> None:
-        """Show how far it is."""
+        """Print the current gauges."""
         self._rates.measure(self._runner.gauges, time.monotonic())
         if self._is_live:
             self._live.update(self._table(), refresh=True)
         elif self._is_json:
-            write(json_line(self._document()))
+            write_stdout(json_line(self._document()))
         else:
             for gauge in self._runner.gauges.values():
                 click.echo(_line(gauge, self._rates.of(gauge)), err=True)
@@ -216,28 +218,28 @@ def _line(gauge: Gauge, rate: float) -> str:
 
 
 def _rows(gauge: Gauge) -> int:
-    """Count what a processor has dealt with: what it read, or of a source what it wrote."""
+    """Return what the processor has read or, if it is a source, written."""
     return gauge.read or gauge.written
 
 
 class _Rates:
-    """Rows per second: since the last look, or in the end over all."""
+    """Rows per second of each processor: since the last measurement, at the end over the run."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
-        self._found: dict[str, float] = {}
+        self._by_name: dict[str, float] = {}
 
     def of(self, gauge: Gauge) -> float:
-        return self._found.get(gauge.processor, 0.0)
+        return self._by_name.get(gauge.processor, 0.0)
 
     def measure(self, gauges: dict[str, Gauge], now: float) -> None:
         for name, gauge in gauges.items():
             rows = _rows(gauge)
             at, before = self._last.get(name, (now, rows))
             if now > at:
-                self._found[name] = (rows - before) / (now - at)
+                self._by_name[name] = (rows - before) / (now - at)
             self._last[name] = (now, rows)
 
     def whole(self, gauges: dict[str, Gauge], seconds: float) -> None:
         for name, gauge in gauges.items():
-            self._found[name] = _rows(gauge) / max(seconds, 1e-9)
+            self._by_name[name] = _rows(gauge) / max(seconds, 1e-9)

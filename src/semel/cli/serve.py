@@ -1,4 +1,4 @@
-"""`semel serve`: the process."""
+"""`semel serve`: the options, the configuration file, and the server process."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 
 # ---- config file ---------------------------------------------------------------------------------
-# Settings in a TOML file. What the command line or the environment says goes before them.
+# Settings in a TOML file. The command line and the environment override them.
 
 
 CONFIG: Final = "config"
@@ -43,7 +43,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def config_option(function: _F) -> _F:
-    """Take `--config FILE`, read before every other option."""
+    """Add `--config FILE`, which is read before every other option."""
     return click.option(
         f"--{CONFIG}",
         metavar="FILE",
@@ -62,19 +62,19 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Read the file; refuse what is no setting of the command."""
-    known = {
+    """Return the settings of a file; raise CommandRefused for one the command does not have."""
+    options = {
         param.name: param
         for param in command.params
         if isinstance(param, click.Option) and param.name and param.name != CONFIG
     }
     settings = _parse(path)
     for key, value in settings.items():
-        if key not in known:
-            raise CommandRefused(f"{path}: there is no setting {key!r}; {_nearest(key, known)}")
-        wanted = _mistake(known[key], value)
-        if wanted is not None:
-            raise CommandRefused(f"{path}: {key} must be {wanted}, and {value!r} is not")
+        if key not in options:
+            raise CommandRefused(f"{path}: {key!r} is not a setting; {_nearest(key, options)}")
+        expected = _expected_if_wrong(options[key], value)
+        if expected is not None:
+            raise CommandRefused(f"{path}: {key} is {value!r}; expected {expected}")
     return settings
 
 
@@ -90,22 +90,22 @@ def _parse(path: str) -> dict[str, Any]:
         raise CommandRefused(f"{path} is not TOML: {error}") from error
 
 
-def _nearest(key: str, known: Mapping[str, object]) -> str:
-    near = get_close_matches(key.replace("-", "_").lower(), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+def _nearest(key: str, options: Mapping[str, object]) -> str:
+    near = get_close_matches(key.replace("-", "_").lower(), options, 1)
+    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(options))}"
 
 
-def _mistake(option: click.Option, value: object) -> str | None:
-    """Tell what the value should be; None if it is that."""
+def _expected_if_wrong(option: click.Option, value: object) -> str | None:
+    """Return what the value should be; None if its type is right."""
     if option.is_flag:
         return None if isinstance(value, bool) else "true or false"
     if isinstance(option.type, Seconds):
-        is_right, wanted = isinstance(value, int | float), "a number of seconds"
+        is_right, expected = isinstance(value, int | float), "a number of seconds"
     elif isinstance(option.type, click.types.IntParamType):
-        is_right, wanted = isinstance(value, int), "an integer"
+        is_right, expected = isinstance(value, int), "an integer"
     else:
-        is_right, wanted = isinstance(value, str), "a string"
-    return None if is_right and not isinstance(value, bool) else wanted
+        is_right, expected = isinstance(value, str), "a string"
+    return None if is_right and not isinstance(value, bool) else expected
 
 
 # ---- serve ---------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ DRAIN_SECONDS: Final = 10.0
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """What the process was asked for, from wherever."""
+    """The settings of the process, from command line, environment and file."""
 
     data: str
     host: str
@@ -140,7 +140,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 def _setting(
     name: str, *, help: str, metavar: str | None = None, **more: Any
 ) -> Callable[[_F], _F]:
-    """Declare an option that the environment and the file may also set."""
+    """Declare an option that the environment and the file can also set."""
     return click.option(
         f"--{name}",
         envvar=f"SEMEL_{name.upper().replace('-', '_')}",
@@ -154,9 +154,9 @@ def _setting(
 
 @click.command("serve")
 @config_option
-@_setting("data", metavar="DIR", default="semel-data", help="Where everything is kept.")
+@_setting("data", metavar="DIR", default="semel-data", help="The data directory.")
 @_setting("host", default="127.0.0.1", help="The address to listen on.")
-@_setting("port", type=click.IntRange(0, 65_535), default=PORT_DEFAULT, help="0 picks a free one.")
+@_setting("port", type=click.IntRange(0, 65_535), default=PORT_DEFAULT, help="0: any free port.")
 @_setting(
     "long-poll-timeout",
     type=Seconds(LONG_POLL_SECONDS_MAX),
@@ -168,47 +168,48 @@ def _setting(
     "reserve-bytes",
     type=int,
     default=RESERVE_BYTES_DEFAULT,
-    help="Room kept for deletes and checkpoints on a full disk.",
+    help="Disk space reserved for deletes and checkpoints when the disk is full.",
 )
 @_setting(
     "body-bytes-max",
     type=click.IntRange(1, BODY_BYTES_MAX),
     default=BODY_BYTES_MAX,
-    help="The largest body of a request.",
+    help="Maximum size of a request body.",
 )
 @_setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     default="on",
-    help="Whether a new stream recognises duplicates, if it is not told.",
+    help="Whether new streams recognise duplicates, unless their creator chooses.",
 )
 @_setting(
     "strict-payloads",
     is_flag=True,
-    help="Refuse a repeated sequence whose payload is another one.",
+    help="Refuse a repeated sequence with another payload.",
 )
 @_setting(
     "producer-idle-seconds",
     type=Seconds(PRODUCER_IDLE_SECONDS_MAX),
-    help="Let a producer go that was silent so long; a tombstone stays.  [default: never]",
+    help="Expire a producer after this long without appends, except for a tombstone."
+    "  [default: never]",
 )
 @_setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
-    help="How long an append that came too early waits for those before it.",
+    help="How long an append whose predecessor is missing waits before it is refused.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@_setting("tls-key", metavar="FILE", help="The certificate's key, if in a file of its own.")
-def command(**given: Any) -> None:
+@_setting("tls-key", metavar="FILE", help="Its private key, if that is in another file.")
+def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
-    Prints one line, `listening on http://HOST:PORT`, when it is ready. A setting of the command
-    line goes before one of the environment, and that before one of the file.
+    Prints one line, `listening on http://HOST:PORT`, when it is ready. The command line overrides
+    the environment, and the environment overrides the file.
     """
-    serving = ServeOptions(**given)
+    serving = ServeOptions(**values)
     if not serving.host:
-        raise click.UsageError("--host is empty; to listen on every address say 0.0.0.0 or ::")
+        raise click.UsageError("--host is empty; to listen on every address use 0.0.0.0 or ::")
     try:
         settings = Settings(
             segment_bytes=serving.segment_bytes,
@@ -223,7 +224,7 @@ def command(**given: Any) -> None:
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
-    try:  # before the directory is touched: making a new one may take a while, and much room
+    try:  # before the directory is opened: creating a new one can take time, and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
         raise _cannot_listen(serving, error) from error
@@ -232,7 +233,7 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
     except BaseException:
         await listener.drain(0.0)
         raise
-    told = _stop_requested()
+    stop = _stop_requested()
     scheme = "http" if tls is None else "https"
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     origin = f"{scheme}://{host}:{port}"
@@ -255,9 +256,9 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         await engine.close()
         raise _cannot_listen(serving, error) from error
     click.echo(f"listening on {origin}")
-    await told.wait()
+    await stop.wait()
     draining = asyncio.create_task(listener.drain(DRAIN_SECONDS))
-    await asyncio.sleep(0)  # now every connection knows that its next answer is the last
+    await asyncio.sleep(0)  # lets every connection note that its next response is its last
     app.drain()
     await draining
     await engine.close()
@@ -273,12 +274,12 @@ async def _open(data: str, settings: Settings) -> Engine:
 
 
 def _stop_requested() -> asyncio.Event:
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, told.set)
-    return told
+            loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
@@ -289,24 +290,20 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
     return CommandRefused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
 
 
-# ---- tls -----------------------------------------------------------------------------------------
-# The certificate a server shows.
-
-
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Load a certificate and its key from PEM files; None if there is none."""
+    """Load a certificate and its key from PEM files; return None without a certificate."""
     if cert is None:
         if key is not None:
-            raise CommandRefused("--tls-key needs --tls-cert, the certificate it belongs to")
+            raise CommandRefused("--tls-key requires --tls-cert, the certificate it belongs to")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password=_no_password)
     except ssl.SSLError as error:
         files = cert if key is None else f"{cert} and {key}"
-        reason = error.reason or "no PEM"
+        reason = error.reason or "not PEM"
         raise CommandRefused(
-            f"{files} are no certificate and its key ({reason}); give PEM files"
+            f"cannot load a certificate and its key from {files} ({reason}); pass PEM files"
             " with --tls-cert and --tls-key"
         ) from error
     except OSError as error:
@@ -316,4 +313,4 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def _no_password() -> NoReturn:
-    raise CommandRefused("the key is locked with a password; give one that is not")
+    raise CommandRefused("the private key is encrypted; pass one without a password")

@@ -1,4 +1,4 @@
-"""`semel create`: make a stream."""
+"""The commands about streams: create, head, ls, trim, close, delete."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write
+from semel.cli.output import json_line, print_facts, printable, report, write_stdout
 from semel.client.requests import CreateHeaders
 from semel.client.sync.client import Client
 from semel.client.values import StreamEntry, StreamInfo, milliseconds
@@ -24,33 +24,37 @@ from semel.wire.headers import print_instant
 @click.command("create")
 @path_argument
 @click.option("--content-type", metavar="TYPE", help="Such as application/json or text/plain.")
-@click.option("--ttl", type=click.IntRange(min=0), help="Seconds it lives after its last use.")
-@click.option("--expires-at", type=Moment(), help="When it ends: 2030-01-31T12:00:00Z.")
-@click.option("--closed", is_flag=True, help="Make it closed.")
+@click.option(
+    "--ttl", type=click.IntRange(min=0), help="Seconds until it expires after its last use."
+)
+@click.option("--expires-at", type=Moment(), help="When it expires: 2030-01-31T12:00:00Z.")
+@click.option("--closed", is_flag=True, help="Create it closed.")
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether it recognises duplicates; the server's setting if not given.",
+    help="Whether it recognises duplicates; default: the server's setting.",
 )
-@click.option("--fork-from", type=Path(), help="The stream to go on from.")
-@click.option("--fork-offset", type=Offset(), help="Where to leave it; its end if not given.")
-@click.option("--fork-sub-offset", type=click.IntRange(min=0), help="So many units further.")
+@click.option("--fork-from", type=Path(), help="The stream to fork.")
+@click.option("--fork-offset", type=Offset(), help="Where to fork it; default: at its end.")
+@click.option(
+    "--fork-sub-offset", type=click.IntRange(min=0), help="Units to add to --fork-offset."
+)
 @remote
-def create_command(client: Client, path: str, *, is_json: bool, **given: Any) -> None:
+def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:
     """Create the stream PATH.
 
-    Asking again for the same is fine. Exit code 1 if it is there with another configuration.
+    Succeeds if it already exists with the same configuration; exit code 1 if it has another one.
     """
-    made = client.run(client.stream(path).calls.create(_configuration(**given), exist_ok=True))
-    info = made.info
+    result = client.run(client.stream(path).calls.create(_configuration(**options), exist_ok=True))
+    info = result.info
     facts = {
         "path": path,
-        "created": made.is_new,
+        "created": result.is_new,
         "content_type": info.content_type,
         "next_offset": info.next_offset,
         "closed": info.closed,
     }
-    what = "created" if made.is_new else "it was there already, just like that:"
+    what = "created" if result.is_new else "already exists with this configuration:"
     sentence = f"{what} {path} ({info.content_type}), next offset {info.next_offset}"
     report(sentence, facts, is_json=is_json)
 
@@ -69,29 +73,25 @@ def _configuration(
     if fork_from is None and (fork_offset is not None or fork_sub_offset is not None):
         raise CommandRefused("--fork-offset and --fork-sub-offset need --fork-from")
     return CreateHeaders(
-        content_type,
-        ttl,
-        expires_at,
-        closed,
-        fork_from,
-        fork_offset,
-        fork_sub_offset,
-        None if dedup is None else dedup == "on",
+        content_type=content_type,
+        ttl=ttl,
+        expires_at=expires_at,
+        is_closed=closed,
+        forked_from=fork_from,
+        fork_offset=fork_offset,
+        fork_sub_offset=fork_sub_offset,
+        dedup=None if dedup is None else dedup == "on",
     )
-
-
-# ---- head ----------------------------------------------------------------------------------------
-# `semel head`: what a stream is.
 
 
 @click.command("head")
 @path_argument
 @remote
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
-    """Show the type, the end and the state of the stream PATH."""
+    """Show the content type, the next offset and the state of the stream PATH."""
     facts = _facts(path, client.stream(path).head())
     if is_json:
-        write(json_line(facts))
+        write_stdout(json_line(facts))
     else:
         print_facts(facts)
 
@@ -111,31 +111,27 @@ def _facts(path: str, info: StreamInfo) -> dict[str, object]:
     }
 
 
-# ---- ls ------------------------------------------------------------------------------------------
-# `semel ls`: which streams there are.
-
-
-_PAGE_MAX: Final = 1_000  # as many as a server lists at once
+_PAGE_MAX: Final = 1_000  # what a server lists in one response
 
 
 @click.command("ls")
-@click.option("--prefix", default="", help="Only paths that begin like this.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--prefix", default="", help="Only paths with this prefix.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
 @remote
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
-    """List the streams in order of their paths: a table on a terminal, else a path per line."""
+    """List the streams, sorted by path: a table on a terminal, otherwise one path per line."""
     for streams in _pages(islice(client.streams(prefix), limit)):
         if is_json:
-            write(b"".join(map(json_line, streams)))
+            write_stdout(b"".join(map(json_line, streams)))
         elif sys.stdout.isatty():
             Console(highlight=False).print(_table(streams))
         else:
-            write("".join(f"{printable(stream.path)}\n" for stream in streams).encode())
+            write_stdout("".join(f"{printable(stream.path)}\n" for stream in streams).encode())
 
 
 def _pages(streams: Iterable[StreamEntry]) -> Iterator[list[StreamEntry]]:
-    found = iter(streams)
-    while page := list(islice(found, _PAGE_MAX)):
+    entries = iter(streams)
+    while page := list(islice(entries, _PAGE_MAX)):
         yield page
 
 
@@ -166,37 +162,25 @@ def _moment(instant_ms: int) -> str:
     return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-# ---- trim ----------------------------------------------------------------------------------------
-# `semel trim`: forget the oldest messages.
-
-
 @click.command("trim")
 @path_argument
-@click.option("--before", type=Offset(), required=True, help="The first message to keep.")
+@click.option("--before", type=Offset(), required=True, help="Offset of the first message to keep.")
 @remote
 def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> None:
-    """Forget the messages of the stream PATH that lie before an offset."""
+    """Remove the messages of the stream PATH before an offset."""
     client.stream(path).trim(before)
     facts = {"path": path, "first_offset": before}
-    report(f"trimmed {path}: nothing before {before} is kept", facts, is_json=is_json)
-
-
-# ---- close ---------------------------------------------------------------------------------------
-# `semel close`: let nothing follow.
+    report(f"trimmed {path}: the first offset is {before}", facts, is_json=is_json)
 
 
 @click.command("close")
 @path_argument
 @remote
 def close_command(client: Client, path: str, *, is_json: bool) -> None:
-    """Close the stream PATH: it can be read, but takes no more appends. Closing again is fine."""
+    """Close the stream PATH: it stays readable, but refuses appends. Can be repeated."""
     receipt = client.stream(path).close()
     facts = {"path": path, "next_offset": receipt.next_offset, "closed": receipt.closed}
     report(f"closed {path} at {receipt.next_offset}", facts, is_json=is_json)
-
-
-# ---- delete --------------------------------------------------------------------------------------
-# `semel delete`: remove a stream.
 
 
 @click.command("delete")
@@ -204,12 +188,11 @@ def close_command(client: Client, path: str, *, is_json: bool) -> None:
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 @remote
 def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -> None:
-    """Delete the stream PATH and all it holds. What its forks have of it stays with them."""
+    """Delete the stream PATH and its messages. Its forks keep what they share with it."""
     if not is_sure:
         if not sys.stdin.isatty():
-            raise CommandRefused("a deletion cannot be undone; add --yes if it is meant")
-        url = client.url
-        question = f"Delete {printable(path)} on {printable(url)}, and all it holds?"
+            raise CommandRefused("a deletion cannot be undone; add --yes to confirm it")
+        question = f"Delete {printable(path)} on {printable(client.url)} and all its messages?"
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()
     report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)

@@ -1,7 +1,7 @@
-"""`semel txn`: who holds what undecided, and decisions by hand."""
+"""`semel txn`, `semel groups` and `semel sinks`: inspect and repair by hand."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -10,52 +10,73 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.options import Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write
+from semel.cli.output import json_line, print_facts, printable, report, write_stdout
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
 from semel.client.txn_values import Move, token_of
 
 _MS: Final = 1000
+_TXN_TITLES: Final = ("transaction", "epoch", "kind", "state", "age", "owner", "holds")
 epoch_option = click.option(
-    "--epoch", type=click.IntRange(min=1), help="The transaction's epoch; else the newest."
+    "--epoch", type=click.IntRange(min=1), help="The transaction epoch; default: the newest."
 )
 
 
 @click.group("txn")
 def txn_command() -> None:
-    """Look after transactions: what is undecided, by whom, and decide it by hand."""
-
-
-# ---- ls, show ------------------------------------------------------------------------------------
+    """Inspect transactions, and commit or abort them by hand."""
 
 
 @txn_command.command("ls")
-@click.option("--state", type=click.Choice(["open", "prepared", "stuck"]), help="Only these.")
-@click.option("--stream", type=Path(), help="Only those that may write this stream.")
+@click.option(
+    "--state", type=click.Choice(["open", "prepared", "stuck"]), help="Only in this state."
+)
+@click.option("--stream", type=Path(), help="Only those that may write to this stream.")
 @remote
-def list_command(client: Client, *, state: str | None, stream: str | None, is_json: bool) -> None:
-    """List transactions that are not decided, oldest first."""
-    found = client.run(calls.list_transactions(client.site, state, stream))
+def list_txns_command(
+    client: Client, *, state: str | None, stream: str | None, is_json: bool
+) -> None:
+    """List the pending transactions, oldest first."""
+    txns = client.run(calls.list_transactions(client.site, state, stream))
+    _print_list(
+        txns,
+        _TXN_TITLES,
+        [_txn_cells(txn) for txn in txns],
+        is_json=is_json,
+    )
+
+
+def _print_list(
+    documents: list[dict[str, Any]],
+    titles: Sequence[str],
+    rows: list[tuple[object, ...]],
+    *,
+    is_json: bool,
+) -> None:
+    """Print JSON lines; on a terminal a table, otherwise the first cell of each row."""
     if is_json:
-        write(b"".join(map(json_line, found)))
+        write_stdout(b"".join(map(json_line, documents)))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(_table(found))
+        Console(highlight=False).print(_table(titles, rows))
     else:
-        lines = [printable(txn["transaction_id"]) + "\n" for txn in found]
-        write("".join(lines).encode())
+        write_stdout("".join(f"{printable(str(cells[0]))}\n" for cells in rows).encode())
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
+def _table(titles: Sequence[str], rows: list[tuple[object, ...]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("transaction", "epoch", "kind", "state", "age", "owner", "holds"):
-        table.add_column(name, overflow="fold")
-    for txn in found:
-        state = f"{txn['state']}, stuck" if txn["stuck"] else txn["state"]
-        words = (txn["transaction_id"], txn["transaction_epoch"], txn["kind"], state)
-        shown = (*words, f"{txn['age_ms'] / _MS:.0f} s", _owner(txn), _holds(txn))
-        table.add_row(*[Text(printable(str(word))) for word in shown])
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for cells in rows:
+        table.add_row(*[Text(printable(str(cell))) for cell in cells])
     return table
+
+
+def _txn_cells(txn: Mapping[str, Any]) -> tuple[object, ...]:
+    state = f"{txn['state']}, stuck" if txn["stuck"] else txn["state"]
+    age = f"{txn['age_ms'] / _MS:.0f} s"
+    identity = (txn["transaction_id"], txn["transaction_epoch"], txn["kind"])
+    return (*identity, state, age, _owner(txn), _holds(txn))
 
 
 def _owner(txn: Mapping[str, Any]) -> str:
@@ -66,8 +87,8 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """Name the streams whose readers wait, with the first offset they wait at."""
-    held = {path: known["first_offset"] for path, known in txn["streams"].items()}
+    """List the streams whose readers wait for it, with the offset they wait at."""
+    held = {path: part["first_offset"] for path, part in txn["streams"].items()}
     return ", ".join(f"{path} from {first}" for path, first in held.items() if first is not None)
 
 
@@ -75,164 +96,148 @@ def _holds(txn: Mapping[str, Any]) -> str:
 @click.argument("name", metavar="ID")
 @epoch_option
 @remote
-def show_command(client: Client, *, name: str, epoch: int | None, is_json: bool) -> None:
+def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: bool) -> None:
     """Show a transaction: what it holds, or how it ended."""
-    found = client.run(calls.show_transaction(client.site, name, epoch))
+    txn = client.run(calls.show_transaction(client.site, name, epoch))
     if is_json:
-        write(json_line(found))
+        write_stdout(json_line(txn))
         return
-    streams, offsets, deleted = (found.pop(name) for name in ("streams", "offsets", "deleted"))
-    if "sink" in found:
-        found["sink"] = _owner(found)
-    print_facts(found)
-    lines = [f"stream {path}: {_parts(known)}" for path, known in streams.items()]
+    streams, offsets, deleted = (txn.pop(name) for name in ("streams", "offsets", "deleted"))
+    if "sink" in txn:
+        txn["sink"] = _owner(txn)
+    print_facts(txn)
+    lines = [f"stream {path}: {_parts(part)}" for path, part in streams.items()]
     lines += [f"stream {path}: deleted" for path in deleted]
     lines += [
         f"group {group} in {path}: {to}"
         for group, moves in offsets.items()
         for path, to in moves.items()
     ]
-    write("".join([f"{printable(line)}\n" for line in lines]).encode())
+    write_stdout("".join([f"{printable(line)}\n" for line in lines]).encode())
 
 
-def _parts(known: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in known.items() if value is not None}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
-
-
-# ---- by hand -------------------------------------------------------------------------------------
+def _parts(part: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in part.items() if value is not None
+    )
 
 
 @txn_command.command("commit")
 @click.argument("name", metavar="ID")
 @epoch_option
 @remote
-def commit_command(client: Client, **given: Any) -> None:
-    """Commit a transaction by hand, whoever owns it. It is final."""
-    _end(client, "commit", **given)
+def commit_command(client: Client, **options: Any) -> None:
+    """Commit a transaction by hand, whoever owns it. This is final."""
+    _end(client, "commit", **options)
 
 
 @txn_command.command("abort")
 @click.argument("name", metavar="ID")
 @epoch_option
 @remote
-def abort_command(client: Client, **given: Any) -> None:
-    """Abort a transaction by hand, whoever owns it. It is final."""
-    _end(client, "abort", **given)
+def abort_command(client: Client, **options: Any) -> None:
+    """Abort a transaction by hand, whoever owns it. This is final."""
+    _end(client, "abort", **options)
 
 
 @txn_command.command("fence")
 @click.argument("name", metavar="ID")
 @epoch_option
 @remote
-def fence_command(client: Client, **given: Any) -> None:
-    """Abort a transaction and raise its producer's epoch: whoever owns it must begin anew."""
-    _end(client, "fence", **given)
+def fence_command(client: Client, **options: Any) -> None:
+    """Abort a transaction and raise its producer's epoch, so that its owner must start again."""
+    _end(client, "fence", **options)
 
 
 def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: bool) -> None:
     if epoch is None:
-        found = client.run(calls.show_transaction(client.site, name, None))
-        epoch = int(found["transaction_epoch"])
-    done = client.run(calls.end_transaction(client.site, name, epoch, action))
-    report(f"{name} (epoch {epoch}) is {done['state']}", done, is_json=is_json)
+        txn = client.run(calls.show_transaction(client.site, name, None))
+        epoch = int(txn["transaction_epoch"])
+    ended = client.run(calls.end_transaction(client.site, name, epoch, action))
+    report(f"{name} (epoch {epoch}) is {ended['state']}", ended, is_json=is_json)
 
 
 # ---- groups --------------------------------------------------------------------------------------
-# `semel groups`: where groups stand, and moving them by hand.
 
 
 @click.group("groups")
 def groups_command() -> None:
-    """Look after groups: where they stand, and where they shall go on."""
+    """Inspect the positions of groups, and move them by hand."""
 
 
 @groups_command.command("show")
 @click.argument("group")
 @remote
 def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
-    """Show where a group is in each stream, what is pending, and the step it has pinned."""
-    found = client.run(calls.show_group(client.site, group))
+    """Show the positions of a group, its pending moves, and its pinned step."""
+    document = client.run(calls.show_group(client.site, group))
     if is_json:
-        write(json_line(found))
+        write_stdout(json_line(document))
         return
-    step = found["snapshot"]
+    step = document["snapshot"]
     print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
-    lines = [f"{offset}  {printable(path)}\n" for path, offset in found["offsets"].items()]
-    lines += [_pending_line(path, move) for path, move in found["pending"].items()]
-    write("".join(lines).encode())
+    lines = [f"{offset}  {printable(path)}\n" for path, offset in document["offsets"].items()]
+    lines += [_pending_line(path, move) for path, move in document["pending"].items()]
+    write_stdout("".join(lines).encode())
 
 
 def _pending_line(path: str, move: Mapping[str, Any]) -> str:
     token = token_of(move["transaction_id"], move["transaction_epoch"])
     until = "" if move["deadline"] is None else f" until {move['deadline']}"
-    words = f"{printable(path)}  by {printable(token)}, {move['state']}{until}"
-    return f"pending {move['to']}  {words}\n"
+    owner = f"by {printable(token)}, {move['state']}{until}"
+    return f"pending {move['to']}  {printable(path)}  {owner}\n"
 
 
 @groups_command.command("set")
 @click.argument("group")
 @path_argument
 @click.argument("offset", type=Offset())
-@click.option("--expect", type=Offset(), help="Only if it stands here now.")
+@click.option("--expect", type=Offset(), help="Only if the position is this offset.")
 @remote
 def set_command(
     client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
 ) -> None:
-    """Let a group go on from an offset of a stream."""
+    """Set the position of a group in a stream."""
     move: Move = offset if expect is None else (expect, offset)
-    found = client.run(set_positions(client.site, group, {path: move}))
-    done = {
+    positions = client.run(set_positions(client.site, group, {path: move}))
+    facts = {
         "group": group,
-        "offsets": {path: found.offsets[path]},
-        "versions": {path: found.versions.get(path)},
+        "offsets": {path: positions.offsets[path]},
+        "versions": {path: positions.versions.get(path)},
     }
-    report(f"{group} stands at {found.offsets[path]} in {path}", done, is_json=is_json)
+    report(f"{group} is at {positions.offsets[path]} in {path}", facts, is_json=is_json)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
-# `semel sinks`: what apps have committed, and which query they belong to.
 
 
 @click.group("sinks")
 def sinks_command() -> None:
-    """Look after sinks: the versions they committed, and whose they are."""
+    """Inspect sinks: their last versions and the queries that write to them."""
 
 
 @sinks_command.command("ls")
 @remote
 def list_sinks_command(client: Client, *, is_json: bool) -> None:
-    """List the sinks: a table on a terminal, else an app per line."""
-    found = client.run(calls.list_sinks(client.site))
-    if is_json:
-        write(b"".join(map(json_line, found)))
-    elif sys.stdout.isatty():
-        Console(highlight=False).print(_sink_table(found))
-    else:
-        write("".join([printable(sink["app"]) + "\n" for sink in found]).encode())
-
-
-def _sink_table(found: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    """List the sinks: a table on a terminal, otherwise one app per line."""
+    sinks = client.run(calls.list_sinks(client.site))
     names = ("app", "query_id", "last_version", "open_transactions")
-    for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for sink in found:
-        table.add_row(*[Text(printable(str(sink[name]))) for name in names])
-    return table
+    titles = [name.replace("_", " ") for name in names]
+    rows = [tuple(sink[name] for name in names) for sink in sinks]
+    _print_list(sinks, titles, rows, is_json=is_json)
 
 
 @sinks_command.command("show")
 @click.argument("app")
 @remote
 def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
-    """Show a sink: its query, its last version, and how many versions are kept."""
-    found = client.run(calls.show_sink(client.site, app))
+    """Show a sink: its query, its last version, and the number of retained versions."""
+    sink = client.run(calls.show_sink(client.site, app))
     if is_json:
-        write(json_line(found))
+        write_stdout(json_line(sink))
         return
-    versions = found.pop("versions")
-    print_facts({**found, "kept_versions": len(versions)})
+    versions = sink.pop("versions")
+    print_facts({**sink, "kept_versions": len(versions)})
 
 
 @sinks_command.command("rebind")
@@ -242,23 +247,22 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     "--last-version",
     type=click.IntRange(min=-1),
     required=True,
-    help="The version that counts as the last; the query goes on behind it. -1: it begins at 0.",
+    help="The last committed version; the query continues with the next one. -1: with version 0.",
 )
 @remote
 def rebind_command(
     client: Client, *, app: str, query_id: str, last_version: int, is_json: bool
 ) -> None:
-    """Give a sink to another query, at a version."""
-    done = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
-    is_anew = last_version < 0
-    begin = "begins with version 0" if is_anew else f"goes on behind version {last_version}"
-    report(f"{app} belongs to {query_id}, which {begin}", done, is_json=is_json)
+    """Let another query write to a sink, from a version on."""
+    sink = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
+    sentence = f"{app} now belongs to query {query_id}; its next version is {last_version + 1}"
+    report(sentence, sink, is_json=is_json)
 
 
 @sinks_command.command("forget")
 @click.argument("app")
 @remote
-def forget_command(client: Client, *, app: str, is_json: bool) -> None:
-    """Forget a sink: whatever it commits next is taken as new, even if it was committed before."""
+def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:
+    """Remove a sink: its next commit is new, even if that version was committed before."""
     client.run(calls.forget_sink(client.site, app))
-    report(f"{app} is forgotten", {"app": app, "forgotten": True}, is_json=is_json)
+    report(f"removed sink {app}", {"app": app, "forgotten": True}, is_json=is_json)

@@ -1,8 +1,8 @@
 """A sink to Delta Lake, exactly once: for functions `(df, delivery)` on Spark.
 
-Delta keeps the last version of every application in its log, in the same commit as the rows. The
-application is the processor, its version the number of the step. Numbers begin anew with a server
-whose data was thrown away, so a second application keeps what tells one history from the other.
+Delta stores the last version of every application in its log, in the same commit as the rows. The
+application is the processor, its version the number of the step. Numbers start again if the data of
+the server was deleted, so a second application stores part of the hash of the step, to detect that.
 """
 
 from typing import Final
@@ -10,10 +10,9 @@ from typing import Final
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 
-from semel.pipeline.delivery import Delivery
-from semel.pipeline.problems import EngineFailed
+from semel.pipeline.values import Delivery, EngineFailed
 
-_PRINT_DIGITS: Final = 15  # of the hash, in hexadecimal: a version has 63 bits
+_HASH_DIGITS: Final = 15  # hexadecimal: a version has 63 bits
 
 
 def write(
@@ -23,50 +22,51 @@ def write(
     table: str,
     storage_options: dict[str, str] | None = None,
 ) -> bool:
-    """Append the rows of a step to a table, made if there is none; False if they are there already.
+    """Append the rows of a step to a table; return False if they are stored already.
 
-    The rows pass through the driver. For large steps use Spark's own Delta connector instead, whose
-    options `txnAppId` and `txnVersion` take the same two.
+    The table is created if it does not exist. Raises EngineFailed if it has a later step, or
+    another step of this number. The rows pass through the driver: for large steps use Spark's own
+    Delta connector, with `txnAppId` as the application and `txnVersion` as the number of the step.
     """
     app = f"{delivery.graph}/{delivery.processor}"
-    found = None
+    existing = None
     if DeltaTable.is_deltatable(table, storage_options):
-        found = DeltaTable(table, storage_options=storage_options)
-        done = found.transaction_version(app)
+        existing = DeltaTable(table, storage_options=storage_options)
+        done = existing.transaction_version(app)
         if done is not None and delivery.number <= done:
-            _refuse_another_history(found, app, done, delivery)
+            _check_same_step(existing, app, done, delivery)
             return False
-    # Written on what was looked at: if another driver stores the step meanwhile, Delta refuses.
+    # Based on the version that was checked: if another driver stores the step now, Delta refuses.
     write_deltalake(
-        table if found is None else found,
+        table if existing is None else existing,
         frame.toArrow(),
-        mode="append" if found is not None else "error",
+        mode="error" if existing is None else "append",
         storage_options=storage_options,
         commit_properties=CommitProperties(
             app_transactions=[
                 Transaction(app, delivery.number),
-                Transaction(_print_app(app), _print(delivery)),
+                Transaction(_hash_app(app), _hash_version(delivery)),
             ]
         ),
     )
     return True
 
 
-def _refuse_another_history(table: DeltaTable, app: str, done: int, delivery: Delivery) -> None:
-    """Only the last step is ever done again; what else has an old number is not that step."""
-    stored = table.transaction_version(_print_app(app))
-    if delivery.number == done and stored in (None, _print(delivery)):
+def _check_same_step(table: DeltaTable, app: str, done: int, delivery: Delivery) -> None:
+    """Raise EngineFailed unless this is the last step again: no other is ever repeated."""
+    stored = table.transaction_version(_hash_app(app))
+    if delivery.number == done and stored in (None, _hash_version(delivery)):
         return
     raise EngineFailed(
-        f"the table has step {done} of {app}, and this is another step {delivery.number}: a newer"
-        " instance is running, or the server was made anew and counts from 1; then write to another"
-        " table, or give the graph another id"
+        f"the table has step {done} of {app}, and this is another step {delivery.number}: either a"
+        " newer instance is running, or the data of the server was deleted and its steps start at 1"
+        " again; in that case write to another table, or choose another id for the graph"
     )
 
 
-def _print_app(app: str) -> str:
+def _hash_app(app: str) -> str:
     return f"{app}#hash"
 
 
-def _print(delivery: Delivery) -> int:
-    return int(delivery.hash[:_PRINT_DIGITS], 16)
+def _hash_version(delivery: Delivery) -> int:
+    return int(delivery.hash[:_HASH_DIGITS], 16)

@@ -1,7 +1,8 @@
-"""Messages in, rows out: each row tagged with the stream it is for. Pure; used by every engine.
+"""Calls of a processor's function: messages in, `(stream, message)` pairs out. Pure.
 
-All legs of a message, the error stream included, come from one call of the function. So a function
-that fails now and then puts each message on one leg or the other, never on both or on none.
+Every engine uses this. All outputs of a message, including the error stream, come from one call of
+the function: so a function that fails sometimes writes either its outputs or the error, never both
+and never neither.
 """
 
 import json
@@ -16,8 +17,7 @@ from semel.client.values import PREENCODED, decode, encode_json
 from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.media import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
-from semel.pipeline.graph import signatures
-from semel.pipeline.graph.processors import FunctionKind, Processor
+from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
 from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class InputMessage(NamedTuple):
-    """A message as it stands in an input: a JSON value in bytes, and its place."""
+    """A message of an input: the encoded JSON value, and where it is stored."""
 
     binding: str
     stream: str
@@ -33,28 +33,24 @@ class InputMessage(NamedTuple):
     raw: bytes
 
 
-# What one call of a function is for: one message of every input for a join, else one message.
+# The messages for one call of a function: for a join one of every input, otherwise one.
 Call = Sequence[InputMessage]
-
-
-class OutputRow(NamedTuple):
-    """A message for a stream."""
-
-    stream: str
-    raw: bytes
+# A stream, and the encoded JSON value to append to it.
+Output = tuple[str, bytes]
 
 
 class MessageFailed(Exception):
-    """A call failed, and there is no error stream to put it into. Its cause is the failure."""
+    """A call failed, and the processor has no error stream. The cause is the failure."""
 
     def __init__(self, inputs: Call) -> None:
         self.inputs = tuple(inputs)
-        places = ", ".join(f"{one.stream} at {print_offset(one.offset)}" for one in inputs)
-        super().__init__(places)
+        super().__init__(
+            ", ".join(f"{message.stream} at {print_offset(message.offset)}" for message in inputs)
+        )
 
 
-class Evaluation(Struct, frozen=True):
-    """A processor's function, and all that is needed to call it anywhere."""
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """A processor's function, and everything needed to call it in any process."""
 
     graph: str
     processor: str
@@ -75,31 +71,32 @@ class Evaluation(Struct, frozen=True):
 def evaluation_of(
     graph: str, processor: Processor, *, strategy: str, errors: str | None, hash: str
 ) -> Evaluation:
-    """Gather what it takes to call a processor's function in the step of this hash."""
+    """Return everything needed to call a processor's function in the step with this hash."""
     return Evaluation(
-        graph,
-        processor.id,
-        strategy,
-        hash,
-        processor.function,
-        signatures.kind_of(processor),
-        processor.inputs,
-        processor.is_join,
-        processor.is_alternatives and signatures.takes_binding(processor.function),
-        processor.outputs,
-        processor.out.is_one,
-        processor.types,
-        processor.topics,
-        errors,
+        graph=graph,
+        processor=processor.id,
+        strategy=strategy,
+        hash=hash,
+        function=processor.function,
+        kind=kind_of(processor),
+        inputs=processor.inputs,
+        is_join=processor.is_join,
+        takes_binding=processor.is_alternatives and takes_binding(processor.function),
+        outputs=processor.outputs,
+        has_one_output=processor.out.is_one,
+        types=processor.types,
+        topics=processor.topics,
+        errors=errors,
     )
 
 
-def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[OutputRow]:
-    """Call the function for each, and give what it makes, in order.
+def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
+    """Call the function for each, and yield its outputs, in order.
 
-    What it raises becomes a row of the error stream; without one, Poisoned. So does a message that
-    Python cannot decode, though it is JSON: an integer of 5,000 digits, say. MemoryError and
-    whatever is no Exception are not about the message and are raised as they are.
+    What the function raises becomes a message of the error stream; without one, MessageFailed is
+    raised. The same holds for a message that is JSON but that Python cannot decode, such as an
+    integer of 5,000 digits. MemoryError, and exceptions that are not an Exception, do not concern
+    the message and are raised as they are.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -109,29 +106,27 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[OutputRo
 
 
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
-    """Decode the messages that pass the filters, by binding; None if none does.
+    """Return the decoded messages that pass the filters, by binding; None if none does.
 
-    In a join the others are None.
+    In a join, the values of the others are None.
     """
-    values = {one.binding: decode(one.raw, JSON_MEDIA_TYPE) for one in call}
+    values = {message.binding: decode(message.raw, JSON_MEDIA_TYPE) for message in call}
     if not (evaluation.types or evaluation.topics):
         return values
-    passed = {
-        binding: value if _passes(evaluation, binding, value) else None
-        for binding, value in values.items()
-    }
-    is_any = any(_passes(evaluation, binding, value) for binding, value in values.items())
-    return passed if is_any else None
+    accepted = {name for name, value in values.items() if _passes(evaluation, name, value)}
+    if not accepted:
+        return None
+    return {name: value if name in accepted else None for name, value in values.items()}
 
 
 def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
-    """Compare a message with the filters of its input; if there are topics, types do not count."""
+    """Return whether a message passes the filter of its input: its topics, otherwise its types."""
     topics = evaluation.topics.get(binding)
     if topics is not None:
-        found = value.get("topics") if isinstance(value, dict) else None
-        if isinstance(found, dict):
-            return any(found.get(topic) for topic in topics)
-        return isinstance(found, list) and any(topic in found for topic in topics)
+        tagged = value.get("topics") if isinstance(value, dict) else None
+        if isinstance(tagged, dict):
+            return any(tagged.get(topic) for topic in topics)
+        return isinstance(tagged, list) and any(topic in tagged for topic in topics)
     types = evaluation.types.get(binding)
     if types is None:
         return True
@@ -142,18 +137,20 @@ def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
 # ---- one message at a time -----------------------------------------------------------------------
 
 
-def _evaluate_one(evaluation: Evaluation, call: Call) -> Iterator[OutputRow]:
+def _evaluate_one(evaluation: Evaluation, call: Call) -> list[Output]:
     try:
         values = passing(evaluation, call)
-        made = [] if values is None else _rows(evaluation, _called(evaluation, values))
+        if values is None:
+            return []
+        result = _call_function(evaluation, values)
+        return [_output(path, value) for path, value in _routed(evaluation, result)]
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-        made = [_failed(evaluation, call, error)]
-    yield from made
+    except Exception as error:  # noqa: BLE001 - anything the user's function raises
+        return [_failed(evaluation, call, error)]
 
 
-def _called(evaluation: Evaluation, values: dict[str, Any]) -> Any:
+def _call_function(evaluation: Evaluation, values: dict[str, Any]) -> Any:
     if evaluation.is_join:
         return evaluation.function(**values)
     ((binding, value),) = values.items()
@@ -162,30 +159,24 @@ def _called(evaluation: Evaluation, values: dict[str, Any]) -> Any:
     return evaluation.function(value)
 
 
-def _rows(evaluation: Evaluation, result: Any) -> list[OutputRow]:
-    return [_row(path, value) for path, value in _legs(evaluation, result)]
-
-
-def _row(path: str, value: Any) -> OutputRow:
+def _output(path: str, value: Any) -> Output:
     if isinstance(value, PREENCODED):
-        raise TypeError("a function returns JSON values, and bytes are none; decode them")
-    raw = _encoded(value)
-    if len(raw) > MESSAGE_BYTES_MAX:
-        raise ValueError(f"a message of {len(raw):,} bytes for {path} does not fit into an append")
-    if is_too_deep(raw):
-        raise ValueError(f"a message for {path} is nested deeper than {JSON_DEPTH_MAX}")
-    return OutputRow(path, raw)
-
-
-def _encoded(value: Any) -> bytes:
+        raise TypeError("a function must return JSON values, not bytes; decode them")
     try:
-        return encode_json(value)
-    except OverflowError:  # an integer of more than 64 bits, which is JSON all the same
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
+        raw = encode_json(value)
+    except OverflowError:  # an integer of more than 64 bits, which is valid JSON
+        raw = json.dumps(value, separators=(",", ":")).encode("ascii")
+    if len(raw) > MESSAGE_BYTES_MAX:
+        raise ValueError(
+            f"a message for {path} has {len(raw):,} bytes; the maximum is {MESSAGE_BYTES_MAX:,}"
+        )
+    if is_too_deep(raw):
+        raise ValueError(f"a message for {path} is nested deeper than {JSON_DEPTH_MAX} levels")
+    return path, raw
 
 
-def _legs(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Tell which stream gets what; None is nothing."""
+def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each output of a function with its stream; None is no output."""
     if result is None:
         return
     if evaluation.has_one_output:
@@ -194,101 +185,99 @@ def _legs(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
         return
     if not isinstance(result, Mapping):
         raise TypeError(
-            f"a function with several outputs returns a dict by binding, or None, not"
+            f"a function with several outputs must return a dict by binding, or None, not"
             f" {type(result).__name__}"
         )
     for binding in result:
         if binding not in evaluation.outputs:
-            known = ", ".join(evaluation.outputs)
-            raise KeyError(f"{binding!r} is no output; those are {known}")
-    # In the order of the graph, so that every engine makes the same.
+            expected = ", ".join(evaluation.outputs)
+            raise KeyError(f"{binding!r} is not an output; expected {expected}")
+    # In the order of the graph, so that every engine yields the same.
     for binding, path in evaluation.outputs.items():
         if result.get(binding) is not None:
             yield path, result[binding]
 
 
-def _failed(evaluation: Evaluation, call: Call, error: Exception) -> OutputRow:
+def _failed(evaluation: Evaluation, call: Call, error: Exception) -> Output:
     if evaluation.errors is None:
         raise MessageFailed(call) from error
-    return OutputRow(evaluation.errors, error_message(evaluation, call, error))
+    return evaluation.errors, error_message(evaluation, call, error)
 
 
 # ---- a batch at a time ---------------------------------------------------------------------------
 
-PendingCalls = Sequence[tuple[Call, dict[str, Any]]]
+DecodedCall = tuple[Call, dict[str, Any]]
 
 
-def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[OutputRow]:
-    """Decode all; those that cannot be come first, as errors."""
-    wanted: list[tuple[Call, dict[str, Any]]] = []
+def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
+    """Decode all messages; those that cannot be decoded come first, as errors."""
+    decoded: list[DecodedCall] = []
     for call in calls:
         try:
             values = passing(evaluation, call)
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever decoding raises
+        except Exception as error:  # noqa: BLE001 - anything decoding raises
             yield _failed(evaluation, call, error)
             continue
         if values is not None:
-            wanted.append((call, values))
-    yield from _evaluate_batch(evaluation, wanted)
+            decoded.append((call, values))
+    if decoded:
+        yield from _evaluate_batch(evaluation, decoded)
 
 
-def _evaluate_batch(evaluation: Evaluation, wanted: PendingCalls) -> Iterator[OutputRow]:
-    """Call the function for all; if that fails, for each by itself, to find which ones fail."""
-    if not wanted:
-        return
+def _evaluate_batch(evaluation: Evaluation, calls: Sequence[DecodedCall]) -> Iterator[Output]:
+    """Call the function for all; if that fails, for each alone, to find the ones that fail."""
+    outputs: list[Output] | None = None
     try:
-        made = _batch_rows(evaluation, wanted)
+        outputs = _batch_outputs(evaluation, [values for _, values in calls])
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-        made = None
-        cause = error
-    if made is not None:
-        yield from made
-    elif len(wanted) == 1:
-        yield _failed(evaluation, wanted[0][0], cause)
-    else:
-        for one in wanted:
-            yield from _evaluate_batch(evaluation, [one])
+    except Exception as error:  # noqa: BLE001 - anything the user's function raises
+        if len(calls) == 1:
+            outputs = [_failed(evaluation, calls[0][0], error)]
+    if outputs is not None:
+        yield from outputs
+        return
+    for call in calls:
+        yield from _evaluate_batch(evaluation, [call])
 
 
-def _batch_rows(evaluation: Evaluation, wanted: PendingCalls) -> list[OutputRow]:
+def _batch_outputs(evaluation: Evaluation, calls: Sequence[dict[str, Any]]) -> list[Output]:
     if evaluation.is_join:
-        values = {
-            binding: arrow_batch_of([found[binding] for _, found in wanted])
-            for binding in evaluation.inputs
-        }
-        result = evaluation.function(**values)
+        result = evaluation.function(
+            **{
+                binding: arrow_batch_of([values[binding] for values in calls])
+                for binding in evaluation.inputs
+            }
+        )
     else:
-        messages = [value for _, found in wanted for value in found.values()]
+        messages = [value for values in calls for value in values.values()]
         result = evaluation.function(arrow_batch_of(messages))
     return [
-        _row(path, value)
-        for path, batch in _legs(evaluation, result)
+        _output(path, value)
+        for path, batch in _routed(evaluation, result)
         for value in messages_in(batch)
     ]
 
 
-# ---- errors stream -------------------------------------------------------------------------------
-# What stands in an error stream: the inputs of a call that failed, and why it did. Pure.
+# ---- error stream --------------------------------------------------------------------------------
+# A message of the error stream has the inputs of a call that failed, and why it failed.
 
 
 ERROR_TYPE: Final = "q.type.err/processor"
 _MESSAGE_CHARS_MAX: Final = 2_000
 _TRACE_CHARS_MAX: Final = 8_000
-# An append takes 4 MiB, what is around the message included.
+# The limit of 4 MiB per append includes the framing of the message.
 MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 
 
-def error_message(
-    evaluation: "Evaluation", inputs: "Sequence[InputMessage]", error: BaseException
-) -> bytes:
-    """Word the failure of one call; inputs that leave no room, or are nested too deep, are named.
+def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
+    """Return the message of the error stream for one failed call.
 
-    An error message must always fit its stream, or one message could stop a processor for good.
-    Nor may it hold what its readers could not decode.
+    The values of inputs that are too large, nested too deep, or cannot be decoded are omitted: an
+    error message must always be storable, or one message could stop a processor for ever, and its
+    readers must be able to decode it.
     """
     kind = type(error)
     message: dict[str, Any] = {
@@ -296,76 +285,75 @@ def error_message(
         "graph": evaluation.graph,
         "processor": evaluation.processor,
         "strategy": evaluation.strategy,
-        "inputs": [_input(one, is_whole=_is_readable(one)) for one in inputs],
+        "inputs": [_input(one, has_value=_is_readable(one)) for one in inputs],
         "cause": {
             "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
             "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
         },
-        "trace": _printable(_trace(error))[-_TRACE_CHARS_MAX:],
+        "trace": _printable("".join(traceback.format_exception(error)))[-_TRACE_CHARS_MAX:],
         "hash": evaluation.hash,
     }
     encoded = msgspec.json.encode(message)
     if len(encoded) <= MESSAGE_BYTES_MAX and not is_too_deep(encoded):
         return encoded
-    message["inputs"] = [_input(one, is_whole=False) for one in inputs]
+    message["inputs"] = [_input(one, has_value=False) for one in inputs]
     return msgspec.json.encode(message)
 
 
-def _input(one: "InputMessage", *, is_whole: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {"stream": one.stream, "offset": print_offset(one.offset)}
-    if not is_whole:
-        return {**shown, "value": None, "left_away_bytes": len(one.raw)}
-    return {**shown, "value": Raw(one.raw)}
+def _input(message: InputMessage, *, has_value: bool) -> dict[str, Any]:
+    origin = {"stream": message.stream, "offset": print_offset(message.offset)}
+    if has_value:
+        return {**origin, "value": Raw(message.raw)}
+    return {**origin, "value": None, "left_away_bytes": len(message.raw)}
 
 
-def _is_readable(one: "InputMessage") -> bool:
+def _is_readable(message: InputMessage) -> bool:
     try:
-        decode(one.raw, JSON_MEDIA_TYPE)
+        decode(message.raw, JSON_MEDIA_TYPE)
     except ValueError:
         return False
     return True
 
 
 def text_of(error: BaseException) -> str:
-    """Print an error, also one that fails to."""
+    """Return the text of an error, also of one whose `__str__` fails."""
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - a user's class may have a bug of its own
-        return f"it cannot be printed: {type(another).__name__}"
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    except Exception as another:  # noqa: BLE001 - a user's class can have a bug
+        return f"its text cannot be printed: {type(another).__name__}"
 
 
 def _printable(text: str) -> str:
-    """Replace halves of surrogate pairs, which cannot be encoded."""
+    """Escape single surrogates, which cannot be encoded."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-# ---- arrow batches -------------------------------------------------------------------------------
-# Messages as a batch of Arrow, and back. pyarrow is an extra, so it is imported where it is used.
+# ---- Arrow batches -------------------------------------------------------------------------------
+# pyarrow is an extra, so it is imported where it is used.
 
 
 def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
-    """Make a batch with a column for every name in any of the messages; TypeError if one has none.
+    """Return a batch with a column for every name in any of the messages.
 
-    Arrow finds the types of the columns; what does not fit one type is refused by it.
+    Raises TypeError if a message is not an object, and what Arrow raises if the values of a column
+    have no common type.
     """
     import pyarrow as pa  # noqa: PLC0415
 
     for message in messages:
         if not isinstance(message, dict):
-            raise TypeError(f"a batch takes JSON objects, not {type(message).__name__}")
+            raise TypeError(
+                f"an Arrow function needs JSON objects as messages, not {type(message).__name__}"
+            )
     names = list(dict.fromkeys(name for message in messages for name in message))
     columns = [pa.array([message.get(name) for message in messages]) for name in names]
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def messages_in(batch: Any) -> list[Any]:
-    """Make a message of every row."""
+    """Return a message for every row; raise TypeError if it is not a RecordBatch."""
     import pyarrow as pa  # noqa: PLC0415
 
     if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"an Arrow function returns a RecordBatch, not {type(batch).__name__}")
+        raise TypeError(f"an Arrow function must return a RecordBatch, not {type(batch).__name__}")
     return list(batch.to_pylist())

@@ -1,4 +1,4 @@
-"""What an engine is: it carries out one pinned step, and says what is to be committed for it."""
+"""The interface of an engine, which carries out pinned steps, and the choice of one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,15 @@ from msgspec import Struct
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import Message
-from semel.pipeline.delivery import Delivery, Step
 from semel.pipeline.evaluate import Evaluation, evaluation_of
-from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import FunctionKind, Processor, Role
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
 from semel.pipeline.local.committing import CommitProtocol
-from semel.pipeline.problems import GraphError
-
-# ---- gauges --------------------------------------------------------------------------------------
-# How a processor is doing, as far as a view of it wants to know.
+from semel.pipeline.values import Delivery, GraphError, Step
 
 
 class RunState(StrEnum):
-    """Where a processor is in its life."""
+    """The state of a processor during a run."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -35,10 +30,11 @@ class RunState(StrEnum):
 
 @dataclass
 class Gauge:
-    """The figures of one processor; written by its thread, read by any.
+    """The progress of one processor; written by its thread, read by any.
 
-    `read` and `written` count messages since the start, `errors` those of the error stream among
-    them; `lag` are offsets not processed yet; `step_seconds` is how long the last step took.
+    `read` and `written` count messages since the start, `errors` those among them that went to the
+    error stream. `lag` is the number of offsets not processed yet, `step_seconds` the duration of
+    the last step, `reason` why the processor stopped.
     """
 
     processor: str
@@ -53,15 +49,12 @@ class Gauge:
     reason: str = ""
 
 
-# ---- executor ------------------------------------------------------------------------------------
-
-
 class StepOutput(Struct, frozen=True):
-    """What a step has made: messages for the commit to append, or staged transactions, or both.
+    """The output of a step: messages for the commit to append, staged transactions, or both.
 
-    `appends` are JSON values in bytes, by stream. `transactions` are tokens of staged ones that the
-    engine's `commits` can commit; their messages come after the appends. `read` counts the messages
-    read, `written` those made, by stream.
+    `appends` are encoded JSON values, by stream. `transactions` are tokens of staged ones, which
+    the committer of the engine can commit; their messages come after the appends. `read` counts the
+    messages read, `written` the messages produced, by stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -71,10 +64,11 @@ class StepOutput(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """One step of one processor, pinned on the server: a retry is given exactly the same.
+    """One step of one processor, pinned on the server: a retry gets exactly the same.
 
     `messages()` reads the messages of the ranges, by binding; an engine that reads by itself need
-    not call it. `producer_id` and `producer_epoch` own the commit, and what is staged for it.
+    not call it. `producer_id` and `producer_epoch` own the commit and what is staged for it;
+    `version` is the number of that commit.
     """
 
     graph: Graph
@@ -83,11 +77,12 @@ class Work(Struct, frozen=True):
     url: str
     producer_id: str
     producer_epoch: int
+    version: int
     messages: Callable[[], Mapping[str, list[Message]]]
 
     @property
     def evaluation(self) -> Evaluation:
-        """All that is needed to call the function, anywhere."""
+        """Everything needed to call the function, in any process."""
         return evaluation_of(
             self.graph.id,
             self.processor,
@@ -98,15 +93,15 @@ class Work(Struct, frozen=True):
 
     @property
     def delivery(self) -> Delivery:
-        """What a sink is told."""
-        step = self.step
-        return Delivery(self.graph.id, self.processor.id, step.number, step.ranges, step.hash)
+        """The step as a sink gets it."""
+        return Delivery(self.graph.id, self.processor.id, *self.step)
 
 
 class ProcessorRun(Struct, frozen=True):
-    """What a stateful processor is to run with, outside of steps.
+    """Everything a stateful processor needs to run; it has no steps.
 
-    `is_draining`: it ends with what is there, when `is_ending()` says that nobody feeds it.
+    `is_draining`: it processes what is stored and ends, once `is_ending()` returns that no
+    processor writes to its inputs any more.
     """
 
     client: Client
@@ -119,79 +114,77 @@ class ProcessorRun(Struct, frozen=True):
 
 
 class Loop(Protocol):
-    """A processor at work."""
+    """The loop of one processor."""
 
     def run(self) -> None:
-        """Go on until there is nothing more to come, or it is told to stop."""
+        """Run until no more input can come, or until it is stopped."""
 
 
 class Executor(Protocol):
     """An engine.
 
-    `reads_ahead`: it takes messages from `Work.messages`, so the loop reads them when it looks for
-    work; else only the ends of the streams are asked for, but for joins, which must be counted.
-    `step_messages_max`: how much one step takes.
+    `reads_ahead`: it calls `Work.messages`, so the loop reads messages while it looks for work.
+    Otherwise the loop requests only the tails of the streams, except for joins, whose messages must
+    be counted. `step_messages_max`: the maximum number of messages of one step.
     """
 
     reads_ahead: bool
     step_messages_max: int
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Say what of a graph it cannot run, before anything starts."""
+        """Return what it cannot run of a graph, before anything starts."""
 
     def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
-        """Say how the steps of the processor `<graph>/<processor>` are committed."""
+        """Return the committer for the steps of the processor `<graph>/<processor>`."""
 
     def run(self, work: Work) -> StepOutput:
-        """Carry out a step. Nothing of it may be seen before the commit, which is not its business.
+        """Carry out a step. Nothing of it may be visible before the commit, which the loop does.
 
-        Raises Poisoned for a message that failed without an error stream. Whatever else it raises
-        stops the processor, and a restart does the same step again.
+        Raises MessageFailed for a message that failed without an error stream. Any other exception
+        stops the processor, and a restart repeats the step.
         """
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Make the loop of a stateful processor, which keeps its own account of what is done."""
+        """Return the loop of a stateful processor, which stores its own progress."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 # ---- engines -------------------------------------------------------------------------------------
-# Finding an engine by its name. Each is imported when it is asked for, and not before.
+# An engine is imported only when it is used.
 
 
 LOCAL: Final = "local"
 SPARK: Final = "spark"
 ENGINES: Final = (SPARK, LOCAL)
-_HOMES: Final = {
+_MODULES: Final = {
     LOCAL: ("semel.pipeline.local.engine", "LocalEngine"),
     SPARK: ("semel.pipeline.spark.engine", "SparkEngine"),
 }
 
 
 def engine_for(graph: Graph, *, master: str | None = None) -> str:
-    """Choose: Spark for a graph that needs it, or where a master is named; else this process."""
-    needs = any(
-        one.stateful or signatures.kind_of(one) is FunctionKind.DATAFRAME
-        for one in graph.processors
-    )
-    return SPARK if needs or master is not None else LOCAL
+    """Return Spark for a graph that needs it or if a master is named, otherwise local."""
+    needs_spark = any(p.stateful or kind_of(p) is FunctionKind.DATAFRAME for p in graph.processors)
+    return SPARK if needs_spark or master is not None else LOCAL
 
 
 def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
-    """Make an engine; GraphError if it is not installed."""
-    if name not in _HOMES:
+    """Create an engine; raise GraphError if it is unknown, not installed, or an option is wrong."""
+    if name not in _MODULES:
         raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])
-    module, kind = _HOMES[name]
+    module, class_name = _MODULES[name]
     try:
-        found = getattr(import_module(module), kind)
+        make: Callable[..., Executor] = getattr(import_module(module), class_name)
     except ModuleNotFoundError as error:
         raise GraphError(
             graph.id,
-            [f"the engine {name} needs {error.name}; install it: pip install semel[spark]"],
+            [f"the engine {name} needs {error.name}; run: pip install 'semel[spark]'"],
         ) from error
-    given = {key: value for key, value in options.items() if value is not None}
-    if given and name == LOCAL:
-        raise GraphError(graph.id, [f"{' and '.join(given)} is for Spark; add --engine spark"])
-    made: Executor = found(**given)
-    return made
+    values = {key: value for key, value in options.items() if value is not None}
+    if values and name == LOCAL:
+        raise GraphError(
+            graph.id, [f"{' and '.join(values)} requires the engine spark; add --engine spark"]
+        )
+    return make(**values)

@@ -1,8 +1,8 @@
 """A sink to PostgreSQL, exactly once: for functions `(df, delivery)` on Spark.
 
-Every task copies its rows into a staging table, under the hash of the step, its partition and its
-attempt. Then the driver stores the hash and moves the rows of the attempts that count, in one
-transaction. A step whose hash is there for this table was stored before, and is left alone.
+Every task copies its rows into a staging table, with the hash of the step, its partition and its
+attempt. Then the driver stores the hash and moves the rows of the successful attempts, in one
+transaction. If the hash is stored already for this table, the step was stored, and nothing is done.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from semel.client.transport import random_id
-from semel.pipeline.delivery import Delivery
 from semel.pipeline.spark.tasks import job_failed
+from semel.pipeline.values import Delivery
 from semel.spark.sink.rows import json_texts
 
 _DELIVERIES_SQL: Final = """
@@ -30,13 +30,13 @@ CREATE TABLE IF NOT EXISTS semel_deliveries (
     PRIMARY KEY (hash, table_name)
 )
 """
-# None of the table's rules holds there: only what is moved must keep them.
+# Without the constraints of the table: only the rows that are moved must satisfy them.
 _STAGING_SQL: Final = """
 CREATE TABLE IF NOT EXISTS {staging} AS
 SELECT ''::text AS _hash, 0::int AS _part, ''::text AS _attempt, 0::bigint AS _row, *
 FROM {table} WITH NO DATA
 """
-# What the table has got since: column and type.
+# Columns that were added to the table later, with their types.
 _MISSING_SQL: Final = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = {table_text}::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN
@@ -49,7 +49,7 @@ _TAKE_SQL: Final = """
 INSERT INTO semel_deliveries (hash, table_name, processor, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
-# Values stand in these as literals: in a statement with parameters a name could have no %.
+# Values are literals here: in a statement with parameters, names could not contain %.
 _MOVE_SQL: Final = """
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging}
 WHERE _hash = {hash} AND _attempt = ANY({attempts}) ORDER BY _part, _row
@@ -60,18 +60,18 @@ _COPIED_DDL: Final = "attempt string, rows long"
 
 
 def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
-    """Append the rows of a step to a table, by the names of their columns; False if they are there.
+    """Append the rows of a step to a table, by column name; return False if they are stored.
 
     `to` is a connection string of libpq, which Spark's workers use, too. The table must exist;
-    `semel_deliveries` and `<table>_staging` are made beside it. A sink may write to several tables,
-    to each of them once in a step.
+    `semel_deliveries` and `<table>_staging` are created. A sink may write to several tables, to
+    each of them once per step.
     """
-    place = _Place(table, frame.columns)
+    tables = _Tables(table, frame.columns)
     with psycopg.connect(to) as connection:
-        _prepare(connection, place)
-        if _is_stored(connection, place, delivery):
+        _prepare(connection, tables)
+        if _is_stored(connection, tables, delivery):
             return False
-        statement = place.filled(_COPY_SQL).as_string(connection)
+        statement = tables.format(_COPY_SQL).as_string(connection)
     try:
         task = _Copy(to, statement, delivery.hash)
         copied = frame.mapInArrow(task, _COPIED_DDL).collect()
@@ -79,11 +79,11 @@ def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
         raise job_failed(error) from error
     attempts = [row.attempt for row in copied]
     with psycopg.connect(to) as connection:  # one transaction
-        return _move(connection, place, delivery, attempts, sum(row.rows for row in copied))
+        return _move(connection, tables, delivery, attempts, sum(row.rows for row in copied))
 
 
-class _Place:
-    """A table, what stands beside it, and the columns that are written."""
+class _Tables:
+    """A table, its staging table, and the columns that are written."""
 
     def __init__(self, table: str, columns: Sequence[str]) -> None:
         *schema, name = table.split(".")
@@ -95,55 +95,53 @@ class _Place:
             "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
         }
 
-    def filled(self, statement: str, **more: sql.Composable) -> sql.Composed:
-        """Put the names, and what else is given, into a statement."""
+    def format(self, statement: str, **more: sql.Composable) -> sql.Composed:
         return sql.SQL(statement).format(**self._parts, **more)
 
 
-def _prepare(connection: Connection[Any], place: _Place) -> None:
+def _prepare(connection: Connection[Any], tables: _Tables) -> None:
     with connection.transaction():
-        connection.execute(_LOCK_SQL)  # of two that make a table at once one would fail
+        connection.execute(_LOCK_SQL)  # otherwise two that create a table at once could fail
         connection.execute(_DELIVERIES_SQL)
-        connection.execute(place.filled(_STAGING_SQL))
-        table, staging = (sql.Literal(name.as_string(connection)) for name in place.names)
-        asked = place.filled(_MISSING_SQL, table_text=table, staging_text=staging)
-        for name, kind in connection.execute(asked).fetchall():
+        connection.execute(tables.format(_STAGING_SQL))
+        table, staging = (sql.Literal(name.as_string(connection)) for name in tables.names)
+        query = tables.format(_MISSING_SQL, table_text=table, staging_text=staging)
+        for name, kind in connection.execute(query).fetchall():
             column = sql.Identifier(name)
-            connection.execute(place.filled(_ADD_SQL, column=column, type=sql.SQL(kind)))
+            connection.execute(tables.format(_ADD_SQL, column=column, type=sql.SQL(kind)))
 
 
-def _is_stored(connection: Connection[Any], place: _Place, delivery: Delivery) -> bool:
-    asked = "SELECT 1 FROM semel_deliveries WHERE hash = %s AND table_name = %s"
-    return connection.execute(asked, [delivery.hash, place.table]).fetchone() is not None
+def _is_stored(connection: Connection[Any], tables: _Tables, delivery: Delivery) -> bool:
+    query = "SELECT 1 FROM semel_deliveries WHERE hash = %s AND table_name = %s"
+    return connection.execute(query, [delivery.hash, tables.table]).fetchone() is not None
 
 
 def _move(
     connection: Connection[Any],
-    place: _Place,
+    tables: _Tables,
     delivery: Delivery,
     attempts: Sequence[str],
     count: int,
 ) -> bool:
-    """Store the hash and the rows together; of two drivers the second finds the hash."""
+    """Store the hash and the rows together; return False if another driver has stored the hash."""
     processor = f"{delivery.graph}/{delivery.processor}"
-    named = [delivery.hash, place.table, processor, delivery.number]
+    identity = [delivery.hash, tables.table, processor, delivery.number]
     hash = sql.Literal(delivery.hash)
-    taken = connection.execute(_TAKE_SQL, named)
-    is_new = taken.rowcount == 1
+    is_new = connection.execute(_TAKE_SQL, identity).rowcount == 1
     if is_new:
         listed = sql.Literal(list(attempts))
-        moved = connection.execute(place.filled(_MOVE_SQL, hash=hash, attempts=listed))
+        moved = connection.execute(tables.format(_MOVE_SQL, hash=hash, attempts=listed))
         if moved.rowcount != count:
             raise RuntimeError(
-                f"{moved.rowcount} of {count} rows are in the staging table: somebody has deleted"
-                " some; nothing was stored, start again"
+                f"only {moved.rowcount} of {count} rows are in the staging table: some were"
+                " deleted; nothing was stored, run the step again"
             )
-    connection.execute(place.filled(_CLEAR_SQL, hash=hash))
+    connection.execute(tables.format(_CLEAR_SQL, hash=hash))
     return is_new
 
 
 class _Copy(Struct, frozen=True):
-    """Copies the rows of one attempt of a task; one row comes out, with the attempt's name."""
+    """Copies the rows of one attempt of a task; yields one row: the attempt's id and the count."""
 
     to: str
     statement: str
@@ -152,7 +150,7 @@ class _Copy(Struct, frozen=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        # A name of its own: Spark counts attempts anew after a restart of the driver.
+        # A random id: after a restart of the driver, Spark counts attempts from 0 again.
         attempt, count = random_id(), 0
         with (
             psycopg.connect(self.to) as connection,
@@ -171,10 +169,8 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Give what PostgreSQL takes; objects as JSON."""
+    """Return values that psycopg can write; structs and maps as JSON."""
     if pa.types.is_struct(column.type) or pa.types.is_map(column.type):
-        texts = json_texts(column).to_pylist()
-        return [
-            text if there else None for text, there in zip(texts, column.is_valid(), strict=True)
-        ]
+        texts = zip(json_texts(column).to_pylist(), column.is_valid(), strict=True)
+        return [text if is_valid else None for text, is_valid in texts]
     return list(column.to_pylist())

@@ -1,4 +1,4 @@
-"""Running a graph: a thread for each processor, until all have ended or one has stopped."""
+"""Running a graph: one thread per processor, until all have ended or one has stopped."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,20 +28,20 @@ from semel.pipeline.graph.processors import Processor, Role
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.local.sources import SourceLoop
 from semel.pipeline.local.step import AtBoundary, StepLoop, no_boundary
-from semel.pipeline.problems import GraphError, ProcessorStopped
 from semel.pipeline.trace import trace_stream
+from semel.pipeline.values import GraphError, ProcessorStopped
 
-GRACE_SECONDS: Final = 5.0  # for a server that does not answer
+GRACE_SECONDS: Final = 5.0  # how long a stop waits for a server that does not respond
 _OVER: Final = (RunState.ENDED, RunState.STOPPED)
 
 
 class Runner:
-    """A graph at work.
+    """One run of a graph.
 
-    `available_now`: end when everything that is there is processed. Otherwise it goes on until
+    `available_now`: end when everything that is stored is processed. Otherwise it runs until
     `stop`, or until a processor stops, which stops the others too. A stop lets every step end, if
-    the server answers; what was not committed is done again by the next run. `master` and
-    `checkpoints`, a directory for stateful processors, are for Spark.
+    the server responds; the next run repeats what was not committed. `master` and `checkpoints`, a
+    directory for stateful processors, are for Spark. Raises GraphError if the graph cannot run.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Runner:
         self._executor = executor or make_engine(
             self.engine, graph, master=master, checkpoints=checkpoints
         )
-        wrong = self._executor.complaints(graph)
-        if wrong:
-            raise GraphError(graph.id, wrong)
+        complaints = self._executor.complaints(graph)
+        if complaints:
+            raise GraphError(graph.id, complaints)
         self._client = Client(url or graph.url or URL_DEFAULT)
         self._is_draining = available_now
         self._at = at
         self._stops = {one.id: Stop() for one in graph.processors}
         self._cuts = {one.id: Stop() for one in graph.processors}
-        self._last_call: threading.Timer | None = None
+        self._cut_timer: threading.Timer | None = None
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
 
@@ -91,7 +91,7 @@ class Runner:
         self.close()
 
     def start(self) -> Self:
-        """Make the streams that are missing, and start the processors; once is enough."""
+        """Create missing streams and start the processors; a second call does nothing."""
         if self._threads:
             return self
         limits = prepare(self._client, self.graph)
@@ -112,35 +112,35 @@ class Runner:
 
     @property
     def stopped(self) -> dict[str, str]:
-        """The processors that have stopped, and why."""
+        """The processors that have stopped, with the reasons."""
         gauges = self.gauges.values()
         return {one.processor: one.reason for one in gauges if one.state is RunState.STOPPED}
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all have ended or stopped; False if the time is over before."""
+        """Wait until all have ended or stopped; return False on a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout)
 
     def stop(self) -> None:
-        """Tell all processors to end; `wait` waits for it."""
+        """Request all processors to end; `wait` waits until they have."""
         for stop in self._stops.values():
             stop.set()
-        if self._last_call is None:
-            self._last_call = threading.Timer(GRACE_SECONDS, self._cut)
-            self._last_call.daemon = True
-            self._last_call.start()
+        if self._cut_timer is None:
+            self._cut_timer = threading.Timer(GRACE_SECONDS, self._cut)
+            self._cut_timer.daemon = True
+            self._cut_timer.start()
 
     def _cut(self) -> None:
         for cut in self._cuts.values():
             cut.set()
 
     def close(self) -> None:
-        """Stop, wait, and let go of everything."""
+        """Stop, wait for the processors, and release all resources."""
         self.stop()
         for thread in self._threads:
-            thread.join(3 * GRACE_SECONDS)  # a function of the user's may never return
-        assert self._last_call is not None
-        self._last_call.cancel()
+            thread.join(3 * GRACE_SECONDS)  # a function of the user may never return
+        assert self._cut_timer is not None
+        self._cut_timer.cancel()
         self._executor.close()
         self._client.close()
 
@@ -153,7 +153,7 @@ class Runner:
             self._loop(processor, limits).run()
         except ProcessorStopped as error:
             state, reason = RunState.STOPPED, error.reason
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must be told
+        except BaseException as error:  # noqa: BLE001 - every failure must be reported
             state, reason = RunState.STOPPED, f"{type(error).__name__}: {text_of(error)}"
         with self._changed:
             gauge.state, gauge.reason = state, reason
@@ -170,13 +170,13 @@ class Runner:
         if processor.stateful:
             return self._executor.query(
                 ProcessorRun(
-                    self._client,
-                    self.graph,
-                    processor,
-                    stop,
-                    gauge,
-                    self._is_draining,
-                    lambda: self._is_ending(processor),
+                    client=self._client,
+                    graph=self.graph,
+                    processor=processor,
+                    stop=stop,
+                    gauge=gauge,
+                    is_draining=self._is_draining,
+                    is_ending=lambda: self._is_ending(processor),
                 )
             )
         inputs = Inputs(
@@ -201,7 +201,7 @@ class Runner:
         )
 
     def _is_ending(self, processor: Processor) -> bool:
-        """Whether this run drains, and nobody in the graph feeds this processor any more."""
+        """Return whether this run drains and no processor feeds this one any more."""
         above = topology.upstream(self.graph)[processor.id]
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
@@ -215,9 +215,9 @@ def run(
     checkpoints: str | None = None,
     available_now: bool = True,
 ) -> dict[str, Gauge]:
-    """Run a graph until it has ended, and tell the figures of each processor.
+    """Run a graph until it has ended, and return the gauge of each processor.
 
-    Raises GraphError before anything starts, ProcessorStopped if a processor has stopped.
+    Raises GraphError before anything starts, and ProcessorStopped if a processor has stopped.
     """
     runner = Runner(
         graph,
@@ -237,62 +237,61 @@ def run(
     return runner.gauges
 
 
-# ---- preparing -----------------------------------------------------------------------------------
-# The streams of a graph, before it starts: those it writes are made, those it reads must be.
+# ---- streams -------------------------------------------------------------------------------------
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Make the streams that are missing; GraphError, and nothing made, if one does not fit.
+    """Create the streams that the graph writes to and that are missing.
 
-    Returns where the streams end that nobody in the graph writes to.
+    Returns the tails of the streams that only other applications write to. Raises GraphError,
+    before anything is created, if a stream does not exist or does not suit the graph.
     """
     written = list(topology.writers(graph))
     read = [path for one in graph.processors for path in one.inputs.values()]
-    found = {
-        path: _found(client, path)
+    infos = {
+        path: _head(client, path)
         for path in dict.fromkeys([*read, *written, trace_stream(graph.id)])
     }
-    wrong = list(_complaints(graph, found))
-    if wrong:
-        raise GraphError(graph.id, wrong)
-    for path, info in found.items():
+    complaints = list(_complaints(graph, infos))
+    if complaints:
+        raise GraphError(graph.id, complaints)
+    for path, info in infos.items():
         if info is None:
             client.stream(path).create(JSON_MEDIA_TYPE, exist_ok=True)
     return {
         path: parse_offset(info.next_offset) or 0
-        for path, info in found.items()
+        for path, info in infos.items()
         if info is not None and path not in written
     }
 
 
-def _found(client: Client, path: str) -> StreamInfo | None:
+def _head(client: Client, path: str) -> StreamInfo | None:
     try:
         return client.stream(path).head()
     except (StreamNotFound, StreamGone):
         return None
 
 
-def _complaints(graph: Graph, found: dict[str, StreamInfo | None]) -> Iterator[str]:
+def _complaints(graph: Graph, infos: dict[str, StreamInfo | None]) -> Iterator[str]:
     written = topology.writers(graph)
     for one in graph.processors:
         for path in one.inputs.values():
-            if found[path] is None and path not in written:
+            if infos[path] is None and path not in written:
                 yield (
-                    f"{one.id}: there is no stream {path} on the server, and no processor writes"
-                    f" it; make it with `semel create {path} --content-type application/json`,"
+                    f"{one.id}: the stream {path} does not exist on the server, and no processor"
+                    f" writes to it; run `semel create {path} --content-type application/json`,"
                     " or correct the name"
                 )
-    for path, info in found.items():
+    for path, info in infos.items():
         if info is not None and not is_json(info.content_type):
-            users = ", ".join(one.id for one in graph.processors if _uses(graph, one.id, path))
+            users = ", ".join(one.id for one in graph.processors if _uses(graph, one, path))
             yield (
-                f"{users}: {path} holds {info.content_type}; a graph reads and writes"
-                f" {JSON_MEDIA_TYPE}: use another stream"
+                f"{users}: {path} has the content type {info.content_type}; use a stream of"
+                f" {JSON_MEDIA_TYPE}"
             )
         if info is not None and info.closed and path in written:
             yield f"{', '.join(written[path])}: {path} is closed; write to another stream"
 
 
-def _uses(graph: Graph, id: str, path: str) -> bool:
-    one = graph.processor(id)
+def _uses(graph: Graph, one: Processor, path: str) -> bool:
     return path in one.inputs.values() or path in topology.written(graph, one)

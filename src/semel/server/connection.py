@@ -301,7 +301,8 @@ class ServerConnection(asyncio.Protocol):
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        if self._input is _RUNNING:  # the output has ended, and with it the pause
+        has_ended = self._input is _RUNNING  # the output has, and with it the pause
+        if has_ended:
             return
         if self._phase > _BODY or self._is_overfull():
             self._move_input(InputEvent.STILL_FULL)
@@ -316,8 +317,7 @@ class ServerConnection(asyncio.Protocol):
 
     def is_turn(self, exchange: Exchange) -> bool:
         """Return whether no earlier response is owed."""
-        waiting = self._waiting
-        return bool(waiting) and waiting[0] is exchange
+        return bool(self._waiting) and self._waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

@@ -1,7 +1,6 @@
-"""Spark reads and writes streams: `format("semel")`, exactly once from stream to stream.
+"""Reading and writing streams with Spark: `format("semel")`, exactly once from stream to stream.
 
-Importing this package does not import Spark; what is named here is loaded when it is first asked
-for.
+Importing this package does not import Spark: its names are loaded on first use.
 """
 
 from importlib import import_module
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JavaMissing", "WrongPython", "commit_batch", "ensure_java", "register", "session"]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "JavaMissing": "semel.spark.runtime.environment",
     "WrongPython": "semel.spark.runtime.environment",
     "commit_batch": "semel.spark.sink.foreach",
@@ -26,12 +25,11 @@ _EXTRA: Final = ("pandas", "pyarrow", "pyspark")
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is named here when it is first asked for."""
-    home = _HOMES.get(name)
-    if home is None:
+    """Import a public name on first use; ModuleNotFoundError says what to install."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'semel.spark' has no attribute {name!r}")
     try:
-        return getattr(import_module(home), name)
+        return getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
@@ -42,5 +40,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be loaded, too."""
     return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
-"""The format "semel" as Spark sees it: one class that hands each request to its reader or writer.
+"""The format "semel" as Spark sees it: one class that creates readers and writers.
 
-Spark imports this module in every planning process, so it loads only what is asked for.
+Spark imports this module in every planning process, so each method imports only what it needs.
 """
 
 from pyspark.sql.datasource import (
@@ -18,11 +18,11 @@ class SemelDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Say what stands in `.format(...)`."""
+        """Return the name for `.format(...)`."""
         return "semel"
 
     def schema(self) -> StructType:
-        """Name the columns of a read that gives no schema of its own."""
+        """Return the columns of a read without a schema."""
         from semel.spark.options import parse_source
         from semel.spark.source.columns import source_schema
         from semel.spark.user_errors import hide_traceback
@@ -30,7 +30,7 @@ class SemelDataSource(DataSource):
         return hide_traceback(lambda: source_schema(parse_source(self.options)))()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read a range once."""
+        """Return a reader for `spark.read`."""
         from semel.spark.options import parse_source
         from semel.spark.source.readers import BatchReader
         from semel.spark.user_errors import hide_traceback
@@ -38,7 +38,7 @@ class SemelDataSource(DataSource):
         return hide_traceback(lambda: BatchReader(parse_source(self.options), schema))()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Read for ever, batch after batch."""
+        """Return a reader for `spark.readStream`; one that raises if the options are wrong."""
         from semel.spark.options import SparkOptionError, parse_source
         from semel.spark.source.readers import StreamReader
         from semel.spark.user_errors import RefusedReader
@@ -49,7 +49,7 @@ class SemelDataSource(DataSource):
             return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Write a frame once."""
+        """Return a writer for `df.write`."""
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import BatchWriter
         from semel.spark.user_errors import hide_traceback
@@ -57,7 +57,7 @@ class SemelDataSource(DataSource):
         return hide_traceback(lambda: BatchWriter(parse_sink(self.options), schema, overwrite))()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Write for ever, batch after batch."""
+        """Return a writer for `df.writeStream`."""
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import StreamWriter
         from semel.spark.user_errors import hide_traceback

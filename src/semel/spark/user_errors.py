@@ -1,7 +1,7 @@
-"""Errors as a user should see them: what is wrong and what to do, without our own way to it.
+"""Errors of the user's input or environment, raised without semel's internal traceback.
 
-Spark prints the whole traceback of what a data source raises, and the message last. The errors here
-say all there is to know by themselves, so that no frame of ours stands before them.
+Spark prints the whole traceback of an error before its message. The messages of these errors are
+complete, so the frames of semel would only hide them.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ USER_ERRORS: Final = (
 
 
 def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
-    """Let a method raise such an error as if it had just been made."""
+    """Decorate a function: it raises the errors in USER_ERRORS without a traceback."""
 
     @wraps(call)
     def calling(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -44,7 +44,7 @@ def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def hide_traceback_of_rows(batches: Iterator[T]) -> Iterator[T]:
-    """Hand on what a task reads; its errors are raised as if they had just been made."""
+    """Yield batches; raise the errors in USER_ERRORS without a traceback."""
     try:
         yield from batches
     except USER_ERRORS as error:
@@ -52,36 +52,31 @@ def hide_traceback_of_rows(batches: Iterator[T]) -> Iterator[T]:
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stands for a reader that cannot be: whatever Spark asks first is answered with why.
+    """Takes the place of a reader with wrong options: its methods raise the error.
 
-    Spark takes an error while a reader is made for one of its own, which hides the message.
+    An error while a reader is created would be wrapped by Spark, which hides the message.
     """
 
     def __init__(self, error: SparkOptionError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """Say why."""
         self._refuse()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Say why."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Say why."""
         self._refuse()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Say why."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Say why."""
         self._refuse()
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _refuse(self) -> NoReturn:
         raise self._error.with_traceback(None)

@@ -1,18 +1,19 @@
-"""Tools for tests, of semel's own and of the applications that use it.
+"""Tools for the tests of semel and of applications that use it.
 
-A server of one's own: `local()` is a process that may be killed, `InProcessServer` lives in the
-test. A bad network: `FaultProxy` with its `FaultPlan`. A judge: `History` and `check_history`,
-for transactions `TransactionHistory` and `check_transactions`.
+Servers: `local()` is a process that can be killed, `InProcessServer` runs in the process of the
+test. A bad network: `FaultProxy` with its `FaultPlan`. Checkers: `History` and `check_history`, for
+transactions `TransactionHistory` and `check_transactions`.
 
-And stand-ins for the world: a disk that loses power and a store that fails.
+A virtual disk that loses power, and a virtual store that fails:
 
     disk = VirtualDisk()
     file = disk.create("a", 4096)
     file.write(0, [b"hello"])
     disk.crash(Random(7), "torn_bytes")  # the name "a" was never synced either
 
-Give them an object with `before(operation, name, size)` as `faults` to have an operation fail, come
-up short, lie or end the process. Everything random comes from the `Random` a test passes in.
+Pass an object with `before(operation, name, size)` as `faults` to make an operation fail, write
+less than requested, report a sync it has not done, or end the process. All random choices come from
+the `Random` that a test passes in.
 """
 
 from semel.client.local import LocalServer, NotStarted, local
@@ -20,7 +21,11 @@ from semel.testing.check import History, Operation, Read, Violation, check_histo
 from semel.testing.disk import VirtualDisk, VirtualFile
 from semel.testing.fault_plan import Action, FaultPlan
 from semel.testing.fault_proxy import FaultProxy
-from semel.testing.faults import (
+from semel.testing.in_process import InProcessServer
+from semel.testing.storage_faults import (
+    CRASH_MODES,
+    SECTOR_BYTES,
+    CrashMode,
     Death,
     Fail,
     Fault,
@@ -31,8 +36,6 @@ from semel.testing.faults import (
     ShortWrite,
     refuse,
 )
-from semel.testing.in_process import InProcessServer
-from semel.testing.power_loss import CRASH_MODES, SECTOR_BYTES, CrashMode
 from semel.testing.store import VirtualReader, VirtualStore, VirtualWriter
 from semel.testing.txn.check import TransactionReport, check_transactions
 from semel.testing.txn.facts import Anomaly

@@ -1,8 +1,8 @@
-"""The log checker: does a stream hold what its clients were told, in an order they can accept?
+"""The log checker: compares a stream with the recorded operations of its clients.
 
-Values are unique and answers carry offsets, so the stream itself is the order of all appends, and
-nothing has to be searched for. The time taken grows with the size of the history (and with the
-logarithm of it, for a sort by time).
+Values are unique and responses carry offsets, so the stream itself is the order of all appends, and
+no order has to be searched for. The time is O(n log n) in the size of the history, for a sort by
+time.
 """
 
 from bisect import bisect_left
@@ -13,23 +13,23 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 # ---- history -------------------------------------------------------------------------------------
-# What clients did to one stream and what they were told, written down for `check_history`.
+# The operations of clients on one stream and their responses, recorded for `check_history`.
 #
 #     history = History()
 #     operation = history.append("one anvil", producer="shop-1", seq=0)
-#     operation.ok(offset=0)         # or .refuse(); or nothing, if nobody knows how it ended
+#     operation.ok(offset=0)         # or .refuse(); or nothing, if it is indeterminate
 #     started_at = history.clock()
 #     history.read(["one anvil"], invoked_at=started_at)
 #
-# An operation is what the application wanted once: its retries belong to it and are not operations
-# of their own. Values must be unique, so that a message shows which operation appended it.
+# An operation includes its retries; they are not operations of their own. Values must be unique, so
+# that each message identifies the operation that appended it.
 
 
 _Outcome = Literal["ok", "refused", "indeterminate"]
 
 
 class Operation(Struct):
-    """One append of one message. Until it is told otherwise, nobody knows how it ended."""
+    """One append of one message; indeterminate until `ok` or `refuse` is called."""
 
     value: Hashable
     invoked_at: int
@@ -43,16 +43,16 @@ class Operation(Struct):
     returned_at: int | None = None
 
     def ok(self, offset: int | None) -> None:
-        """The answer said that the message is durable, at this offset; None if it did not say."""
+        """Record the response that the message is durable, at this offset; None if unknown."""
         self.outcome, self.offset, self.returned_at = "ok", offset, self.clock()
 
     def refuse(self) -> None:
-        """The answer said that the message was not and will not be stored."""
+        """Record the response that the message is not stored and will not be."""
         self.outcome, self.returned_at = "refused", self.clock()
 
 
 class Read(Struct):
-    """One read: these values from that offset on; up to date if it said that there was no more."""
+    """One read: its values from an offset on, and whether the response said that it is the end."""
 
     values: Sequence[Hashable]
     offset: int
@@ -63,9 +63,9 @@ class Read(Struct):
 
 
 class History:
-    """Operations and reads of one stream. Threads may share it.
+    """The recorded operations and reads of one stream. Threads may share it.
 
-    `clock` gives integers that never go back and that all clients share.
+    `clock` returns integers that never decrease; all clients share it.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -82,8 +82,10 @@ class History:
         seq: int | None = None,
         index: int = 0,
     ) -> Operation:
-        """Write down that an append begins; `index` is the message's place in its batch."""
-        operation = Operation(value, self.clock(), self.clock, producer, epoch, seq, index)
+        """Record the start of an append; `index` is the index of the message in its batch."""
+        operation = Operation(
+            value, self.clock(), self.clock, producer=producer, epoch=epoch, seq=seq, index=index
+        )
         self.operations.append(operation)
         return operation
 
@@ -96,7 +98,7 @@ class History:
         reader: str = "reader",
         is_up_to_date: bool = True,
     ) -> None:
-        """Write down that a read begun at `invoked_at` (`history.clock()`) has returned."""
+        """Record a read that started at `invoked_at` (`history.clock()`) and has now returned."""
         self.reads.append(Read(values, offset, reader, invoked_at, self.clock(), is_up_to_date))
 
 
@@ -108,7 +110,7 @@ _NEVER: Final = -1
 
 
 class Violation(Struct, frozen=True):
-    """One promise that was not kept, and what shows it."""
+    """One guarantee that was violated, and the facts that prove it."""
 
     name: str
     facts: dict[str, Any]
@@ -120,12 +122,12 @@ class Violation(Struct, frozen=True):
 def check_history(
     history: History, log: Sequence[Hashable], *, first_offset: int = 0
 ) -> list[Violation]:
-    """Compare a history with what the stream holds at its end; an empty list is good.
+    """Return the violations of a history, given the final content of the stream.
 
-    `log` has every message of the stream, of which the first has `first_offset` (more than 0 if the
-    stream was trimmed). At most 1,000 violations are listed. Every thread must have ended before.
+    `log` has every message of the stream; the first one has `first_offset` (above 0 if the stream
+    was trimmed). At most 1,000 violations are returned. Every thread must have ended before.
     """
-    found: list[Violation] = []
+    violations: list[Violation] = []
     checks = _Checks(history, log, first_offset)
     for check in (
         checks.values,
@@ -137,14 +139,14 @@ def check_history(
         checks.readers,
     ):
         for violation in check():
-            found.append(violation)
-            if len(found) == VIOLATIONS_MAX:
-                return found
-    return found
+            violations.append(violation)
+            if len(violations) == VIOLATIONS_MAX:
+                return violations
+    return violations
 
 
 class _Checks:
-    """One walk for each promise. Where an operation is in the log is looked up once, for all."""
+    """One method per guarantee. The offset of each operation is looked up once, for all."""
 
     def __init__(self, history: History, log: Sequence[Hashable], first_offset: int) -> None:
         self._history = history
@@ -157,7 +159,7 @@ class _Checks:
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
-        """Every message was sent by somebody, and is there once."""
+        """Check that every message was sent, and is stored once."""
         for offset, value in enumerate(self._log, self._first):
             if value not in self._by_value:
                 yield Violation("never_sent", {"value": value, "offset": offset})
@@ -166,25 +168,25 @@ class _Checks:
                 yield Violation("duplicated", facts)
 
     def outcomes(self) -> Iterator[Violation]:
-        """What was acknowledged is there, where it was said to be; what was refused is not."""
+        """Check that acknowledged messages are at their offsets, and refused ones are missing."""
         for operation in self._history.operations:
-            value, told = operation.value, operation.offset
+            value, acknowledged = operation.value, operation.offset
             offset = self._where.get(value)
             if operation.outcome == "refused" and offset is not None:
                 yield Violation("refused_but_present", {"value": value, "offset": offset})
             if operation.outcome != "ok":
                 continue
-            if offset is None and not self._may_be_trimmed(told):
-                yield Violation("lost", {"value": value, "acknowledged_offset": told})
-            elif offset is not None and told not in (None, offset):
-                facts = {"value": value, "acknowledged_offset": told, "offset": offset}
+            if offset is None and not self._may_be_trimmed(acknowledged):
+                yield Violation("lost", {"value": value, "acknowledged_offset": acknowledged})
+            elif offset is not None and acknowledged not in (None, offset):
+                facts = {"value": value, "acknowledged_offset": acknowledged, "offset": offset}
                 yield Violation("wrong_offset", facts)
 
-    def _may_be_trimmed(self, told: int | None) -> bool:
-        return self._first > 0 if told is None else told < self._first
+    def _may_be_trimmed(self, acknowledged: int | None) -> bool:
+        return self._first > 0 if acknowledged is None else acknowledged < self._first
 
     def real_time_order(self) -> Iterator[Violation]:
-        """Nothing stands behind what began only after it had been acknowledged."""
+        """Check that no message is stored after one whose append started after it returned."""
         latest: Operation | None = None
         for offset, operation in enumerate(self._placed, self._first):
             if operation is None:
@@ -205,7 +207,7 @@ class _Checks:
                 latest = operation
 
     def producer_order(self) -> Iterator[Violation]:
-        """Each producer's messages stand in the order of its epochs and sequences."""
+        """Check that the messages of each producer are in the order of its epochs and sequences."""
         last: dict[str, tuple[int, int, int]] = {}
         for offset, operation in enumerate(self._placed, self._first):
             if operation is None or operation.producer is None or operation.seq is None:
@@ -219,34 +221,34 @@ class _Checks:
                 last[operation.producer] = here
 
     def reads(self) -> Iterator[Violation]:
-        """Every read saw what the log has there, and nothing that was not yet sent."""
+        """Check that every read returned what the log has, and nothing that was not yet sent."""
         for read in self._history.reads:
             skipped = max(0, self._first - read.offset)  # trimmed since
             start = read.offset + skipped - self._first
-            seen = list(read.values[skipped:])
-            there = list(self._log[start : start + len(seen)])
-            if seen != there:
-                yield _differs(read, seen, there, start + self._first)
+            values = list(read.values[skipped:])
+            stored = list(self._log[start : start + len(values)])
+            if values != stored:
+                yield _differs(read, values, stored, start + self._first)
                 continue
-            for operation in self._placed[start : start + len(seen)]:
+            for operation in self._placed[start : start + len(values)]:
                 if operation is not None and operation.invoked_at > read.returned_at:
                     facts = {"reader": read.reader, "value": operation.value}
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """A read that says it has everything has all that was acknowledged before it began."""
+        """Check that an up-to-date read has all that was acknowledged before it started."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
-            known = bisect_left(times, read.invoked_at)
-            if not (read.is_up_to_date and known):
+            count = bisect_left(times, read.invoked_at)
+            if not (read.is_up_to_date and count):
                 continue
             end = read.offset + len(read.values)
-            if end < ends[known - 1]:
+            if end < ends[count - 1]:
                 facts = {"reader": read.reader, "next_offset": end}
-                yield Violation("stale_read", {**facts, "acknowledged_until": ends[known - 1]})
+                yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """No reader sees the end of the stream go back."""
+        """Check that the end of the stream never moves back for a reader."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)
@@ -259,34 +261,30 @@ class _Checks:
 
 
 def _by_value(operations: Sequence[Operation]) -> dict[Hashable, Operation]:
-    found = {operation.value: operation for operation in operations}
-    if len(found) == len(operations):
-        return found
-    seen: set[Hashable] = set()
+    by_value: dict[Hashable, Operation] = {}
     for operation in operations:
-        if operation.value in seen:
+        if by_value.setdefault(operation.value, operation) is not operation:
             raise ValueError(f"two operations append {operation.value!r}; make each value unique")
-        seen.add(operation.value)
-    return found
+    return by_value
 
 
-def _differs(read: Read, seen: list[Hashable], there: list[Hashable], start: int) -> Violation:
-    pairs = enumerate(zip(seen, there, strict=False))
-    at = next((i for i, (mine, real) in pairs if mine != real), len(there))
-    facts: dict[str, Any] = {"reader": read.reader, "offset": start + at, "read": seen[at]}
-    facts["log"] = there[at] if at < len(there) else None
+def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: int) -> Violation:
+    pairs = enumerate(zip(values, stored, strict=False))
+    at = next((i for i, (value, actual) in pairs if value != actual), len(stored))
+    facts: dict[str, Any] = {"reader": read.reader, "offset": start + at, "read": values[at]}
+    facts["log"] = stored[at] if at < len(stored) else None
     return Violation("read_differs", facts)
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """When something was acknowledged, and how far the stream must have reached by then."""
-    told = sorted(
+    """Return the times of acknowledgements, and the least end of the stream at each of them."""
+    acknowledged = sorted(
         (operation.returned_at, operation.offset + 1)
         for operation in operations
         if operation.returned_at is not None and operation.offset is not None
     )
     times, ends, furthest = [], [], 0
-    for returned_at, end in told:
+    for returned_at, end in acknowledged:
         furthest = max(furthest, end)
         times.append(returned_at)
         ends.append(furthest)

@@ -1,9 +1,9 @@
-"""A directory in memory that loses power, forgets, lies and fills up on demand.
+"""A directory in memory with power losses, failing and lost syncs, and a limited capacity.
 
-It stands in for `RealDisk`. Of each file it holds what the platter has (`durable`) and what a
-reader sees through the page cache (`current`); between the two lie the changes not yet synced, in
-their order. Names work the same way: a created, renamed or removed file is safe after `sync_names`.
-All chance comes from the `Random` a test passes in, so a seed tells the whole story.
+It replaces `RealDisk` in tests. For each file it has the content on the disk (`durable`), the
+content that a reader sees through the page cache (`current`), and the changes between the two that
+are not synced, in order. Names work the same way: a created, renamed or removed file is durable
+after `sync_names`. All random choices come from the `Random` a test passes in.
 """
 
 import contextlib
@@ -15,18 +15,24 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from semel.model.errors import DirectoryLocked
-from semel.testing.faults import Death, Fail, Fault, Faults, LostSync, ShortWrite, system_error
-from semel.testing.power_loss import (
+from semel.testing.storage_faults import (
     Change,
     CrashMode,
+    Death,
+    Fail,
+    Fault,
+    Faults,
     FileChange,
     Grow,
     Link,
+    LostSync,
     NameChange,
     Rename,
+    ShortWrite,
     Unlink,
     Write,
     survivors,
+    system_error,
 )
 
 
@@ -36,29 +42,29 @@ class _Inode:
 
     durable: bytes = b""
     current: bytes = b""
-    # A failed sync marked pages clean: `durable` no longer follows `current` by syncing.
+    # A failed sync marked pages clean: a later sync does not make them durable.
     has_lost_pages: bool = False
 
 
 class VirtualFile:
     """One open file of a VirtualDisk."""
 
-    __slots__ = ("_disk", "_inode", "_is_open", "_life")
+    __slots__ = ("_disk", "_inode", "_is_open", "_process")
 
     def __init__(self, disk: "VirtualDisk", inode: int) -> None:
         self._disk = disk
         self._inode = inode
-        self._life = disk._life
+        self._process = disk._process
         self._is_open = True
         disk._open_counts[inode] += 1
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write to the page cache; short if a fault or the capacity says so."""
+        """Write to the page cache; fewer bytes on a fault or at the capacity."""
         self._check()
         return self._disk._write(self._inode, position, b"".join(buffers))
 
     def sync(self) -> None:
-        """Make the file's changes durable; says nothing about its name."""
+        """Make the changes of the file durable, but not its name."""
         self._check()
         self._disk._sync(self._inode)
 
@@ -68,20 +74,19 @@ class VirtualFile:
         return self._disk._read(self._inode, position, size)
 
     def size(self) -> int:
-        """Tell the length a reader sees."""
         self._check()
         return len(self._disk._inodes[self._inode].current)
 
     def close(self) -> None:
-        """Let the file go; nothing to do if the process that opened it is gone."""
-        if self._life != self._disk._life:
+        """Close the file; do nothing if the process that opened it has ended."""
+        if self._process != self._disk._process:
             return
         self._check()
         self._is_open = False
         self._disk._open_counts[self._inode] -= 1
 
     def _check(self) -> None:
-        if not self._is_open or self._life != self._disk._life:
+        if not self._is_open or self._process != self._disk._process:
             raise system_error(errno.EBADF)
 
 
@@ -89,11 +94,11 @@ class VirtualDisk:
     """A `Disk` for tests.
 
     Attributes:
-        faults: asked before every operation: create, grow, write, sync, rename, unlink,
+        faults: called before every operation: create, grow, write, sync, rename, unlink,
             sync_names, open and read. `create` is a create, a grow and a sync, as on a real disk.
         on_operation: called with (operation, name) after each one that changes something.
-        operations: how many of those there were.
-        capacity_bytes: beyond it `create` and growing writes find no space; may change any time.
+        operations: the number of those operations.
+        capacity_bytes: beyond it `create` and growing writes fail with ENOSPC; can be changed.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -108,20 +113,20 @@ class VirtualDisk:
         self._pending: list[Change] = []
         self._is_locked = False
         self._open_counts: Counter[int] = Counter()
-        self._life = 0
+        self._process = 0
         self._death: Death | None = None
 
-    # The disk as the journal knows it.
+    # ---- the interface of Disk -------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Own the directory until `close`, `kill` or `crash`."""
+        """Lock the directory until `close`, `kill` or `crash`; raise DirectoryLocked."""
         self._check_alive()
         if self._is_locked:
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
     def is_there(self) -> bool:
-        """Nobody deletes it."""
+        """Return True: the directory is never deleted."""
         return True
 
     def names(self) -> list[str]:
@@ -130,7 +135,7 @@ class VirtualDisk:
         return sorted(self._names)
 
     def create(self, name: str, size: int) -> VirtualFile:
-        """Make a file of zeros: its length is durable, its name only after `sync_names`."""
+        """Create a file of zeros: its length is durable, its name only after `sync_names`."""
         fault = self._begin("create", name, size)
         if name in self._names:
             raise system_error(errno.EEXIST, name)
@@ -155,7 +160,7 @@ class VirtualDisk:
         return VirtualFile(self, self._find(name))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name at once, for those who read; durable after `sync_names`."""
+        """Rename a file, visible to readers at once; durable after `sync_names`."""
         fault = self._begin("rename", old, 0)
         inode = self._find(old)
         if old != new:
@@ -178,20 +183,20 @@ class VirtualDisk:
         self._end("sync_names", "", fault)
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Release the lock."""
         self._is_locked = False
 
-    # What a test does to it.
+    # ---- for tests -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: the lock is free, open files are dead, the page cache stays."""
+        """End the process: the lock is released, open files are closed, the page cache is kept."""
         self._is_locked = False
         self._open_counts.clear()
-        self._life += 1
+        self._process += 1
         self._death = None
 
     def crash(self, rng: Random, mode: CrashMode = "reordered") -> None:
-        """Lose power, and come back with whatever `mode` leaves of what was not synced."""
+        """Lose power; `mode` chooses what of the unsynced changes is kept."""
         kept = survivors(self._pending, rng, mode)
         self.kill()
         self._pending.clear()
@@ -217,12 +222,12 @@ class VirtualDisk:
         return twin
 
     def flip(self, name: str, position: int, bit: int) -> None:
-        """Turn one bit round, on the platter and in the page cache."""
+        """Invert one bit, on the disk and in the page cache."""
         byte = self._inodes[self._find(name)].current[position]
         self.overwrite(name, position, bytes([byte ^ 1 << bit]))
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
-        """Put bytes where nobody wrote them, on the platter and in the page cache."""
+        """Overwrite bytes, on the disk and in the page cache."""
         change = Write(self._find(name), position, data)
         inode = self._inodes[change.inode]
         assert 0 <= position <= len(inode.current) - len(data), "outside the file"
@@ -230,11 +235,11 @@ class VirtualDisk:
         self._make_durable([change])
 
     def files(self) -> dict[str, bytes]:
-        """Show what a reader would see."""
+        """Return the content a reader would see."""
         return {name: self._inodes[self._names[name]].current for name in sorted(self._names)}
 
     def digest(self) -> str:
-        """Sum up names and bytes, durable and current."""
+        """Return a digest of all names and bytes, durable and current."""
         total = hashlib.sha256()
         for names in (self._durable_names, self._names):
             total.update(b"%d names" % len(names))
@@ -244,7 +249,7 @@ class VirtualDisk:
                     total.update(b"%d:" % len(part) + part)
         return total.hexdigest()
 
-    # One open file's share.
+    # ---- for open files --------------------------------------------------------------------------
 
     def _write(self, number: int, position: int, data: bytes) -> int:
         assert position >= 0, "a position before the file"
@@ -283,7 +288,7 @@ class VirtualDisk:
         self._raise(self._begin("read", self._name_of(number), size))
         return self._inodes[number].current[position : position + size]
 
-    # Underneath.
+    # ---- implementation --------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
         if self._death is not None:
@@ -327,7 +332,7 @@ class VirtualDisk:
         return max(0, self.capacity_bytes - used)
 
     def _fitting(self, number: int, position: int, data: bytes) -> bytes:
-        """Cut what the disk has no room for; a full disk answers short before it refuses."""
+        """Truncate a write to the free space; a full disk writes less before it fails."""
         size_max = len(self._inodes[number].current) + self._room_bytes()
         if data and position >= size_max:
             raise system_error(errno.ENOSPC)
@@ -343,7 +348,7 @@ class VirtualDisk:
         change.apply(self._names)
 
     def _take_pending(self, is_wanted: Callable[[Change], bool]) -> list[Change]:
-        """Take changes out of the list of what is not synced."""
+        """Remove and return changes that are not synced."""
         taken = [change for change in self._pending if is_wanted(change)]
         self._pending = [change for change in self._pending if not is_wanted(change)]
         return taken
@@ -357,7 +362,7 @@ class VirtualDisk:
                 self._inodes[change.inode] = replace(inode, durable=change.apply(inode.durable))
 
     def _forget_nameless(self) -> None:
-        """Drop files that no name and no open file leads to. No change of names may be pending."""
+        """Drop files without a name that are not open. No change of names may be pending."""
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}
         self._take_pending(lambda change: change.inode not in reachable)

@@ -23,7 +23,7 @@ _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 
 
 class WatchedReader(asyncio.StreamReader):
-    """A reader that tells when the other side has ended, also while nobody reads."""
+    """A reader with a callback for the end of the other side, also while nothing is read."""
 
     on_end: Callable[[], None] | None = None
 
@@ -46,7 +46,7 @@ class Outlet:
         self._task = asyncio.create_task(self._run()) if seconds else None
 
     async def write(self, data: bytes) -> None:
-        """Send, or put in line; raises ConnectionError if nobody is there any more."""
+        """Send, or queue; raise ConnectionError if the connection is closed."""
         if self._is_broken or self._writer.is_closing():
             raise ConnectionResetError("the other side is gone")
         for start in range(0, len(data), PIECE_BYTES):
@@ -114,7 +114,7 @@ class ConnectionRegistry:
         return self._number
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Get a future that is done when a later request of any session has been answered."""
+        """Return a future that is done when a later request of any session has its response."""
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future
 
@@ -123,13 +123,13 @@ class ConnectionRegistry:
         self._held.pop(number).cancel()
 
     def answered(self, number: int) -> None:
-        """Tell those that wait to be overtaken."""
+        """Notify the requests that wait to be overtaken."""
         for held, future in self._held.items():
             if held < number and not future.done():
                 future.set_result(None)
 
     async def connect(self) -> tuple[WatchedReader, asyncio.StreamWriter]:
-        """Connect to where the server is now."""
+        """Connect to the current address of the server."""
         loop = asyncio.get_running_loop()
         reader = WatchedReader(limit=HEAD_BYTES_MAX, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -139,7 +139,7 @@ class ConnectionRegistry:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def ask_aside(self, request: bytes, method: str) -> bytes | None:
-        """Send a request on a connection of its own; its answer, or None if there is none."""
+        """Send a request on its own connection; return the response, or None if there is none."""
         try:
             reader, writer = await self.connect()
         except OSError:
@@ -157,7 +157,7 @@ class ConnectionRegistry:
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait until it is done; what nobody takes is thrown away."""
+    """Close, and wait until it is done; data that is not read in time is dropped."""
     writer.close()
     with suppress(OSError):
         try:
@@ -168,15 +168,15 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def address_of(target: str) -> tuple[str, int]:
-    """Read where a server is."""
-    place = urlsplit(target)
-    if place.scheme != "http" or not place.hostname or not place.port:
-        raise ValueError(f"{target!r} is no address of a server; wanted is http://HOST:PORT")
-    return place.hostname, place.port
+    """Return host and port of an address; raise ValueError if it is not one."""
+    parts = urlsplit(target)
+    if parts.scheme != "http" or not parts.hostname or not parts.port:
+        raise ValueError(f"{target!r} is not the address of a server; expected http://HOST:PORT")
+    return parts.hostname, parts.port
 
 
-# ---- http messages -------------------------------------------------------------------------------
-# HTTP/1.1 messages as units of bytes: enough of it to know where one ends and the next begins.
+# ---- HTTP messages -------------------------------------------------------------------------------
+# HTTP/1.1 messages are parsed only as far as needed to find where one ends.
 
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -190,7 +190,7 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class Broken(Exception):
-    """The bytes end within a message, or are none."""
+    """The bytes end within a message, or are not a message."""
 
 
 class MessageHead(Struct, frozen=True):
@@ -211,17 +211,17 @@ class MessageHead(Struct, frozen=True):
 
     @property
     def status(self) -> int:
-        """The second word of an answer."""
+        """The status of a response."""
         return int(self.data[9:12])
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the client waits for a word before it sends the body."""
+        """Whether the client waits for 100 Continue before it sends the body."""
         return _EXPECT.search(self.data) is not None
 
 
 async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
-    """Read the head of a request; None at the end of the connection."""
+    """Read a request head; return None at the end of the connection."""
     data = await _read_head(reader)
     if data is None:
         return None
@@ -230,13 +230,13 @@ async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
 
 
 async def read_answer_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
-    """Read the head of a final answer to a `method`; None at the end of the connection."""
+    """Read the head of a final response to a `method`; return None at the end of the connection."""
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
             raise Broken("an answer does not begin as one")
         status = int(data[9:12])
         if status < 200:
-            continue  # a client that expects one got it from us
+            continue  # the proxy has sent the client its own
         if method == "HEAD" or status in _BODILESS:
             return MessageHead(data, is_chunked=False, length=0)
         is_chunked = _CHUNKED.search(data) is not None
@@ -245,7 +245,7 @@ async def read_answer_head(reader: asyncio.StreamReader, method: str) -> Message
 
 
 async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIterator[bytes]:
-    """Read the body as it comes; of a body of chunks each piece is one whole chunk."""
+    """Yield the body as it arrives; of a chunked body, one whole body chunk at a time."""
     if head.is_chunked:
         async for chunk in _read_chunks(reader):
             yield chunk
@@ -263,13 +263,13 @@ async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIte
 
 
 async def read_whole(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
-    """Read the rest of a message, and give it with its head."""
-    found = bytearray(head.data)
+    """Read the rest of a message, and return it with its head."""
+    message = bytearray(head.data)
     async for piece in read_body(reader, head):
-        found += piece
-        if len(found) > MESSAGE_BYTES_MAX:
+        message += piece
+        if len(message) > MESSAGE_BYTES_MAX:
             raise Broken(f"a message has more than {MESSAGE_BYTES_MAX} bytes")
-    return bytes(found)
+    return bytes(message)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
@@ -300,5 +300,5 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _length(data: bytes) -> int | None:
-    found = _LENGTH.search(data)
-    return None if found is None else int(found[1])
+    match = _LENGTH.search(data)
+    return None if match is None else int(match[1])

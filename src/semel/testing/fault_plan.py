@@ -1,4 +1,4 @@
-"""What a `FaultProxy` does to a request, and who decides it."""
+"""The faults of a `FaultProxy`, and the plan that chooses them."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -12,49 +12,50 @@ _RATES_TOLERANCE: Final = 1e-9
 
 
 class Action(StrEnum):
-    """One fate of a request. `before`: the server never sees it; `after`: it has answered."""
+    """What happens to a request. `before`: the server does not get it; `after`: it responded."""
 
     PASS = "pass"  # noqa: S105 - no password
-    """Hand over the request, hand back the answer."""
+    """Forward the request and the response."""
     DELAY = "delay"
-    """Hold the request for a while; those behind it on its connection wait, too."""
+    """Delay the request, and all after it on its connection."""
     DROP_REQUEST = "drop_request"
-    """Close the client's connection; the server sees nothing."""
+    """Close the client's connection; the server gets nothing."""
     DROP_ANSWER = "drop_answer"
-    """Close the client's connection when the server has answered."""
+    """Close the client's connection after the server has responded."""
     DUPLICATE_BEFORE = "duplicate_before"
-    """Send a copy on another connection first; the client gets the answer to its own request."""
+    """Send a copy on another connection first; the client gets the response to its own request."""
     DUPLICATE_AFTER = "duplicate_after"
-    """Send a copy on another connection when the client has its answer."""
+    """Send a copy on another connection after the client has its response."""
     REORDER = "reorder"
-    """Let the next request overtake this one: of this connection, or else of any other."""
+    """Let the next request overtake this one: of this connection, otherwise of any other."""
     CUT_REQUEST = "cut_request"
-    """Hand over a part of the request, then close both connections."""
+    """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
-    """Hand back a part of the answer, of an event stream some events and a part, then close."""
+    """Forward a part of the response, of an event stream some events and a part, then close."""
     HALF_OPEN_BEFORE = "half_open_before"
-    """Keep the client's connection, and neither read nor say anything; the server sees nothing."""
+    """Keep the client's connection without reading or writing; the server gets nothing."""
     HALF_OPEN_AFTER = "half_open_after"
-    """The same, but the server got the request and has answered."""
+    """The same, but the server got the request and has responded."""
     TRICKLE = "trickle"
-    """Hand over the request and the answer byte by byte."""
+    """Forward the request and the response byte by byte."""
     RESET = "reset"
-    """When the server has answered, reset both connections (RST)."""
+    """After the server has responded, reset both connections (RST)."""
     BAD_GATEWAY_BEFORE = "bad_gateway_before"
-    """Answer 502; the server sees nothing."""
+    """Respond with 502; the server gets nothing."""
     BAD_GATEWAY_AFTER = "bad_gateway_after"
-    """Answer 502 in place of the server's answer."""
+    """Respond with 502 instead of the server's response."""
     STALE = "stale"
-    """Hand back the answer, then close the connection without having announced it."""
+    """Forward the response, then close the connection without announcing it."""
 
 
 class FaultPlan:
-    """Draws an action for each request: first those of `script`, in order, then by `rates`.
+    """Chooses an action for each request: first those of `script`, in order, then by `rates`.
 
-    A rate is a probability; what they leave of 1 passes. With `only`, such as "POST /v1/commits",
-    every request that does not begin so passes, too. `delay_seconds` is how long a delay is, or
-    from where to where it is drawn. The other times: between two bytes of a trickle, how long a
-    request that is to be overtaken waits for another, and how long a stall of any kind may last.
+    A rate is a probability; the rest of the requests pass. With `only`, such as "POST /v1/commits",
+    requests that do not begin with it pass, too. `delay_seconds` is the length of a delay, or the
+    limits between which it is drawn. `trickle_seconds` is the time between two bytes,
+    `reorder_seconds` how long a request waits for another to overtake it, `stall_seconds` the
+    maximum length of a stall of any kind.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class FaultPlan:
     ) -> None:
         rates = rates or {}
         if any(rate < 0 for rate in rates.values()) or sum(rates.values()) > 1 + _RATES_TOLERANCE:
-            raise ValueError("rates are probabilities: none below 0, together at most 1")
+            raise ValueError(f"rates are {rates}; expected probabilities with a sum of at most 1")
         self._actions = [Action(name) for name in rates]
         self._weights = list(rates.values())
         self._script = [Action(name) for name in reversed(list(script))]
@@ -83,20 +84,20 @@ class FaultPlan:
         self.stall_seconds: Final = stall_seconds
 
     def draw(self, request: bytes = b"") -> Action:
-        """Decide about the next request."""
+        """Return the action for the next request, which begins with `request`."""
         if not request.startswith(self._only):
             return Action.PASS
         if self._script:
             return self._script.pop()
-        left = self.random.random()
+        number = self.random.random()
         for action, weight in zip(self._actions, self._weights, strict=True):
-            left -= weight
-            if left < 0:
+            number -= weight
+            if number < 0:
                 return action
         return Action.PASS
 
     def draw_delay(self) -> float:
-        """Decide how long a delay is."""
+        """Return the length of a delay."""
         if isinstance(self.delay_seconds, tuple):
             return self.random.uniform(*self.delay_seconds)
         return self.delay_seconds

@@ -1,4 +1,4 @@
-"""A proxy that does to requests what networks do, on purpose and counted.
+"""A proxy that injects network faults, by a plan, and counts them.
 
 with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
 ...  # a client of proxy.url
@@ -13,19 +13,19 @@ from typing import Final, Self
 from semel.testing.fault_connections import HEAD_BYTES_MAX, ConnectionRegistry, address_of, close
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_session import ProxySession
-from semel.testing.in_process import Home
+from semel.testing.in_process import LoopScope
 
 CONNECTIONS_MAX: Final = 1_024
 _HOST: Final = "127.0.0.1"
 
 
 class FaultProxy:
-    """Stands between clients and a server, for a `with` block or, on your loop, an `async with`.
+    """A proxy between clients and a server, for a `with` block or, on your loop, an `async with`.
 
-    It knows where an HTTP/1.1 message ends, so that each request meets its own fate; the plan draws
-    it. `round_trip_seconds` makes the way longer for every message without making one wait for
-    another, as a long line does. `plan` and `target` may be changed at any time, for the next
-    request and the next connection. While the server is down, connections are accepted and closed.
+    It parses HTTP/1.1 messages, and the plan chooses an action for each request.
+    `round_trip_seconds` is added latency, without a limit on throughput. `plan` and `target` can be
+    changed at any time, for the next request and the next connection. While the server is down,
+    connections are accepted and closed.
     """
 
     def __init__(
@@ -42,26 +42,26 @@ class FaultProxy:
         self._listener: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None  # a session expects everything else
-        self._home = Home("semel-fault-proxy", self._open, self._close)
+        self._scope = LoopScope("semel-fault-proxy", self._open, self._close)
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"http://{_HOST}:{self.port}"
 
     @property
     def target(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return self._wires.target
 
     @target.setter
     def target(self, target: str) -> None:
-        address_of(target)  # raises at once if it is none
+        address_of(target)  # raises ValueError
         self._wires.target = target
 
     @property
     def plan(self) -> FaultPlan:
-        """What is done to requests."""
+        """The plan that chooses the faults."""
         return self._wires.plan
 
     @plan.setter
@@ -70,32 +70,32 @@ class FaultProxy:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each action was taken, by its name.
+        """The number of times each action was taken, by its name.
 
-        Besides: `requests`; `connections`; `unreachable`, connections closed because the server was
-        down; `connections_refused`, because there were too many; `reorder_alone`, requests that
-        nobody came to overtake; `dropped_after_commit`.
+        Also: `requests`; `connections`; `unreachable`, connections closed because the server was
+        down; `connections_refused`, because there were too many; `reorder_alone`, requests that no
+        other one overtook; `dropped_after_commit`.
         """
         return self._wires.counts
 
     @property
     def dropped_after_commit(self) -> int:
-        """Writes the server answered with 2xx, and whose answer the client never got in full."""
+        """The number of writes with a 2xx response that the client did not get completely."""
         return self.counts["dropped_after_commit"]
 
     def __enter__(self) -> Self:
-        self._home.enter()
+        self._scope.enter()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._home.leave()
+        self._scope.leave()
 
     async def __aenter__(self) -> Self:
-        await self._home.enter_here()
+        await self._scope.enter_here()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._home.leave_here()
+        await self._scope.leave_here()
 
     async def _open(self) -> None:
         self._listener = await asyncio.start_server(
@@ -116,7 +116,7 @@ class FaultProxy:
     def _ended(self, writer: asyncio.StreamWriter, session: asyncio.Task[None]) -> None:
         self._sessions.discard(session)
         if session.cancelled():
-            writer.transport.abort()  # cancelled before its first step, it has closed nothing
+            writer.transport.abort()  # cancelled before its first step, it has not closed anything
         else:
             self._bug = session.exception() or self._bug
 

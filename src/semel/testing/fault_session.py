@@ -1,9 +1,9 @@
 """One client's connection through a `FaultProxy`.
 
-Two tasks: one reads requests, decides about each and hands it to the server; the other hands the
-answers back. A request that passes or is delayed does not wait for answers, so what is pipelined
-stays pipelined. One that something else happens to waits until all before it are answered, so that
-it does not happen to them.
+Two tasks: one reads requests, chooses an action for each and forwards it to the server; the other
+forwards the responses. A request that passes or is delayed does not wait for responses, so
+pipelined requests stay pipelined. One with any other action waits until all before it have their
+responses, so that the action does not affect those.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 
 
 class ProxiedExchange(Struct):
-    """A request on its way, and its answer if that does not come from the server's connection."""
+    """A request, and its response if that does not come from the connection to the server."""
 
     number: int
     method: str
@@ -52,7 +52,7 @@ class ProxiedExchange(Struct):
 
 
 class ProxySession:
-    """A client's connection and the one to the server that belongs to it."""
+    """A client's connection and its connection to the server."""
 
     def __init__(
         self, wires: ConnectionRegistry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -110,9 +110,9 @@ class ProxySession:
         tasks = [task for task in (self._forwarding, self._ahead) if task is not None]
         for task in tasks:
             task.cancel()
-        for found in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(found, Exception) and not isinstance(found, OSError | Broken):
-                raise found  # a bug of ours, which nobody may overlook
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, OSError | Broken):
+                raise result  # a bug of the proxy
 
     def _end_if_idle(self) -> None:
         if not self._open_count:
@@ -147,7 +147,7 @@ class ProxySession:
         return ProxiedExchange(self._wires.next_number(), head.method, request, len(head.data))
 
     async def _take(self, exchange: ProxiedExchange) -> bool:
-        """Do to a request what was decided; False if it is the connection's last."""
+        """Carry out the action of a request; return False if it is the connection's last."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_answered()
         match exchange.action:
@@ -178,7 +178,7 @@ class ProxySession:
         return True
 
     async def _send(self, exchange: ProxiedExchange) -> None:
-        await self._expect(exchange)  # first: the server may answer before it has all of it
+        await self._expect(exchange)  # first: the server may respond before it has all of it
         if exchange.action is Action.TRICKLE:
             await self._trickle(self._server, exchange.request)
         else:
@@ -195,7 +195,7 @@ class ProxySession:
             await self._calm.wait()
 
     async def _reorder(self, exchange: ProxiedExchange) -> None:
-        """Wait for a request to overtake: behind us on this connection, or on another one."""
+        """Wait for a request that overtakes: a later one of this connection, or of another one."""
         self._ahead = asyncio.create_task(self._read_request())
         overtaken = self._wires.hold(exchange.number)
         either: set[asyncio.Future[Any]] = {self._ahead, overtaken}
@@ -213,7 +213,7 @@ class ProxySession:
         await self._send(exchange)
 
     async def _swap(self, exchange: ProxiedExchange, later: ProxiedExchange) -> None:
-        """The later one goes first, on another connection; answers come in the client's order."""
+        """Send the later one first, on another connection; keep the order of the responses."""
         self._wires.counts["reorder"] += 1
         later.answer = await self._wires.ask_aside(later.request, later.method)
         await self._send(exchange)
@@ -240,7 +240,7 @@ class ProxySession:
                 return
 
     async def _give(self, exchange: ProxiedExchange) -> bool:
-        """Hand back an answer, or what was decided instead; False if it is the last."""
+        """Forward a response, or carry out the action; return False if it is the last."""
         if exchange.answer is not None:
             is_got = await self._say(exchange.answer)
             if not is_got:
@@ -261,7 +261,7 @@ class ProxySession:
     async def _answer(
         self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
-        """Tell whether the client got the answer, and whether the connection goes on."""
+        """Return whether the client got the response, and whether the connection continues."""
         action = exchange.action
         match action:
             case Action.DROP_ANSWER | Action.RESET:
@@ -285,7 +285,7 @@ class ProxySession:
     async def _hand_over(
         self, head: MessageHead, body: AsyncIterator[bytes], *, is_slow: bool
     ) -> bool:
-        """Hand back an answer as it comes; whether that was all of it."""
+        """Forward a response as it arrives; return whether it was complete."""
         write = partial(self._trickle, self._client) if is_slow else self._client.write
         try:
             await write(head.data)
@@ -304,7 +304,7 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Hand back less than everything: part of a body, some chunks and a part, or of a head."""
+        """Forward a part: of the body, some body chunks and a part of one, or of the head."""
         random = self._plan.random
         if head.length == 0:
             await self._say(head.data[: random.randrange(1, len(head.data))])
@@ -330,7 +330,7 @@ class ProxySession:
         await outlet.write(data[sent:])
 
     async def _stall(self) -> None:
-        """Neither read from the client nor say anything, but keep the connection."""
+        """Keep the connection without reading from or writing to the client."""
         with suppress(RuntimeError):  # paused already
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(self._plan.stall_seconds)
@@ -342,14 +342,14 @@ class ProxySession:
                     pass
         self._unread = None
 
-    # ---- what nobody got -------------------------------------------------------------------------
+    # ---- lost responses --------------------------------------------------------------------------
 
     def _count_lost(self, exchange: ProxiedExchange, status: int) -> None:
         if 200 <= status < 300 and exchange.method not in _SAFE:
             self._wires.counts["dropped_after_commit"] += 1
 
     async def _count_leftovers(self) -> None:
-        """See what became of requests the server has and whose answers nobody waits for."""
+        """Read the responses to the remaining requests, and count them as lost."""
         left = [self._pending.get_nowait() for _ in range(self._pending.qsize())]
         with suppress(OSError, Broken):
             async with asyncio.timeout(self._plan.stall_seconds):
@@ -360,7 +360,7 @@ class ProxySession:
                         self._count_lost(exchange, await self._skip_answer(exchange.method))
 
     async def _skip_answer(self, method: str) -> int:
-        """Read an answer for nobody; its status."""
+        """Read and drop a response; return its status."""
         if self._unread is not None:
             await self._throw_away(self._unread)
         head = await read_answer_head(self._answers, method)

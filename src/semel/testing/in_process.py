@@ -1,4 +1,4 @@
-"""The real engine behind the real listener, inside the process of the test."""
+"""A server with the real engine and the real listener, in the process of the test."""
 
 import asyncio
 import gc
@@ -24,10 +24,11 @@ _LIGHT: Final = Settings(segment_bytes=16 * MIB, reserve_bytes=0)
 
 
 class InProcessServer:
-    """A server for a `with` block (on a thread of its own) or an `async with` (on your loop).
+    """A server for a `with` block (on its own thread) or an `async with` (on your loop).
 
-    Without `data` it lives in a temporary directory that goes with it. An engine that fails does
-    not end the process, as it would in `semel serve`: the error is raised when the block is left.
+    Without `data` it uses a temporary directory, which is removed with it. An engine that fails
+    does not end the process, as it would in `semel serve`: the error is raised at the end of the
+    block.
     """
 
     def __init__(
@@ -52,33 +53,33 @@ class InProcessServer:
         self._engine: Engine | None = None
         self._app: App | None = None
         self._listener: Listener | None = None
-        self._home = Home("semel-in-process", self._open, self._close)
+        self._scope = LoopScope("semel-in-process", self._open, self._close)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"http://{_HOST}:{self.port}"
 
     @property
     def engine(self) -> Engine:
-        """The running engine. Its methods belong to the loop's thread."""
+        """The running engine; call its methods only on the thread of the loop."""
         if self._engine is None:
             raise EngineStopped("the server is not running; use it inside its `with` block")
         return self._engine
 
     def __enter__(self) -> Self:
-        self._home.enter()
+        self._scope.enter()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._home.leave()
+        self._scope.leave()
 
     async def __aenter__(self) -> Self:
-        await self._home.enter_here()
+        await self._scope.enter_here()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._home.leave_here()
+        await self._scope.leave_here()
 
     async def _open(self) -> None:
         if not self.data:
@@ -113,17 +114,17 @@ class InProcessServer:
     async def _close(self) -> None:
         if self._listener is not None and self._app is not None:
             draining = asyncio.create_task(self._listener.drain(_DRAIN_SECONDS))
-            await asyncio.sleep(0)  # every connection knows that its next answer is the last
+            await asyncio.sleep(0)  # lets every connection note that its next response is its last
             self._app.drain()
             await draining
         if self._engine is not None:
             await self._engine.close()
-        self._forget()
+        self._restore_process()
         if self.failure is not None:
             raise EngineStopped(f"the engine failed during the test: {self.failure}")
 
-    def _forget(self) -> None:
-        """Undo what the engine did to the process, and let the directory go."""
+    def _restore_process(self) -> None:
+        """Undo the process settings of the engine, and remove the temporary directory."""
         self._listener = self._app = self._engine = None
         sys.setswitchinterval(self._switch_seconds)
         gc.unfreeze()
@@ -134,18 +135,18 @@ class InProcessServer:
             self.data = ""
 
 
-# ---- background ----------------------------------------------------------------------------------
-# Something asynchronous that a test without an event loop can hold as well.
+# ---- background loop -----------------------------------------------------------------------------
+# Asynchronous resources for tests that have no event loop.
 
 
-_START_SECONDS_MAX: Final = 60.0  # for a busy machine; nothing that runs here takes as long
+_START_SECONDS_MAX: Final = 60.0  # enough for a busy machine
 
 
 class BackgroundLoop:
-    """An event loop on a thread of its own.
+    """An event loop on its own thread.
 
-    It is asyncio's own: closing one of uvloop's waits for every handle, and may wait for ever for
-    a connection that was accepted while the listener closed.
+    It is one of asyncio: closing one of uvloop waits for every handle, and can wait for ever for a
+    connection that was accepted while the listener closed.
     """
 
     def __init__(self, name: str) -> None:
@@ -154,11 +155,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine there, and wait for its end."""
+        """Run a coroutine on the loop, and wait until it ends."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel all tasks, and end the thread."""
         self.run(self._cancel_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -170,11 +171,11 @@ class BackgroundLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()  # it looks addresses up on threads
+        await self._loop.shutdown_default_executor()  # it resolves addresses on threads
 
 
-class Home:
-    """Where a thing lives while it is open: on the caller's loop, or on one of its own."""
+class LoopScope:
+    """Opens and closes a resource on the caller's loop, or on a loop of its own."""
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class Home:
         self._background: BackgroundLoop | None = None
 
     def enter(self) -> None:
-        """Open it on a loop of its own."""
+        """Open it on a new background loop."""
         background = BackgroundLoop(self._name)
         try:
             background.run(self.enter_here())
@@ -198,7 +199,7 @@ class Home:
         self._background = background
 
     def leave(self) -> None:
-        """Close what `enter` opened; once is enough."""
+        """Close what `enter` opened; a second call does nothing."""
         background, self._background = self._background, None
         if background is None:
             return
@@ -208,9 +209,9 @@ class Home:
             background.stop()
 
     async def enter_here(self) -> None:
-        """Open it on the loop that runs."""
+        """Open it on the running loop."""
         await self._opened()
 
     async def leave_here(self) -> None:
-        """Close it on the loop that runs."""
+        """Close it on the running loop."""
         await self._closed()

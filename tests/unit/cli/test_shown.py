@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from semel.cli.output import Style, render_message
+from semel.cli.output import Style, render_messages
 from semel.client.values import Message
 
 FIRST = "0000000000000000_0000000000000007"
@@ -12,7 +12,7 @@ FIRST = "0000000000000000_0000000000000007"
 
 def lines(content_type: str, style: Style, *messages: bytes) -> list[bytes]:
     found = [Message(raw, content_type, 7 + at, 8 + at, 1234) for at, raw in enumerate(messages)]
-    return list(render_message(found, style))
+    return list(render_messages(found, style))
 
 
 def test_raw_is_the_bytes_and_nothing_else() -> None:
@@ -63,7 +63,7 @@ def test_json_output_has_what_a_message_carries() -> None:
     message = Message(
         b"1", "application/json", 7, 8, 1234, b"k", [("a", b"b"), ("a", b"\xff")], time_ms=-5
     )
-    shown = json.loads(b"".join(render_message([message], Style.JSON)))
+    shown = json.loads(b"".join(render_messages([message], Style.JSON)))
     assert shown == {
         "offset": FIRST,
         "written_at_ms": 1234,
@@ -73,6 +73,6 @@ def test_json_output_has_what_a_message_carries() -> None:
         "value": 1,
     }
     message = Message(b"x", "text/plain", 7, 8, 1234, b"\xff")
-    shown = json.loads(b"".join(render_message([message], Style.JSON)))
+    shown = json.loads(b"".join(render_messages([message], Style.JSON)))
     assert (shown["key"], shown["text"]) == ({"base64": "/w=="}, "x")
     assert "headers" not in shown

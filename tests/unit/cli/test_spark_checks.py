@@ -77,7 +77,7 @@ def test_the_versions_are_those_of_the_extra() -> None:
         for line in importlib.metadata.requires("semel") or []
         if "extra == 'spark'" in line
     }
-    wanted = {environment.requirement(*one) for one in environment.WANTED}
+    wanted = {environment.pip_requirement(*one) for one in environment.REQUIRED}
     assert {_sorted(line) for line in wanted} <= {_sorted(line) for line in extra}
 
 

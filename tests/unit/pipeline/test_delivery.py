@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.pipeline.delivery import Range, delivery_hash, step_of
+from semel.pipeline.values import Range, delivery_hash, step_of
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
 numbers = st.integers(0, 2**53 - 1)

@@ -17,7 +17,6 @@ from semel.pipeline.evaluate import (
     Evaluation,
     InputMessage,
     MessageFailed,
-    OutputRow,
     evaluate,
     evaluation_of,
 )
@@ -59,7 +58,7 @@ def joined(*rows: dict[str, Any]) -> list[Call]:
 
 
 def made(found: Evaluation, calls: Sequence[Call]) -> list[tuple[str, Any]]:
-    return [(row.stream, json.loads(row.raw)) for row in evaluate(found, calls)]
+    return [(stream, json.loads(raw)) for stream, raw in evaluate(found, calls)]
 
 
 # rows: C04
@@ -163,7 +162,10 @@ def test_an_error_that_cannot_be_printed_is_an_error_all_the_same() -> None:
         raise Unprintable
 
     ((stream, error),) = made(evaluation(fail), seen(1))
-    assert (stream, error["cause"]["message"]) == ("errors", "it cannot be printed: RuntimeError")
+    assert (stream, error["cause"]["message"]) == (
+        "errors",
+        "its text cannot be printed: RuntimeError",
+    )
 
 
 def test_an_input_nested_too_deep_for_an_error_message_is_left_away() -> None:
@@ -178,8 +180,8 @@ def test_an_input_nested_too_deep_for_an_error_message_is_left_away() -> None:
 
 @pytest.mark.parametrize("raw", [b'"\\ud800"', b"123456789012345678901234567890"])
 def test_whatever_is_json_passes_unharmed(raw: bytes) -> None:
-    (row,) = evaluate(evaluation(same), [(InputMessage("in", "s", 0, raw),)])
-    assert json.loads(row.raw) == json.loads(raw)
+    ((_, output),) = evaluate(evaluation(same), [(InputMessage("in", "s", 0, raw),)])
+    assert json.loads(output) == json.loads(raw)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +227,12 @@ def test_without_an_error_stream_the_message_is_named() -> None:
             raise ValueError("two")
         return message
 
-    rows: list[OutputRow] = []
+    rows: list[tuple[str, bytes]] = []
     with pytest.raises(MessageFailed, match="s-in at 0000000000000000_0000000000000001") as caught:
         rows.extend(evaluate(evaluation(fail, errors=None), seen(1, 2, 3)))
     assert isinstance(caught.value.__cause__, ValueError)
     assert caught.value.inputs[0].offset == 1
-    assert rows == [OutputRow("out", b"1")]
+    assert rows == [("out", b"1")]
 
 
 # rows: C15
@@ -411,4 +413,4 @@ def test_running_out_of_memory_is_not_the_fault_of_a_batch() -> None:
 
 
 def test_rows_are_pairs() -> None:
-    assert next(evaluate(evaluation(same), seen(1))) == OutputRow("out", b"1")
+    assert next(evaluate(evaluation(same), seen(1))) == ("out", b"1")

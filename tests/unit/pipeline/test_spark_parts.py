@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from semel.client.values import Message
-from semel.pipeline.delivery import Range
 from semel.pipeline.spark.reading import split_join_parts, split_parts
+from semel.pipeline.values import Range
 
 
 def message(place: int) -> Message:

@@ -40,8 +40,8 @@ DIED = JAVA.replace("no room", "Python worker exited unexpectedly (crashed). Con
 )
 def test_the_line_that_matters_is_found(text: str, wanted: str) -> None:
     assert error_text(RuntimeError(text)) == wanted
-    assert str(job_failed(RuntimeError(text))) == f"Spark gave up: {wanted}"
+    assert str(job_failed(RuntimeError(text))) == f"the Spark job failed: {wanted}"
 
 
 def test_a_worker_that_died_is_told_as_such() -> None:
-    assert "a worker died" in str(job_failed(RuntimeError(DIED)))
+    assert "a worker process ended" in str(job_failed(RuntimeError(DIED)))

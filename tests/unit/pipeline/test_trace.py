@@ -2,7 +2,6 @@ from typing import Any
 
 import msgspec
 
-from semel.pipeline.delivery import Range, step_of
 from semel.pipeline.trace import (
     DONE,
     PINNED,
@@ -10,11 +9,12 @@ from semel.pipeline.trace import (
     Outputs,
     TracedStep,
     offsets_record,
-    pinned,
+    pinned_step,
     printed_ranges,
     read_trace,
     step_record,
 )
+from semel.pipeline.values import Range, step_of
 
 STEP = step_of("g", "p", 3, [Range("a", "i", 5, 9)])
 
@@ -66,5 +66,5 @@ def test_what_others_write_there_and_what_is_trimmed_is_passed_over() -> None:
 
 
 def test_a_step_that_is_begun_is_told_so() -> None:
-    found = pinned("p", STEP)
+    found = pinned_step("p", STEP)
     assert (found.outcome, found.number, found.hash) == (PINNED, 3, STEP.hash)

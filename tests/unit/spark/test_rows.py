@@ -101,7 +101,7 @@ def test_without_a_value_a_row_is_an_object() -> None:
     ("values", "content_type", "words"),
     [
         (["1", ""], JSON, "row 1: value is empty, which is not JSON"),
-        (["x", None], "text/plain", "row 1: value is null, which text/plain cannot say"),
+        (["x", None], "text/plain", "row 1: value is null, and text/plain has no null"),
         (["x", ""], "text/plain", "row 1: value is empty"),
     ],
 )
@@ -137,18 +137,18 @@ def test_a_key_that_is_too_long_and_a_path_that_is_none_are_named() -> None:
 
 def test_the_first_row_that_is_no_json_is_found() -> None:
     (rows,) = split(pa.record_batch({"value": ["[1,2]", '"\\ud800"', "{oops", "]"]}))
-    fault = rows.fault()
+    fault = rows.first_invalid()
     assert fault is not None
     assert fault[0] == 2
     assert "not JSON" in fault[1]
     assert "{oops" in fault[1]
     broken = pa.array([b"1", b'"\xff"']).view(pa.string())
     (no_text,) = split(pa.record_batch({"value": broken}))
-    assert no_text.fault() == (1, "JSON must be UTF-8 (byte 2): b'\"\\xff\"'")
+    assert no_text.first_invalid() == (1, "JSON must be UTF-8 (byte 2): b'\"\\xff\"'")
     (split_in_two,) = split(pa.record_batch({"value": ["1,2"]}))
-    assert split_in_two.fault() is not None
+    assert split_in_two.first_invalid() is not None
     (text,) = split(pa.record_batch({"value": ["{oops"]}), content_type="text/plain")
-    assert text.fault() is None
+    assert text.first_invalid() is None
 
 
 # ---- chunks --------------------------------------------------------------------------------------
@@ -211,5 +211,5 @@ def test_no_more_is_held_than_a_few_chunks(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_year_that_has_no_form_is_named_by_its_partition() -> None:
     columns = SinkColumns(None, None, None, None, None, ((0, "at"),))
-    with pytest.raises(RowError, match="partition 7, row 0: or behind it: a year is not within"):
+    with pytest.raises(RowError, match="partition 7, row 0: or a later row: a year is not within"):
         split(pa.record_batch({"at": pa.array([2**62], pa.timestamp("us"))}), columns)

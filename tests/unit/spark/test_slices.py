@@ -16,26 +16,26 @@ from semel.spark.source.slices import (
 
 
 def slices_of(portions: list[TaskInput]) -> list[OffsetRange]:
-    return [one for portion in portions for one in portion.slices]
+    return [one for portion in portions for one in portion.ranges]
 
 
 def test_a_small_batch_has_about_as_many_portions_as_there_are_cores() -> None:
     spans = {"b": Span("j", 5, 9), "a": Span("i", 0, 3), "c": Span("k", 0, 1)}
     portions = split_range(spans, 1, cores=2)
     assert [repr(portion) for portion in portions] == [
-        "Portion(a 0-3)",
-        "Portion(b 5-9)",
-        "Portion(c 0-1)",
+        "TaskInput(a 0-3)",
+        "TaskInput(b 5-9)",
+        "TaskInput(c 0-1)",
     ]
     assert [repr(portion) for portion in split_range(spans, 1, cores=1)] == [
-        "Portion(a 0-3, b 5-9, c 0-1)"
+        "TaskInput(a 0-3, b 5-9, c 0-1)"
     ]
 
 
 def test_many_small_streams_are_a_few_portions() -> None:
     spans = {f"s{number:04}": Span("i", 0, 1) for number in range(3000)}
     portions = split_range(spans, 1, cores=4)
-    assert [len(portion.slices) for portion in portions] == [750] * 4
+    assert [len(portion.ranges) for portion in portions] == [750] * 4
     assert [one.stream for one in slices_of(portions)] == sorted(spans)
     assert len(split_range(spans, 100, cores=4)) == 100
 
@@ -79,4 +79,4 @@ def test_slices_cover_every_offset_once_and_in_order(
             assert (mine[0].begin, mine[-1].end) == (span.begin, span.end)
     total = sum(span.end - span.begin for span in spans.values())
     assert len(portions) >= min(min_partitions, total)
-    assert all(portion.slices for portion in portions)
+    assert all(portion.ranges for portion in portions)

@@ -333,7 +333,7 @@ def test_a_branch_that_is_not_sealed_is_not_committed(
     task.begin()
     task.append_many(path, [2])
     with pytest.raises(errors.BranchIncomplete):
-        query.commit(1, StagedTask(0, task.token, query.query_id, 1))
+        query.commit(1, StagedTask(0, task.token, query.query_id, query.query_id))
     assert values(client, path) == [1]
     query.run(1, ["2"], end=2)
     assert values(client, path) == [1, 2]
@@ -377,7 +377,7 @@ def test_a_row_over_the_limit_fails_the_task_and_nothing_is_seen(
     query = Query(current, small_url, path, tmp_path / "checkpoint", uuid4().hex)
     query.plan(0, 1)
     rows = ["1", f'"{"x" * BODY_BYTES_MAX}"', "2"]
-    with pytest.raises(RowError, match=r"partition 0, row 1: a message of .* is too large") as it:
+    with pytest.raises(RowError, match=r"partition 0, row 1: the message has .* too large") as it:
         query.write(0, batches(rows))
     assert "\n" not in str(it.value)
     with Client(small_url) as client:
@@ -458,7 +458,7 @@ def test_a_missing_stream_is_made_unless_that_is_forbidden(
 ) -> None:
     query.options["createStream"] = "false"
     query.plan(0, 1)
-    with pytest.raises(RowError, match="no such stream: create it"):
+    with pytest.raises(RowError, match="the stream does not exist: create it"):
         query.write(0, batches(["1"]))
     query.options |= {"createStream": "true", "contentType": "text/plain"}
     query.run(0, ["not json"])
@@ -474,7 +474,7 @@ def test_complete_mode_and_a_version_by_hand_are_refused_with_a_cure() -> None:
     with pytest.raises(SparkOptionError, match=r'outputMode\("append"\)'):
         StreamWriter(parse_sink(options), VALUE, overwrite=True)
     versioned = options | {"txnAppId": "a", "txnVersion": "3"}
-    with pytest.raises(SparkOptionError, match="drop it"):
+    with pytest.raises(SparkOptionError, match="remove it"):
         StreamWriter(parse_sink(versioned), VALUE, overwrite=False)
 
 
@@ -488,7 +488,7 @@ def test_more_tasks_than_a_commit_takes_are_refused_with_a_cure(
     query: Query, client: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("semel.spark.sink.commit.TXN_LIST_MAX", 2)
-    with pytest.raises(SparkOptionError, match="coalesce the frame to 2 partitions"):
+    with pytest.raises(SparkOptionError, match="coalesce the DataFrame to 2 partitions"):
         query.run(0, ["1"], ["2"], ["3"], end=1)
     query.run(0, ["1"], [], ["3"], end=1)
     assert values(client, path) == [1, 3]

@@ -48,7 +48,7 @@ def test_a_delay_is_fixed_or_drawn_from_a_range() -> None:
 
 @pytest.mark.parametrize("rates", [{"delay": -0.1}, {"delay": 0.6, "reset": 0.5}])
 def test_rates_that_are_no_probabilities_are_refused(rates: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="together at most 1"):
+    with pytest.raises(ValueError, match="a sum of at most 1"):
         FaultPlan(rates)
 
 

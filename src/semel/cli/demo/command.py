@@ -1,4 +1,4 @@
-"""`semel demo`: exactly once from producer to Spark to stream, beside plain retries."""
+"""`semel demo`: exactly once from producer to Spark to stream, compared with plain retries."""
 
 import importlib.util
 import shlex
@@ -21,29 +21,31 @@ from semel.client.errors import ClientError
 
 
 @click.command("demo")
-@click.option("--data", metavar="DIR", default="semel-demo", help="Where to write; must be new.")
+@click.option("--data", metavar="DIR", default="semel-demo", help="A new directory for the data.")
 @click.option(
     "--orders",
     type=click.IntRange(1, 10_000_000),
     default=200_000,
     show_default=True,
-    help="How many.",
+    help="Number of orders.",
 )
-@click.option("--seed", type=int, default=1, help="The same seed plans the same faults.")
-@click.option("--force", is_flag=True, help="Replace what an earlier demo left there.")
-@click.option("--no-spark", is_flag=True, help="Only the producers; no Spark, no Java.")
-def command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
-    """Send orders through Spark exactly once, while answers get lost and processes get killed.
+@click.option(
+    "--seed", type=int, default=1, help="Seed of the faults: the same seed plans the same ones."
+)
+@click.option("--force", is_flag=True, help="Replace the data of an earlier demo.")
+@click.option("--no-spark", is_flag=True, help="Run the producers only, without Spark and Java.")
+def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
+    """Send orders through Spark exactly once, while responses are lost and processes are killed.
 
-    A producer writes orders through a network that loses answers, to a server that gets killed.
-    Spark makes enriched orders and totals by the minute of them, and its driver gets killed. The
-    same orders also go down a naive path, which just sends again. At the end everything is read
-    back and compared with the input. Exit code 70 if anything is not there exactly once.
+    A producer writes orders through a network that loses responses, to a server that is killed.
+    Spark turns them into enriched orders and totals per minute, and its driver is killed. The same
+    orders also take a naive path, which only retries. At the end everything is read back and
+    compared with the input. Exit code 70 if anything is not stored exactly once.
     """
     console = Console(highlight=False)
-    lack = "--no-spark was given" if no_spark else spark_lacks()
+    lack = "--no-spark is set" if no_spark else missing_for_spark()
     if lack is not None:
-        console.print(f"Only the producers run, not Spark: {lack}", soft_wrap=True)
+        console.print(f"Only the producers run, without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
     console.print(f"{orders:,} orders, twice: exactly once, and with plain retries; seed {seed}")
     with Screen(console) as screen:
@@ -51,15 +53,15 @@ def command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -
         try:
             results, facts = run.run()
         except ClientError as error:
-            raise CommandRefused(f"the demo could not go on: {error}", EXIT_UNAVAILABLE) from error
+            raise CommandRefused(f"the demo cannot continue: {error}", EXIT_UNAVAILABLE) from error
     console.print()
-    console.print(table(results, facts))
+    console.print(result_table(results, facts))
     _print_commands(console, Path(data), has_spark=lack is None)
     return _conclude(console, results[0])
 
 
-def spark_lacks() -> str | None:
-    """Say what is missing for Spark, and how to get it; None if nothing is."""
+def missing_for_spark() -> str | None:
+    """Return what is missing for Spark and how to install it; None if nothing is missing."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed; run: pip install 'semel[spark]'"
@@ -78,7 +80,7 @@ def _print_commands(console: Console, path: Path, *, has_spark: bool) -> None:
     lines += ["semel ls", "semel read orders --limit 3", "semel producers ls orders"]
     if has_spark:
         lines += ["semel read enriched --limit 3", "semel read totals", "semel sinks ls"]
-    console.print("\nThe data is still there. To look at it:")
+    console.print("\nThe data is kept. To inspect it:")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
 
@@ -91,13 +93,13 @@ def _conclude(console: Console, result: LaneResult) -> int:
             message = f"NOT exactly once: {name}: {verdict.complaint}"
             console.print(Text(message, style="bold red"), soft_wrap=True)
     if result.produced.misplaced:
-        message = f"NOT as answered: {result.produced.misplaced:,} batches are at another offset"
+        count = result.produced.misplaced
+        message = f"NOT as acknowledged: {count:,} batches are at another offset"
         console.print(Text(message, style="bold red"), soft_wrap=True)
     return EXIT_NOT_EXACTLY_ONCE
 
 
-# ---- demo screen ---------------------------------------------------------------------------------
-# What the demo shows: bars on a terminal, lines anywhere else, and a table at the end.
+# ---- screen --------------------------------------------------------------------------------------
 
 
 _PLAIN_STEPS: Final = 4
@@ -109,7 +111,7 @@ _JUDGED: Final = {
 
 
 class Screen:
-    """Bars on a terminal, lines anywhere else; every fault as it happens."""
+    """Shows progress bars on a terminal, otherwise lines, and every fault when it happens."""
 
     def __init__(self, console: Console) -> None:
         self._is_plain = not console.is_terminal
@@ -127,25 +129,23 @@ class Screen:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        """Print a step above the bars."""
         self._print(message, "")
 
     def fault(self, message: str) -> None:
-        """Print what was broken above the bars."""
         style = "bold red" if message.startswith("SIGKILL") else "yellow"
         self._print(message, style)
 
     def show(self, bar: str, done: int, total: int) -> None:
-        """Move a bar; a naive path may have more than there should be."""
+        """Update a bar. `done` may be above `total`: a naive path stores duplicates."""
         done = min(done, total)
         if self._is_plain:
-            self._say_step(bar, done, total)
+            self._print_step(bar, done, total)
             return
         if bar not in self._bars:
             self._bars[bar] = self._progress.add_task(bar, total=total)
         self._progress.update(self._bars[bar], completed=done)
 
-    def _say_step(self, bar: str, done: int, total: int) -> None:
+    def _print_step(self, bar: str, done: int, total: int) -> None:
         step = _PLAIN_STEPS * done // total
         if step > self._steps.get(bar, 0):
             self._print(f"{bar}: {100 * step // _PLAIN_STEPS} %", "")
@@ -157,18 +157,18 @@ class Screen:
         self._progress.console.print(line, soft_wrap=True)
 
 
-def table(results: list[LaneResult], facts: RunFacts) -> Table:
-    """Put both lanes beside each other."""
-    shown = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
-    shown.add_column("")
+def result_table(results: list[LaneResult], facts: RunFacts) -> Table:
+    """Return a table with one column per lane."""
+    table = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
+    table.add_column("")
     for result in results:
-        shown.add_column(result.name, justify="right")
+        table.add_column(result.name, justify="right")
 
     def row(name: str, cell: Callable[[LaneResult], int]) -> None:
-        shown.add_row(name, *(f"{cell(result):,}" for result in results))
+        table.add_row(name, *(f"{cell(result):,}" for result in results))
 
     row("orders produced", lambda r: r.produced.confirmed)
-    row("answers dropped", lambda r: r.dropped)
+    row("responses dropped", lambda r: r.dropped)
     row("batches retried", lambda r: r.produced.retried)
     row("duplicates refused", lambda r: r.produced.refused)
     row("server kills", lambda _: facts.server_kills)
@@ -177,16 +177,16 @@ def table(results: list[LaneResult], facts: RunFacts) -> Table:
     for name, title in _JUDGED.items():
         verdicts = [result.verdicts[name] for result in results if name in result.verdicts]
         if verdicts:
-            _add_verdicts(shown, title, verdicts)
-    return shown
+            _add_verdicts(table, title, verdicts)
+    return table
 
 
-def _add_verdicts(shown: Table, title: str, verdicts: list[StreamVerdict]) -> None:
-    shown.add_section()
-    shown.add_row(title, *(f"{verdict.stored:,}" for verdict in verdicts))
-    shown.add_row("  lost", *(_fault(verdict.lost) for verdict in verdicts))
-    shown.add_row("  duplicated", *(_fault(verdict.duplicated) for verdict in verdicts))
-    shown.add_row("  wrong", *(_fault(verdict.wrong) for verdict in verdicts))
+def _add_verdicts(table: Table, title: str, verdicts: list[StreamVerdict]) -> None:
+    table.add_section()
+    table.add_row(title, *(f"{verdict.stored:,}" for verdict in verdicts))
+    table.add_row("  lost", *(_fault(verdict.lost) for verdict in verdicts))
+    table.add_row("  duplicated", *(_fault(verdict.duplicated) for verdict in verdicts))
+    table.add_row("  wrong", *(_fault(verdict.wrong) for verdict in verdicts))
 
 
 def _fault(value: int) -> Text:

@@ -1,4 +1,4 @@
-"""The demo's Spark driver: a process of its own, watched from outside, killed and started again."""
+"""The Spark driver of the demo: a separate process that is watched, killed and started again."""
 
 import os
 import re
@@ -23,11 +23,11 @@ _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
 
 class DriverFailed(EngineError):
-    """The driver ended when nobody had killed it."""
+    """The driver ended with an error of its own."""
 
 
 class Driver:
-    """The Spark driver through all its lives: its Python, its JVM and their workers."""
+    """The Spark driver with its Python, its JVM and their workers; can be started repeatedly."""
 
     def __init__(self, home: Path) -> None:
         self._log = home / DRIVER_LOG
@@ -36,34 +36,34 @@ class Driver:
 
     @property
     def pid(self) -> int | None:
-        """The process, if it runs."""
+        """The id of the process; None if it was never started."""
         return None if self._process is None else self._process.pid
 
     def start(self, job: Job) -> None:
-        """Start it; it ends with this process, however that ends."""
+        """Start it, after the previous one was killed; it ends when this process ends."""
         self.close()
         with self._log.open("ab") as log:
             self._process = _start(job, log)
 
     def is_running(self) -> bool:
-        """Tell whether it still works; raises if it failed."""
+        """Return whether it runs; raises DriverFailed if it ended with an error."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
             return True
         if code:
-            raise DriverFailed(f"the Spark driver ended with code {code}: {self._last_words()}")
+            raise DriverFailed(f"the Spark driver ended with code {code}: {self._last_error()}")
         return False
 
     def kill(self) -> None:
-        """Send SIGKILL to all of it, and wait until it is gone."""
+        """Send SIGKILL to all its processes, and wait until they have ended."""
         assert self._process is not None
         kill_session(self._process.pid)
         self._process.wait()
         self.kills += 1
 
     def close(self) -> None:
-        """End it, finished or not."""
+        """Kill it if it runs, and release its input."""
         if self._process is None:
             return
         kill_session(self._process.pid)
@@ -71,11 +71,11 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def _last_words(self) -> str:
-        """Find the error in the log: a Python one ends the text, whatever Java wrote before."""
+    def _last_error(self) -> str:
+        """Return the last error in the log: Python writes its own after everything of Java."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
-        return f"{errors[-1] if errors else 'it said nothing'} (all of it is in {self._log})"
+        return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
 
 
 def _start(job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -89,7 +89,7 @@ def _start(job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of a session; Spark's Python workers have groups of their own in it."""
+    """Kill every process of a session; Spark's Python workers have their own process groups."""
     until = time.monotonic() + _GONE_SECONDS_MAX
     while time.monotonic() < until:
         members = session_members(leader)
@@ -102,22 +102,22 @@ def kill_session(leader: int) -> None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Find the processes of a session that are not dead yet."""
-    found = []
+    """Return the processes of a session that have not ended."""
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with suppress(OSError):
-            # pid (command) state ppid pgrp session; the command may hold anything, even brackets
+            # pid (command) state ppid pgrp session; the command may contain brackets
             fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
             state, _, _, session = fields.split()[:4]
             if int(session) == leader and state not in "ZX":
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 class Checkpoint:
-    """What a query's checkpoint tells to somebody who only looks at it."""
+    """The progress of a query, read from its Spark checkpoint."""
 
     def __init__(self, home: Path, query: str) -> None:
         self._path = home / CHECKPOINTS / query
@@ -125,12 +125,12 @@ class Checkpoint:
 
     @property
     def committed(self) -> int:
-        """The last batch that is over; -1 if none is."""
+        """The last batch that has ended; -1 if none has."""
         return self._last("commits")
 
     @property
     def in_flight(self) -> int | None:
-        """The batch that is under way, if one is."""
+        """The batch that is running, if there is one."""
         committed = self.committed
         begun = self._last("offsets")
         return begun if begun > committed else None
@@ -143,10 +143,10 @@ class Checkpoint:
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-class Middle:
-    """Finds a moment in the middle of a batch of all of them; `naive` has written a part of it.
+class MidBatch:
+    """Detects when all queries are in the middle of a batch, and `naive` has written part of its.
 
-    If there is none soon, the middle of a batch of `exact` will do, and in the end any moment.
+    If that does not happen soon, it is enough that those of `exact` are; in the end any time is.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Middle:
         self._began = time.monotonic()
 
     def is_now(self) -> bool:
-        """Tell whether this is such a moment."""
+        """Return whether it is so now; must be called repeatedly."""
         batch, rows = self._naive.in_flight, self._naive_rows()
         if batch != self._batch:
             self._batch, self._rows_before = batch, rows

@@ -1,6 +1,6 @@
-"""The demo's Spark program: orders to windowed totals and to enriched orders, in two ways.
+"""The Spark program of the demo: orders to windowed totals and to enriched orders, in two ways.
 
-Run as `python -m semel.cli.demo.job JSON` by the demo, which kills it; it does not know that.
+The demo runs it as `python -m semel.cli.demo.job JSON`, and kills it.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from semel.cli.demo.lanes import append_until_answered
+from semel.cli.demo.lanes import append_with_plain_retries
 from semel.cli.demo.plan import AISLES, WATERMARK_MS, WINDOW_MS
 from semel.client.sync.client import Client
 
@@ -29,7 +29,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class Job(Struct, frozen=True):
-    """What to run. `is_last`: up to what is there now, then end; else until killed."""
+    """What to run. `is_last`: process what is stored now, then end; otherwise run until killed."""
 
     url: str
     checkpoints: str
@@ -37,8 +37,8 @@ class Job(Struct, frozen=True):
     is_last: bool
 
 
-def run(job: Job) -> None:
-    """Run all four queries in one session."""
+def run_job(job: Job) -> None:
+    """Run all four queries in one Spark session."""
     import semel.spark
 
     spark = semel.spark.session(
@@ -59,7 +59,6 @@ def run(job: Job) -> None:
 
 
 def read(spark: "SparkSession", job: Job, path: str) -> "DataFrame":
-    """Read orders as they come."""
     return (
         spark.readStream.format("semel")
         .schema(_SCHEMA)
@@ -71,7 +70,7 @@ def read(spark: "SparkSession", job: Job, path: str) -> "DataFrame":
 
 
 def enriched(orders: "DataFrame") -> "DataFrame":
-    """Look up the aisle of each order's item."""
+    """Add the aisle of each order's item."""
     from pyspark.sql import functions as f
 
     aisles = f.create_map(*map(f.lit, chain(*AISLES.items())))
@@ -94,19 +93,19 @@ def totals(orders: "DataFrame") -> "DataFrame":
 
 
 def write_exactly_once(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Let semel's sink write: nothing to take care of."""
+    """Write with semel's sink."""
     writer = rows.writeStream.format("semel").option("url", job.url).option("stream", path)
     return _start(job, path, writer.option("txnAppId", f"demo-{path}"))
 
 
 def write_naively(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Append in foreachBatch and send again what is not answered, as is often done."""
+    """Append in foreachBatch with plain retries, as is often done."""
     stream = Client(job.url).stream(path)
 
     def append(batch: "DataFrame", _batch_id: int) -> None:
         messages = [row.value.encode() for row in batch.collect()]
         for at in range(0, len(messages), _NAIVE_ROWS):
-            append_until_answered(stream, messages[at : at + _NAIVE_ROWS])
+            append_with_plain_retries(stream, messages[at : at + _NAIVE_ROWS])
 
     return _start(job, path, rows.writeStream.foreachBatch(append))
 
@@ -115,26 +114,21 @@ def _start(job: Job, path: str, writer: "DataStreamWriter") -> "StreamingQuery":
     checkpoint = os.path.join(job.checkpoints, path)
     writer = writer.queryName(path).option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if job.is_last else writer).start()
-    # Each query starts Python helpers, which Spark gives 10 seconds: not all of them at once.
+    # Each query starts Python workers, for which Spark waits 10 seconds: start one at a time.
     while query.isActive and query.status["message"].startswith("Initializing"):
         time.sleep(_POLL_SECONDS)
     return query
 
 
 def _follow_parent() -> None:
-    """End with the demo, however that ends; nobody writes to this pipe."""
+    """Kill this process group when the demo ends: its end of the pipe is closed then."""
     os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)  # the JVM, too; its workers end with it
-
-
-def main() -> None:
-    """Run the job given on the command line."""
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    run(msgspec.json.decode(sys.argv[1], type=Job))
-    # All is committed. Whoever started this ends the JVM with it, more quickly than Spark would.
-    sys.stderr.flush()
-    os._exit(0)
+    os.killpg(0, signal.SIGKILL)  # includes the JVM; its workers end with it
 
 
 if __name__ == "__main__":
-    main()
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    run_job(msgspec.json.decode(sys.argv[1], type=Job))
+    # Everything is committed. The demo kills the JVM, which is faster than stopping Spark.
+    sys.stderr.flush()
+    os._exit(0)

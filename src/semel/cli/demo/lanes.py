@@ -1,4 +1,4 @@
-"""The demo's producers: one with an identity, one that just sends again."""
+"""The producers of the demo: one with a producer id, one that only retries."""
 
 import threading
 import time
@@ -27,13 +27,13 @@ class Produced(Struct):
     confirmed: int = 0
     retried: int = 0
     refused: int = 0  # duplicates that the server recognised
-    misplaced: int = 0  # answers that named another offset than the batch has
+    misplaced: int = 0  # responses with another offset than the batch has
 
 
 class ProducerLane:
-    """Sends the orders through a proxy that loses answers, on a thread of its own.
+    """Sends the orders through a proxy that loses responses, on its own thread.
 
-    With `is_naive` there is no producer identity: whatever is not answered is sent again.
+    With `is_naive` there is no producer id: a request without a response is sent again.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class ProducerLane:
 
     @property
     def dropped(self) -> int:
-        """How many answers were lost after their appends were stored."""
+        """The number of responses that were lost after their appends were stored."""
         return self._proxy.dropped_after_commit
 
     @property
     def is_running(self) -> bool:
-        """Tell whether it still sends; raises what made it end early."""
+        """Whether it still sends; raises the error that made it stop early."""
         if self._error is not None:
             raise self._error
         return self._thread.is_alive()
 
     def start(self, url: str, plan: FaultPlan) -> None:
-        """Make the stream and begin; no fault meets what is done before the first order."""
+        """Create the stream without faults, then send the orders with those of the plan."""
         self._proxy = self._stack.enter_context(FaultProxy(url))
         self._client = Client(self._proxy.url)
         self._stack.callback(self._end)
@@ -80,12 +80,12 @@ class ProducerLane:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, finished or not."""
+        """Stop the lane, whether or not it has finished."""
         self._is_stopped = True
         self._stack.close()
 
     def _end(self) -> None:
-        with suppress(ClientError):  # what was not stored in time is given up
+        with suppress(ClientError):  # messages that are not stored yet are dropped
             self._client.close(0.0)
         if self._thread.ident is not None:
             self._thread.join()
@@ -97,7 +97,7 @@ class ProducerLane:
                 self._produce_naively(stream)
             else:
                 self._produce(stream)
-        except BaseException as error:  # noqa: BLE001 - shown to whoever asks is_running
+        except BaseException as error:  # noqa: BLE001 - is_running raises it
             if not self._is_stopped:
                 self._error = error
 
@@ -122,14 +122,14 @@ class ProducerLane:
         size = self._batch_messages
         for at in range(0, len(self._messages), size):
             batch = self._messages[at : at + size]
-            self.produced.retried += append_until_answered(stream, batch)
+            self.produced.retried += append_with_plain_retries(stream, batch)
             self.produced.confirmed += len(batch)
             if self._is_stopped:
                 return
 
 
-def append_until_answered(stream: Stream, messages: Sequence[bytes]) -> int:
-    """Do what a plain retry does; answer how often it was sent again."""
+def append_with_plain_retries(stream: Stream, messages: Sequence[bytes]) -> int:
+    """Append, and send the request again until a response comes; return the number of retries."""
     retries = 0
     while True:
         try:

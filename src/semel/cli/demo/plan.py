@@ -1,4 +1,4 @@
-"""What the demo does, and what must come of it. All chance comes from the seed."""
+"""The plan of the demo and its expected results. All random numbers come from the seed."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from msgspec import Struct
 from semel.cli.exit_codes import CommandRefused
 from semel.cli.read_only import is_in_use
 
-# What is looked up for each order, in Spark and in the judge.
+# Looked up for each order, by Spark and by the comparison.
 AISLES: Final = {
     "anvil": "forge",
     "compass": "travel",
@@ -37,7 +37,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Order(Struct, frozen=True):
-    """One message of the input. `at` is its own time, in milliseconds since 1970."""
+    """One message of the input. `at` is its event time, in milliseconds since 1970."""
 
     order: int
     at: int
@@ -46,12 +46,12 @@ class Order(Struct, frozen=True):
 
     @property
     def key(self) -> int:
-        """What there is one row of."""
+        """The value of which there must be one row."""
         return self.order
 
 
 class Enriched(Struct, frozen=True):
-    """What Spark makes of an order."""
+    """An order as Spark enriches it."""
 
     order: int
     at: int
@@ -61,12 +61,11 @@ class Enriched(Struct, frozen=True):
 
     @property
     def key(self) -> int:
-        """What there is one row of."""
         return self.order
 
 
 class Total(Struct, frozen=True):
-    """What Spark makes of a window of orders; `start` in milliseconds since 1970."""
+    """The total of one window of orders; `start` is in milliseconds since 1970."""
 
     start: int
     orders: int
@@ -74,12 +73,11 @@ class Total(Struct, frozen=True):
 
     @property
     def key(self) -> int:
-        """What there is one row of."""
         return self.start
 
 
-def draw_orders(seed: int, *what: object) -> float:
-    """Draw a number in [0, 1) that belongs to `what`: the order of events cannot change it."""
+def draw(seed: int, *what: object) -> float:
+    """Return a number in [0, 1) that depends on `what` only, not on the order of draws."""
     return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
 
 
@@ -89,7 +87,7 @@ def _draw_bits(seed: int, *what: object) -> int:
 
 
 class Plan(Struct, frozen=True):
-    """How much work, and how much trouble."""
+    """The number of orders, and the faults."""
 
     orders: int
     seed: int
@@ -98,21 +96,21 @@ class Plan(Struct, frozen=True):
 
     @property
     def batch_messages(self) -> int:
-        """How many orders travel in a request."""
+        """Orders per request."""
         return max(self.orders // _REQUESTS, 1)
 
     @property
     def spark_rows(self) -> int:
-        """How many orders Spark takes at a time: little, so that the kill finds it at work."""
+        """Orders per Spark batch before the kill: few, so that the kill hits a running batch."""
         return max(self.orders // 10, 1)
 
     @property
     def last_spark_rows(self) -> int:
-        """How many it takes at a time after that."""
+        """Orders per Spark batch after the kill."""
         return max(self.orders // 4, 1)
 
     def input(self) -> list[Order]:
-        """Make the orders, and one more that closes the windows of all others."""
+        """Return the orders, and one more that closes the windows of all others."""
         orders = [self._order(number) for number in range(self.orders)]
         return [*orders, Order(self.orders, _CLOSING_MS, _ITEMS[0], 0)]
 
@@ -124,26 +122,25 @@ class Plan(Struct, frozen=True):
         return Order(number, at, item, 100 + bits // len(_ITEMS) % 99_900)
 
     def kill_points(self) -> list[int]:
-        """Tell after how many confirmed orders the server is killed."""
+        """Return the numbers of confirmed orders after which the server is killed."""
         width = self.orders / (self.server_kills + 1)
-        shifts = (draw_orders(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
+        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
 
 
 def expected_raw(order: Order) -> bytes:
-    """Write an order down as it is sent."""
+    """Return the message of an order."""
     return _encode(order)
 
 
 def expected_enriched(order: Order) -> Enriched:
-    """Say what Spark has to make of an order."""
     return Enriched(order.order, order.at, order.item, AISLES[order.item], order.cents)
 
 
 def expected_totals(orders: list[Order]) -> list[Total]:
-    """Say what Spark has to make of the orders: a total of every window that closes.
+    """Return the total of every window that closes.
 
-    The last window stays open: nothing comes after it that would move the watermark.
+    The last window stays open, because no later order moves the watermark.
     """
     sums: dict[int, tuple[int, int]] = {}
     for order in orders:
@@ -154,15 +151,14 @@ def expected_totals(orders: list[Order]) -> list[Total]:
     return [Total(start, *sums[start]) for start in sorted(sums) if start + WINDOW_MS <= closed]
 
 
-# ---- demo verdict --------------------------------------------------------------------------------
-# The demo's judge: what is stored, against what had to come of the input.
+# ---- comparison ----------------------------------------------------------------------------------
 
 
 Row = TypeVar("Row", Order, Enriched, Total)
 
 
 class StreamVerdict(Struct, frozen=True):
-    """How a stream compares: `wrong` are rows that were changed, or that nobody sent."""
+    """How a stream differs from the expected rows: `wrong` rows were changed, or never sent."""
 
     stored: int
     lost: int
@@ -172,20 +168,19 @@ class StreamVerdict(Struct, frozen=True):
 
     @property
     def is_exactly_once(self) -> bool:
-        """Tell whether every row is there once, unchanged and in its place."""
+        """Whether every row is stored once, unchanged and in order."""
         return not (self.lost or self.duplicated or self.wrong or self.misplaced)
 
     @property
     def complaint(self) -> str:
-        """Say what is wrong."""
         return (
             f"{self.lost:,} lost, {self.duplicated:,} duplicated, {self.wrong:,} wrong, "
-            f"{self.misplaced:,} out of place"
+            f"{self.misplaced:,} out of order"
         )
 
 
 def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
-    """Read messages as rows; None for one that cannot be such a row."""
+    """Decode messages as rows; None for one that is not such a row."""
     decode = msgspec.json.Decoder(kind).decode
     rows: list[Row | None] = []
     for message in stored:
@@ -199,33 +194,34 @@ def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
 def judge_stream(
     expected: Sequence[Row], stored: Sequence[Row | None], *, is_ordered: bool = True
 ) -> StreamVerdict:
-    """Compare. In an ordered stream the first copy of each row stands where it was planned.
+    """Compare the stored rows with the expected ones.
 
-    Rows of one Spark batch that came through a shuffle have no order.
+    `is_ordered`: the first copies of the rows must be in the order of their keys. Rows of one Spark
+    batch that were shuffled have no order.
     """
-    wanted = {row.key: row for row in expected}
-    keys = [row.key for row in stored if row is not None and row.key in wanted]
-    lost = len(wanted) - len(set(keys))
-    duplicated = len(keys) - len(set(keys))
-    wrong = sum(row is None or wanted.get(row.key) != row for row in stored)
-    misplaced = _misplaced(keys) if is_ordered else 0
-    return StreamVerdict(len(stored), lost, duplicated, wrong, misplaced)
+    by_key = {row.key: row for row in expected}
+    keys = [row.key for row in stored if row is not None and row.key in by_key]
+    return StreamVerdict(
+        stored=len(stored),
+        lost=len(by_key) - len(set(keys)),
+        duplicated=len(keys) - len(set(keys)),
+        wrong=sum(row is None or by_key.get(row.key) != row for row in stored),
+        misplaced=_count_misplaced(keys) if is_ordered else 0,
+    )
 
 
-def _misplaced(keys: Sequence[int]) -> int:
-    """Count the rows whose first copy comes after one that belongs behind them."""
-    latest, seen, misplaced = -1, set[int](), 0
-    for key in keys:
-        if key in seen:
-            continue
-        seen.add(key)
+def _count_misplaced(keys: Sequence[int]) -> int:
+    """Count the rows whose first copy comes after a row with a higher key."""
+    latest = -1
+    misplaced = 0
+    for key in dict.fromkeys(keys):
         misplaced += key < latest
         latest = max(latest, key)
     return misplaced
 
 
-# ---- demo directory ------------------------------------------------------------------------------
-# Where a demo writes. Only what a demo made is ever removed.
+# ---- directory -----------------------------------------------------------------------------------
+# Only files that a demo created are ever removed.
 
 
 DATA: Final = "data"
@@ -237,7 +233,10 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 
 
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
-    """Have an empty directory that says whose it is."""
+    """Create or empty a directory, and mark it as one of the demo.
+
+    Raises CommandRefused if it contains anything that no demo created.
+    """
     if os.path.exists(path) and not os.path.isdir(path):
         raise CommandRefused(f"{path} is not a directory; choose another with --data")
     os.makedirs(path, exist_ok=True)
@@ -253,16 +252,20 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
 
 def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     if _MARKER_NAME not in names:
-        raise CommandRefused(f"{path} is not empty and no demo made it; choose another with --data")
+        raise CommandRefused(
+            f"{path} is not empty and was not created by a demo; choose another with --data"
+        )
     if not is_forced:
         raise CommandRefused(
-            f"{path} is not empty; add --force to replace what an earlier demo left"
+            f"{path} is not empty; add --force to replace the data of an earlier demo"
         )
     foreign = [name for name in names if name not in _OWN_NAMES]
     if foreign:
-        raise CommandRefused(f"{path} also holds {foreign[0]}, which is not ours to remove")
+        raise CommandRefused(
+            f"{path} also contains {foreign[0]}, which no demo created; choose another with --data"
+        )
     if is_in_use(os.path.join(path, DATA)):
-        raise CommandRefused(f"{path} is in use by a running process; end that first")
+        raise CommandRefused(f"{path} is in use by a running process; stop that process first")
 
 
 def _remove(path: str) -> None:

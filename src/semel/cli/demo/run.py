@@ -1,4 +1,4 @@
-"""The demo itself: producers, a server and a Spark driver that get killed, and the judgement."""
+"""One run of the demo: producers, a server and a Spark driver that are killed, the comparison."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from semel.cli.demo.driver import Checkpoint, Driver, DriverFailed, Middle
+from semel.cli.demo.driver import Checkpoint, Driver, DriverFailed, MidBatch
 from semel.cli.demo.job import Job
 from semel.cli.demo.lanes import Produced, ProducerLane
 from semel.cli.demo.plan import (
@@ -35,15 +35,15 @@ from semel.testing.fault_plan import FaultPlan
 LANES: Final = (("exactly once", ""), ("plain retries", "-naive"))
 _POLL_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = 240.0
-_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine Spark may wait in vain for its own helpers
+_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine Spark can time out waiting for its own workers
 
 
 class Stalled(EngineError):
-    """Nothing happened for so long that nothing will."""
+    """Spark made no progress for too long."""
 
 
 class LaneResult(Struct, frozen=True):
-    """How a lane came out; `enriched` and `totals` are None if Spark did not run."""
+    """The result of a lane; `enriched` and `totals` are None if Spark did not run."""
 
     name: str
     produced: Produced
@@ -54,19 +54,19 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def verdicts(self) -> dict[str, StreamVerdict]:
-        """What was judged, by name."""
-        found = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
-        return {name: verdict for name, verdict in found.items() if verdict is not None}
+        """The comparisons that were made, by name."""
+        verdicts = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
+        return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 
     @property
     def is_exactly_once(self) -> bool:
-        """Tell whether everything is there once, where the producer was told it is."""
+        """Whether everything is stored once, at the offsets that were acknowledged."""
         verdicts = self.verdicts.values()
         return not self.produced.misplaced and all(v.is_exactly_once for v in verdicts)
 
 
 class RunFacts(Struct, frozen=True):
-    """What happened to all lanes alike."""
+    """What happened to all lanes."""
 
     server_kills: int
     driver_kills: int
@@ -74,20 +74,20 @@ class RunFacts(Struct, frozen=True):
 
 
 class Watcher(Protocol):
-    """Told of everything as it happens."""
+    """Receives what happens during a run."""
 
     def say(self, message: str) -> None:
-        """A step begins or is over."""
+        """Report the begin or the end of a step."""
 
     def fault(self, message: str) -> None:
-        """Something was broken on purpose."""
+        """Report a fault that was injected."""
 
     def show(self, bar: str, done: int, total: int) -> None:
-        """So much is done."""
+        """Report progress."""
 
 
 class DemoRun:
-    """One run of a plan in a directory. `has_spark`: the second half, too."""
+    """One run of a plan in a directory; without `has_spark`, only the producers."""
 
     def __init__(self, home: Path, plan: Plan, watcher: Watcher, *, has_spark: bool) -> None:
         self._home = home
@@ -113,7 +113,7 @@ class DemoRun:
         self._client: Client
 
     def run(self) -> tuple[list[LaneResult], RunFacts]:
-        """Do all of it; whatever happens, no process stays."""
+        """Run the plan and return its results; no process is left running, whatever happens."""
         began = time.monotonic()
         with ExitStack() as stack:
             self._server = LocalProcess(str(self._home / DATA), 0, {})
@@ -138,7 +138,7 @@ class DemoRun:
     def _paired(self) -> list[tuple[ProducerLane, tuple[str, str]]]:
         return list(zip(self._lanes, LANES, strict=True))
 
-    # ---- the first half: producers --------------------------------------------------------------
+    # ---- producers -------------------------------------------------------------------------------
 
     def _watch_producers(self) -> None:
         while any([lane.is_running for lane in self._lanes]):  # noqa: C419 - each may raise
@@ -149,16 +149,16 @@ class DemoRun:
                 self._kill_server()
             time.sleep(_POLL_SECONDS)
         self._note_producers()
-        for _ in self._kill_points:  # it was too quick: nothing confirmed may be taken back
+        for _ in self._kill_points:  # those the run was too fast for: nothing confirmed may be lost
             self._kill_server()
-        self._watcher.say("all orders are confirmed, and the one that closes the windows")
+        self._watcher.say("all orders are confirmed")
 
     def _note_producers(self) -> None:
         for lane in self._lanes:
             self._watcher.show(lane.path, lane.produced.confirmed, len(self._input))
             dropped = lane.dropped - self._dropped.get(lane.path, 0)
             if dropped:
-                self._watcher.fault(f"{lane.path}: answers lost after the append: {dropped}")
+                self._watcher.fault(f"{lane.path}: responses lost after the append: {dropped}")
             self._dropped[lane.path] = lane.dropped
 
     def _kill_server(self) -> None:
@@ -171,7 +171,7 @@ class DemoRun:
         seconds = time.monotonic() - began
         self._watcher.say(f"server back after {seconds:.1f} s, process {self._server.pid}")
 
-    # ---- the second half: Spark ------------------------------------------------------------------
+    # ---- Spark -----------------------------------------------------------------------------------
 
     def _start_driver(self, *, is_last: bool) -> None:
         for name in ("enriched", "totals"):
@@ -188,7 +188,7 @@ class DemoRun:
         self._wait(lambda: exact[0].committed >= 0)
         self._watcher.say("Spark has committed its first batch")
         self._kill_server()
-        self._wait(Middle(exact, naive, lambda: self._tail(naive.query)).is_now)
+        self._wait(MidBatch(exact, naive, lambda: self._tail(naive.query)).is_now)
         self._kill_driver()
         self._start_driver(is_last=True)
         self._wait(lambda: not self._is_driver_running())
@@ -198,36 +198,38 @@ class DemoRun:
         pid = self._driver.pid
         self._driver.kill()
         self._watcher.fault(f"SIGKILL to the Spark driver, process {pid}, its JVM and its workers")
-        self._watcher.say(self._under_way())
+        self._watcher.say(self._in_flight())
 
-    def _under_way(self) -> str:
+    def _in_flight(self) -> str:
         batches = [(query.query, query.in_flight) for query in self._queries]
-        found = [f"{batch} of {query}" for query, batch in batches if batch is not None]
-        return f"batches under way: {', '.join(found) or 'none'}"
+        listed = [f"{batch} of {query}" for query, batch in batches if batch is not None]
+        return f"batches in flight: {', '.join(listed) or 'none'}"
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait, show how far Spark is, and give up if nothing moves any more."""
-        seen: list[int] = []
+        """Wait and show the progress of Spark; raise Stalled if there is none any more."""
+        counts: list[int] = []
         moved_at = shown_at = time.monotonic()
         while not is_over():
             self._is_driver_running()
             now = time.monotonic()
             if now - shown_at > 10 * _POLL_SECONDS:
-                shown_at, before, seen = now, seen, self._show_spark()
-                moved_at = now if seen != before else moved_at
+                shown_at, before, counts = now, counts, self._show_spark()
+                moved_at = now if counts != before else moved_at
             if now - moved_at > _STALL_SECONDS:
-                raise Stalled(f"Spark did nothing for {_STALL_SECONDS:g} s; {self._under_way()}")
+                raise Stalled(
+                    f"Spark made no progress for {_STALL_SECONDS:g} s; {self._in_flight()}"
+                )
             time.sleep(_POLL_SECONDS / 2)
 
     def _is_driver_running(self) -> bool:
-        """Ask; a driver that failed is started again, as whoever runs one would do."""
+        """Return whether the driver runs; one that failed is started again, a few times."""
         try:
             return self._driver.is_running()
         except DriverFailed as error:
             self._driver_failures += 1
             if self._driver_failures > _DRIVER_FAILURES_MAX:
                 raise
-            self._watcher.say(f"{error}; it is started again")
+            self._watcher.say(f"{error}; starting it again")
             self._driver.start(self._job)
             return True
 
@@ -242,21 +244,21 @@ class DemoRun:
     def _tail(self, path: str) -> int:
         return parse_offset(self._client.stream(path).head().next_offset) or 0
 
-    # ---- the judgement ---------------------------------------------------------------------------
+    # ---- comparison ------------------------------------------------------------------------------
 
     def _judge(self, lane: ProducerLane, end: str) -> LaneResult:
         orders = judge_stream(self._input, parse(self._stored("orders" + end), Order))
         if not self._has_spark:
             return LaneResult(lane.name, lane.produced, lane.dropped, orders)
         rows = [expected_enriched(order) for order in self._input]
-        found = parse(self._stored("totals" + end), Total)
+        totals = parse(self._stored("totals" + end), Total)
         return LaneResult(
             lane.name,
             lane.produced,
             lane.dropped,
             orders,
             judge_stream(rows, parse(self._stored("enriched" + end), Enriched)),
-            judge_stream(self._totals, found, is_ordered=False),
+            judge_stream(self._totals, totals, is_ordered=False),
         )
 
     def _stored(self, path: str) -> list[bytes]:

@@ -1,7 +1,8 @@
-"""Graphs as data: dicts, lists and strings, fit for JSON or TOML. Pure, but for importing."""
+"""Graphs as data: dicts, lists and strings that fit JSON or TOML. Pure, except for imports."""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +16,9 @@ from semel.pipeline.graph.processors import (
     Processor,
     Role,
     bindings,
-    quote_words,
+    filters,
 )
-from semel.pipeline.problems import GraphError
+from semel.pipeline.values import GraphError
 
 if TYPE_CHECKING:
     from semel.pipeline.graph.graph import Graph
@@ -31,77 +32,73 @@ _PROCESSOR: Final = frozenset(
 )
 
 
-def _is_text(given: Any) -> bool:
-    return given is None or isinstance(given, str)
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
-def _is_streams(given: Any) -> bool:
-    if isinstance(given, Mapping):
-        return all(isinstance(one, str) for pair in given.items() for one in pair)
-    return _is_text(given) or _is_texts(given)
+def _is_streams(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(text, str) for pair in value.items() for text in pair)
+    return _is_text(value) or _is_texts(value)
 
 
-def _is_words(given: Any) -> bool:
-    if isinstance(given, Mapping):
-        return all(isinstance(one, str) or _is_texts(one) for one in given.values())
-    return _is_text(given) or _is_texts(given)
+def _is_words(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(words, str) or _is_texts(words) for words in value.values())
+    return _is_text(value) or _is_texts(value)
 
 
-def _is_texts(given: Any) -> bool:
-    is_several = isinstance(given, list | tuple | set | frozenset)
-    return is_several and all(isinstance(one, str) for one in given)
+def _is_texts(value: Any) -> bool:
+    is_several = isinstance(value, list | tuple | set | frozenset)
+    return is_several and all(isinstance(text, str) for text in value)
 
 
-# What has another shape would be told by Python only, and not by the graph.
-_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("in", "alts", "out"), _is_streams),
-    **dict.fromkeys(("types", "topics"), _is_words),
-    **dict.fromkeys(("role", "errors", "strategy"), _is_text),
-    "stateful": lambda given: isinstance(given, bool),
-}
-_ADVICE: Final = {
-    **dict.fromkeys(("in", "alts", "out"), "name a stream, or several as {binding: stream}"),
-    **dict.fromkeys(("types", "topics"), "give a text, a list of texts, or these by binding"),
-    **dict.fromkeys(("role", "errors", "strategy"), "give a text"),
-    "stateful": "give true or false",
+# Checked here, or the user would get a bare TypeError of Python.
+_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),
+    **dict.fromkeys(
+        ("types", "topics"), (_is_words, "a string, a list of strings, or these by binding")
+    ),
+    **dict.fromkeys(("role", "errors", "strategy"), (_is_text, "a string")),
+    "stateful": (lambda value: isinstance(value, bool), "true or false"),
 }
 
 
 def to_dict(graph: "Graph") -> dict[str, Any]:
-    """Describe a graph; what is as by default is left away."""
-    found: dict[str, Any] = {"id": graph.id}
+    """Return the data of a graph; defaults are omitted."""
+    described: dict[str, Any] = {"id": graph.id}
     if graph.url is not None:
-        found["url"] = graph.url
+        described["url"] = graph.url
     if graph.errors is not None:
-        found["errors"] = graph.errors
+        described["errors"] = graph.errors
     if graph.strategy != EXACTLY_ONCE:
-        found["strategy"] = graph.strategy
-    return {**found, "processors": [_described(one) for one in graph.processors]}
+        described["strategy"] = graph.strategy
+    return {**described, "processors": [_described(one) for one in graph.processors]}
 
 
 def _described(processor: Processor) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "id": processor.id,
         "role": str(processor.role),
         "fn": _name_of(processor.function),
     }
-    for name, given in (("in", processor.in_), ("alts", processor.alts), ("out", processor.out)):
-        if given.streams:
-            found[name] = _streams(given)
+    for name, bound in (("in", processor.in_), ("alts", processor.alts), ("out", processor.out)):
+        if bound.streams:
+            described[name] = _streams(bound)
     for name, passing in (("types", processor.types), ("topics", processor.topics)):
         if passing:
-            found[name] = {binding: sorted(texts) for binding, texts in passing.items()}
+            described[name] = {binding: sorted(texts) for binding, texts in passing.items()}
     if processor.errors is not UNSET and processor.role is Role.STREAM:
-        found["errors"] = processor.errors
+        described["errors"] = processor.errors
     if processor.strategy is not None:
-        found["strategy"] = processor.strategy
+        described["strategy"] = processor.strategy
     if processor.stateful:
-        found["stateful"] = True
-    return found
+        described["stateful"] = True
+    return described
 
 
-def _streams(given: Bindings) -> str | dict[str, str]:
-    return next(iter(given.streams.values())) if given.is_one else dict(given.streams)
+def _streams(bound: Bindings) -> str | dict[str, str]:
+    return next(iter(bound.streams.values())) if bound.is_one else dict(bound.streams)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -109,11 +106,11 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def add(graph: "Graph", described: Mapping[str, Any]) -> None:
-    """Add the processors of a description to a graph."""
+    """Add the processors in the data to a graph; raise GraphError if one is not valid."""
     _refuse_unknown(graph.id, "the graph", described, _GRAPH)
     processors = described.get("processors", ())
     if not isinstance(processors, list | tuple):
-        raise GraphError(graph.id, [f"processors are a list; {processors!r} is none"])
+        raise GraphError(graph.id, [f"processors is {processors!r}; expected a list"])
     for one in processors:
         name = text(one, "id", "processor", graph.id)
         _refuse_unknown(graph.id, name, one, _PROCESSOR)
@@ -121,69 +118,66 @@ def add(graph: "Graph", described: Mapping[str, Any]) -> None:
 
 
 def text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
-    """Take a text that must be there."""
+    """Return a required string; raise GraphError if it is missing or of another type."""
     if not isinstance(described, Mapping):
-        raise GraphError(graph, [f"a {what} is described by a dict; {described!r} is none"])
-    found = described.get(key)
-    if not isinstance(found, str):
-        raise GraphError(graph, [f"a {what} needs {key!r}, a text; {found!r} is none"])
-    return found
+        raise GraphError(graph, [f"a {what} is {described!r}; expected a dict"])
+    value = described.get(key)
+    if not isinstance(value, str):
+        raise GraphError(graph, [f"{key!r} of a {what} is {value!r}; expected a string"])
+    return value
 
 
-def _processor(graph: str, name: str, one: Mapping[str, Any]) -> Processor:
-    for key in _PROCESSOR & one.keys():
-        if key in _SHAPES and not _SHAPES[key](one[key]):
-            raise GraphError(graph, [f"{name}: {key} cannot be {one[key]!r}; {_ADVICE[key]}"])
-    read = {**bindings(one.get("in"), IN).streams, **bindings(one.get("alts"), IN).streams}
-    role = one.get("role") or _role(one)
+def _processor(graph: str, name: str, described: Mapping[str, Any]) -> Processor:
+    for key in _PROCESSOR & described.keys():
+        is_right, expected = _SHAPES.get(key, (lambda _: True, ""))
+        if not is_right(described[key]):
+            raise GraphError(graph, [f"{name}: {key} is {described[key]!r}; expected {expected}"])
+    in_, alts = bindings(described.get("in"), IN), bindings(described.get("alts"), IN)
+    read = {**in_.streams, **alts.streams}
+    role = described.get("role") or _role(described)
     if role not in tuple(Role):
-        raise GraphError(graph, [f"{name}: {role!r} is no role; use source, stream or sink"])
+        raise GraphError(graph, [f"{name}: role is {role!r}; expected source, stream or sink"])
     return Processor(
         name,
         Role(role),
-        _function(graph, name, one.get("fn")),
-        bindings(one.get("in"), IN),
-        bindings(one.get("alts"), IN),
-        bindings(one.get("out"), OUT),
-        quote_words(one.get("types"), read),
-        quote_words(one.get("topics"), read),
-        None if role == Role.SINK else one.get("errors", UNSET),
-        one.get("strategy"),
-        one.get("stateful", False),
+        _function(graph, name, described.get("fn")),
+        in_=in_,
+        alts=alts,
+        out=bindings(described.get("out"), OUT),
+        types=filters(described.get("types"), read),
+        topics=filters(described.get("topics"), read),
+        errors=None if role == Role.SINK else described.get("errors", UNSET),
+        strategy=described.get("strategy"),
+        stateful=described.get("stateful", False),
     )
 
 
 def _role(one: Mapping[str, Any]) -> Role:
-    """Tell what a processor is by what it has: no input, no output, or both."""
+    """Infer the role: a source has no input, a sink no output."""
     if not (one.get("in") or one.get("alts")):
         return Role.SOURCE
     return Role.STREAM if one.get("out") else Role.SINK
 
 
-def _function(graph: str, name: str, given: Any) -> Callable[..., Any]:
-    if callable(given):
-        function: Callable[..., Any] = given
-        return function
-    module, colon, path = str(given).partition(":")
-    if not (isinstance(given, str) and colon and module and path):
+def _function(graph: str, name: str, value: Any) -> Any:
+    if callable(value):
+        return value
+    module, colon, path = str(value).partition(":")
+    if not (isinstance(value, str) and colon and module and path):
         raise GraphError(
-            graph, [f"{name}: fn is {given!r}; give it a function, or its name as 'module:name'"]
+            graph, [f"{name}: fn is {value!r}; expected a function, or its name as 'module:name'"]
         )
     try:
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        return reduce(getattr, path.split("."), import_module(module))
     except Exception as error:
-        raise GraphError(graph, [f"{name}: there is no function {given}: {error}"]) from error
-    function = found
-    return function
+        raise GraphError(graph, [f"{name}: there is no function {value}: {error}"]) from error
 
 
 def _refuse_unknown(
-    graph: str, what: str, described: Mapping[str, Any], known: frozenset[str]
+    graph: str, what: str, described: Mapping[str, Any], allowed: frozenset[str]
 ) -> None:
     for key in described:
-        if key not in known:
-            near = get_close_matches(str(key), known, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise GraphError(graph, [f"{what}: there is nothing called {key!r}{meant}"])
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"expected {sorted(allowed)}"
+            raise GraphError(graph, [f"{what}: unknown key {key!r}; {advice}"])

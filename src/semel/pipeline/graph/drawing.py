@@ -1,4 +1,4 @@
-"""A graph as SVG: messages flow from left to right. Pure."""
+"""Drawings of a graph as SVG and as text. Pure."""
 
 from collections.abc import Iterator
 from html import escape
@@ -29,7 +29,7 @@ _TIP: Final = (
 
 
 class _Box(NamedTuple):
-    """A processor or a stream, and where it stands."""
+    """A processor or a stream, and the position of its box."""
 
     name: str
     role: Role | None
@@ -38,7 +38,7 @@ class _Box(NamedTuple):
 
 
 def svg(graph: "Graph") -> str:
-    """Draw a graph that makes sense."""
+    """Return an SVG of a valid graph; messages flow from left to right."""
     boxes = _placed(graph)
     wide = max(box.x for box in boxes.values()) + _WIDTH + _MARGIN
     high = max(box.y for box in boxes.values()) + _HEIGHT + _MARGIN
@@ -52,7 +52,7 @@ def svg(graph: "Graph") -> str:
 
 
 def _placed(graph: "Graph") -> dict[tuple[str, str], _Box]:
-    """Give every processor the column of its level, every stream the one before its readers."""
+    """Place every processor in the column of its level, every stream before its readers."""
     columns: dict[int, list[tuple[str, str, Role | None]]] = {}
     depth = topology.levels(graph)
     streams: dict[str, int] = {}
@@ -68,8 +68,8 @@ def _placed(graph: "Graph") -> dict[tuple[str, str], _Box]:
     first = min(columns)
     return {
         (sort, name): _Box(name, role, _MARGIN + (column - first) * _COLUMN, _MARGIN + row * _ROW)
-        for column, found in columns.items()
-        for row, (sort, name, role) in enumerate(found)
+        for column, nodes in columns.items()
+        for row, (sort, name, role) in enumerate(nodes)
     }
 
 
@@ -101,16 +101,11 @@ def _drawn(box: _Box) -> str:
     )
 
 
-# ---- drawing -------------------------------------------------------------------------------------
-# A graph as text: one line for each processor, in the order messages pass them. Pure.
-
-
-if TYPE_CHECKING:
-    from semel.pipeline.graph.graph import Graph
+# ---- text ----------------------------------------------------------------------------------------
 
 
 def draw(graph: "Graph") -> str:
-    """Draw a graph that makes sense."""
+    """Return a text with one line per processor of a valid graph, in the order of the flow."""
     depth = topology.levels(graph)
     ordered = sorted(graph.processors, key=lambda one: depth[one.id])
     reads = [", ".join(one.inputs.values()) for one in ordered]
@@ -129,7 +124,7 @@ def draw(graph: "Graph") -> str:
 
 
 def label(graph: "Graph", one: Processor) -> str:
-    """Name a processor and what is special about it."""
+    """Return the id, the role and the special properties of a processor."""
     notes = [str(one.role)]
     if one.is_join:
         notes.append("join")

@@ -1,4 +1,4 @@
-"""A graph: processors, and the streams between them. Pure: nothing runs here."""
+"""A graph of processors and the streams between them. Pure: nothing runs here."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
@@ -15,18 +15,18 @@ from semel.pipeline.graph.processors import (
     Streams,
     Words,
     bindings,
-    quote_words,
+    filters,
 )
-from semel.pipeline.problems import GraphError
+from semel.pipeline.values import GraphError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Graph:
-    """Processors and the streams between them, by decorators or as data.
+    """Processors and the streams between them, declared with decorators or as data.
 
-    `url`: where the server is; `semel run --url` wins. `errors`: the stream that takes what failed,
-    for all processors that name none of their own. `strategy`: `exactly-once` or `at-most-once`.
+    `url`: the address of the server; `semel run --url` overrides it. `errors`: the error stream of
+    all processors without their own. `strategy`: `exactly-once` or `at-most-once`.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Graph:
     def __repr__(self) -> str:
         return f"Graph({self.id!r}, {len(self.processors)} processors)"
 
-    # ---- describing it ---------------------------------------------------------------------------
+    # ---- declaring -------------------------------------------------------------------------------
 
     def source(self, id: str, *, out: str) -> Callable[[F], F]:
         """Add a source: a generator whose messages are appended to `out`.
 
-        If it takes `cursor` it yields pairs (cursor, message): the cursor is stored with the
-        message, and the next run is given the last one stored.
+        If it has a parameter `cursor`, it yields pairs (cursor, message): the cursor is stored with
+        the message, and the next run gets the last one that was stored.
         """
         return self._adder(lambda f: Processor(id, Role.SOURCE, f, out=bindings(out, OUT)))
 
@@ -69,11 +69,11 @@ class Graph:
         strategy: str | None = None,
         stateful: bool = False,
     ) -> Callable[[F], F]:
-        """Add a processor that makes messages of messages.
+        """Add a processor that transforms messages.
 
         `in_`: one stream, or {binding: stream} to join the i-th messages of all. `alts`: streams of
-        which it takes one message, whichever comes. `out`: one stream, or {binding: stream}; then
-        the function returns {binding: message}. None is written nowhere.
+        which a call gets one message, in any order. `out`: one stream, or {binding: stream}; then
+        the function returns {binding: message}. None is not written.
         """
         read = {**bindings(in_, IN).streams, **bindings(alts, IN).streams}
         return self._adder(
@@ -81,14 +81,14 @@ class Graph:
                 id,
                 Role.STREAM,
                 f,
-                bindings(in_, IN),
-                bindings(alts, IN),
-                bindings(out, OUT),
-                quote_words(types, read),
-                quote_words(topics, read),
-                errors,
-                strategy,
-                stateful,
+                in_=bindings(in_, IN),
+                alts=bindings(alts, IN),
+                out=bindings(out, OUT),
+                types=filters(types, read),
+                topics=filters(topics, read),
+                errors=errors,
+                strategy=strategy,
+                stateful=stateful,
             )
         )
 
@@ -102,17 +102,17 @@ class Graph:
         topics: Words | None = None,
         strategy: str | None = None,
     ) -> Callable[[F], F]:
-        """Add a sink: a function (df, delivery) that takes messages out of the graph."""
+        """Add a sink: a function (df, delivery) that writes messages to another system."""
         read = {**bindings(in_, IN).streams, **bindings(alts, IN).streams}
         return self._adder(
             lambda f: Processor(
                 id,
                 Role.SINK,
                 f,
-                bindings(in_, IN),
-                bindings(alts, IN),
-                types=quote_words(types, read),
-                topics=quote_words(topics, read),
+                in_=bindings(in_, IN),
+                alts=bindings(alts, IN),
+                types=filters(types, read),
+                topics=filters(topics, read),
                 errors=None,
                 strategy=strategy,
             )
@@ -125,62 +125,62 @@ class Graph:
 
         return add
 
-    # ---- looking at it ---------------------------------------------------------------------------
+    # ---- inspecting ------------------------------------------------------------------------------
 
     def processor(self, id: str) -> Processor:
-        """Find a processor; KeyError if there is none of that id."""
-        for one in self.processors:
-            if one.id == id:
-                return one
+        """Return the processor with this id; raise KeyError if there is none."""
+        for processor in self.processors:
+            if processor.id == id:
+                return processor
         raise KeyError(f"the graph {self.id} has no processor {id!r}")
 
     def errors_of(self, processor: Processor) -> str | None:
-        """Name the error stream of a processor, its own or the graph's; None if it has none."""
+        """Return the error stream of a processor, its own or the graph's; None if it has none."""
         return self.errors if processor.errors is UNSET else processor.errors
 
     def strategy_of(self, processor: Processor) -> str:
-        """Name the strategy of a processor, its own or the graph's."""
+        """Return the strategy of a processor, its own or the graph's."""
         return processor.strategy or self.strategy
 
     def check(self) -> None:
-        """Raise GraphError if it cannot run, with all there is to mend."""
-        found = list(validate.graph_problems(self))
-        if found:
-            raise GraphError(self.id, found)
+        """Raise GraphError if the graph cannot run, with everything that is wrong."""
+        complaints = list(validate.graph_problems(self))
+        if complaints:
+            raise GraphError(self.id, complaints)
 
     def dependencies(self, id: str) -> set[str]:
-        """Name all processors whose messages reach this one, directly or not."""
+        """Return the ids of all processors whose messages reach this one, directly or not."""
         return topology.dependencies(self, id)
 
     def isomorphic(self, other: "Graph") -> bool:
-        """Tell whether two graphs have the same shape, whatever processors and streams are called.
+        """Return whether two graphs are equal except for the names of processors and streams.
 
-        Roles, bindings, strategies and error streams must agree; functions do not count.
+        Roles, bindings, strategies and error streams are compared; functions are not.
         """
         return topology.isomorphic(self, other)
 
     def draw(self) -> str:
-        """Draw it as text."""
+        """Return a drawing as text."""
         return drawing.draw(self)
 
     def svg(self) -> str:
-        """Draw it as SVG."""
+        """Return a drawing as SVG."""
         return drawing.svg(self)
 
     # ---- as data ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe it as data; functions by `module:name`."""
+        """Return the graph as data for JSON; functions as `module:name`."""
         return data.to_dict(self)
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Make a graph of data; `fn` is a function or `module:name`. GraphError if that fails."""
+        """Create a graph from data; `fn` is a function or `module:name`. Raises GraphError."""
         id = data.text(described, "id", "graph")
-        given = {name: described.get(name) for name in ("url", "errors")}
-        for name, value in given.items():
+        options = {name: described.get(name) for name in ("url", "errors")}
+        for name, value in options.items():
             if not (value is None or isinstance(value, str)):
-                raise GraphError(id, [f"{name} cannot be {value!r}; give a text"])
-        graph = cls(id, **given, strategy=described.get("strategy", EXACTLY_ONCE))
+                raise GraphError(id, [f"{name} is {value!r}; expected a string"])
+        graph = cls(id, **options, strategy=described.get("strategy", EXACTLY_ONCE))
         data.add(graph, described)
         return graph

@@ -1,4 +1,4 @@
-"""The shape of a graph: who feeds whom, in which order, and whether two are the same. Pure."""
+"""The topology of a graph: which processor feeds which, levels, cycles, and isomorphism. Pure."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -13,23 +13,23 @@ Edge = tuple[Hashable, Hashable, str]
 
 
 def writers(graph: "Graph") -> dict[str, list[str]]:
-    """Name the processors that write each stream, also as their error stream."""
-    found: dict[str, list[str]] = {}
+    """Return the ids of the processors that write to each stream, also as their error stream."""
+    by_stream: dict[str, list[str]] = {}
     for one in graph.processors:
         for path in written(graph, one):
-            found.setdefault(path, []).append(one.id)
-    return found
+            by_stream.setdefault(path, []).append(one.id)
+    return by_stream
 
 
 def written(graph: "Graph", processor: Processor) -> list[str]:
-    """Name the streams a processor may write."""
+    """Return the streams a processor may write to."""
     errors = graph.errors_of(processor) if processor.inputs else None
     paths = [*processor.outputs.values(), *([errors] if errors else [])]
     return list(dict.fromkeys(paths))
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
-    """Name, for each processor, those whose messages it reads."""
+    """Return, for each processor, the ids of those whose messages it reads."""
     by_stream = writers(graph)
     return {
         one.id: {name for path in one.inputs.values() for name in by_stream.get(path, ())}
@@ -38,27 +38,26 @@ def upstream(graph: "Graph") -> dict[str, set[str]]:
 
 
 def dependencies(graph: "Graph", id: str) -> set[str]:
-    """Name all processors whose messages reach this one."""
+    """Return the ids of all processors whose messages reach this one; raise KeyError if unknown."""
     graph.processor(id)
     above = upstream(graph)
-    found: set[str] = set()
-    left = [id]
-    while left:
-        fresh = above[left.pop()] - found
-        found |= fresh
-        left.extend(fresh)
-    return found
+    reached: set[str] = set()
+    pending = [id]
+    while pending:
+        fresh = above[pending.pop()] - reached
+        reached |= fresh
+        pending.extend(fresh)
+    return reached
 
 
 def cycle(graph: "Graph") -> list[str] | None:
-    """Find processors that feed each other in a circle, the first one again at the end."""
+    """Return processors that feed each other in a circle, the first one again at the end."""
     above = upstream(graph)
     done: set[str] = set()
     for first in above:
-        path: list[str] = []
-        found = _walk(first, above, done, path)
-        if found is not None:
-            return found[::-1]
+        circle = _walk(first, above, done, [])
+        if circle is not None:
+            return circle[::-1]
     return None
 
 
@@ -71,33 +70,33 @@ def _walk(
         return None
     path.append(name)
     for other in sorted(above[name]):
-        found = _walk(other, above, done, path)
-        if found is not None:
-            return found
+        circle = _walk(other, above, done, path)
+        if circle is not None:
+            return circle
     done.add(path.pop())
     return None
 
 
 def levels(graph: "Graph") -> dict[str, int]:
-    """Tell how far each processor is from the beginning of the graph, which has no cycle."""
+    """Return the length of the longest path to each processor; the graph must have no cycle."""
     above = upstream(graph)
-    found: dict[str, int] = {}
+    by_id: dict[str, int] = {}
 
     def level(name: str) -> int:
-        if name not in found:
-            found[name] = max((level(other) + 1 for other in above[name]), default=0)
-        return found[name]
+        if name not in by_id:
+            by_id[name] = max((level(other) + 1 for other in above[name]), default=0)
+        return by_id[name]
 
     for name in above:
         level(name)
-    return found
+    return by_id
 
 
-# ---- comparing -----------------------------------------------------------------------------------
+# ---- isomorphism ---------------------------------------------------------------------------------
 
 
 def isomorphic(one: "Graph", other: "Graph") -> bool:
-    """Tell whether names can be exchanged so that the two become equal."""
+    """Return whether the graphs are equal except for the names of processors and streams."""
     left, right = _Shape(one), _Shape(other)
     if left.signature() != right.signature():
         return False
@@ -105,7 +104,7 @@ def isomorphic(one: "Graph", other: "Graph") -> bool:
 
 
 class _Shape:
-    """The nodes of a graph, processors and streams, with colours; and its edges."""
+    """The nodes of a graph, processors and streams, with a colour each, and its edges."""
 
     def __init__(self, graph: "Graph") -> None:
         self.edges = set(_edges(graph))
@@ -126,11 +125,11 @@ class _Shape:
             self._refine()
 
     def signature(self) -> Counter[Hashable]:
-        """Count the colours: equal for graphs of one shape, and rarely for others."""
+        """Count the colours: equal for isomorphic graphs, and rarely for others."""
         return Counter(self.colours.values())
 
     def _refine(self) -> None:
-        """Mix the colours of its neighbours into each node's own."""
+        """Mix the colours of the neighbours into the colour of each node."""
         near: dict[Hashable, list[tuple[str, str, int]]] = {node: [] for node in self.colours}
         for processor, stream, label in self.edges:
             near[processor].append(("to", label, hash(self.colours[stream])))
@@ -155,7 +154,7 @@ def _edges(graph: "Graph") -> Iterator[Edge]:
 def _match(
     left: _Shape, right: _Shape, nodes: list[Hashable], paired: dict[Hashable, Hashable]
 ) -> bool:
-    """Pair the nodes of one colour, one by one, and go back where the edges do not fit."""
+    """Pair nodes of the same colour one by one, and backtrack where the edges do not match."""
     if len(paired) == len(nodes):
         return {(paired[a], paired[b], label) for a, b, label in left.edges} == right.edges
     node = nodes[len(paired)]

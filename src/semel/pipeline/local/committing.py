@@ -1,4 +1,4 @@
-"""The one commit of a step: its outputs, its positions and its trace, all or nothing."""
+"""The commit of a step: its outputs, its positions and its trace record, all or nothing."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from semel.client.txn_calls import TransactionCalls
 from semel.client.txn_values import KIND_STAGED, CommitResult, Move
 from semel.client.values import Extras, Registration
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
-from semel.pipeline.delivery import Step
+from semel.pipeline.values import Step
 
-# A request takes 4 MiB. What is larger together is staged first, piece by piece.
+# A request is limited to 4 MiB. Larger outputs are staged first, in chunks.
 _INLINE_BYTES_MAX: Final = 2 * MIB
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_SINGLE_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CHUNK_BYTES_MAX: Final = 1_000_000
 _STAGING_SECONDS: Final = 15 * 60.0
 
@@ -32,18 +32,22 @@ Record = tuple[str, Any]  # a stream, and a message for it
 
 
 class CommitProtocol(Protocol):
-    """How the steps of one processor are committed; `producer_id` and `epoch` own them."""
+    """Commits the steps of one processor; `producer_id` and `epoch` own the commits."""
 
     @property
     def producer_id(self) -> str:
-        """Whose the commits are: `<graph>/<processor>`."""
+        """The owner of the commits: `<graph>/<processor>`."""
 
     @property
     def epoch(self) -> int:
-        """Which instance of the processor this is."""
+        """The number of this instance of the processor."""
+
+    @property
+    def version(self) -> int:
+        """The number of the next commit."""
 
     def begin(self) -> None:
-        """Fence off an older instance."""
+        """Fence older instances."""
 
     def commit(
         self,
@@ -54,17 +58,17 @@ class CommitProtocol(Protocol):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Apply all of it or nothing, once; `step` None: only a record for the trace.
+        """Apply everything or nothing, once. `step` is None for a trace record alone.
 
-        An at-most-once step is committed twice: first its moves, then what it has made.
+        An at-most-once step is committed twice: first its moves, then its output.
         """
 
 
 class LocalCommitter:
-    """Commits the steps of one processor, each under the next number of its producer.
+    """Commits the steps of one processor, each with the next sequence of its producer.
 
-    To begin registers the producer anew: an older instance is refused from then on, and whatever
-    it has staged is dropped.
+    `begin` registers the next epoch of the producer: older instances are fenced, and what they have
+    staged is dropped.
     """
 
     def __init__(self, client: Client, name: str, stop: Stop) -> None:
@@ -72,17 +76,19 @@ class LocalCommitter:
         self._client = client
         self._stop = stop
         self._known = KnownStreams(replace(client.site, retries=None))
-        self._mark = CommitId(name, 0, 0)
+        self._next = CommitId(name, 0, 0)
 
     @property
     def epoch(self) -> int:
-        """Which instance of the processor this is."""
-        return self._mark.epoch
+        return self._next.epoch
+
+    @property
+    def version(self) -> int:
+        return self._next.seq
 
     def begin(self) -> None:
-        """Fence off an older instance."""
-        found = self._run(register_producer(self._client.site, self.producer_id))
-        self._mark = CommitId(found.producer_id, found.producer_epoch, 0)
+        registered = self._run(register_producer(self._client.site, self.producer_id))
+        self._next = CommitId(registered.producer_id, registered.producer_epoch, 0)
 
     def commit(
         self,
@@ -93,23 +99,18 @@ class LocalCommitter:
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit; `record` is a message for the trace, which is never staged."""
-        del step  # the producer's own numbers tell commits apart
-        staged: list[str] = list(transactions)
-        if _is_large(appends) or _is_odd(appends):
-            staged.insert(0, self._staged(appends))
+        """Commit. Large appends are staged first; `record`, a message for the trace, never is."""
+        del step  # commits are distinguished by the sequences of the producer
+        if _is_large(appends) or _has_single_surrogate(appends):
+            transactions = [self._stage(appends), *transactions]
             appends = {}
-        small: dict[str, Sequence[Any]] = dict(appends)
-        if record is not None:
-            small[record[0]] = [record[1]]
-        parts = Parts(small, moves, transactions=staged)
-        flow = commit_parts(self._known, self._mark, parts)
-        result = self._run(flow)
-        self._mark = replace(self._mark, seq=self._mark.seq + 1)
+        parts = commit_parts_of(appends, moves, transactions, record)
+        result = self._run(commit_parts(self._known, self._next, parts))
+        self._next = replace(self._next, seq=self._next.seq + 1)
         return result
 
-    def _staged(self, appends: Appends) -> str:
-        """Stage messages, and give the token; a server that is gone is waited for."""
+    def _stage(self, appends: Appends) -> str:
+        """Stage messages and return the token; retry without limit if the server is unreachable."""
         txn = TransactionCalls(self._known.site, random_id(), KIND_STAGED, _STAGING_SECONDS)
         self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
         for path, values in appends.items():
@@ -121,15 +122,25 @@ class LocalCommitter:
         return self._client.run_until_stopped(flow, self._stop)
 
 
+def commit_parts_of(
+    appends: Appends, moves: Moves, transactions: Sequence[str], record: Record | None
+) -> Parts:
+    """Return the parts of one commit; `record` is appended to its stream after the appends."""
+    streams: dict[str, Sequence[Any]] = dict(appends)
+    if record is not None:
+        streams[record[0]] = [record[1]]
+    return Parts(streams, moves, transactions=transactions)
+
+
 def _is_large(appends: Appends) -> bool:
     total = sum(len(value) + 1 for values in appends.values() for value in values)
     most = max((len(values) for values in appends.values()), default=0)
     return total > _INLINE_BYTES_MAX or most > BATCH_MESSAGES_MAX
 
 
-def _is_odd(appends: Appends) -> bool:
-    """Whether a message has half a surrogate pair, which a document of many cannot carry."""
-    return any(_HALF.search(value) for values in appends.values() for value in values)
+def _has_single_surrogate(appends: Appends) -> bool:
+    """Return whether a message has half a surrogate pair, which a commit document cannot have."""
+    return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 
 
 def _chunks(values: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""The inputs of a processor together: when there is enough for a step, and what it takes."""
+"""The inputs of a processor: reading ahead, waiting for messages, and planning a step."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -12,18 +12,15 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import START, Message
 from semel.model.offsets import parse_offset, print_offset
-from semel.pipeline.delivery import Range
 from semel.pipeline.graph.processors import Processor
-
-# ---- feeds ---------------------------------------------------------------------------------------
-# An input of a processor: where it stands, and what was read ahead of that.
+from semel.pipeline.values import Range
 
 
 class Feed:
     """Reads one stream from a position on.
 
-    `limit`: what is at or behind it is left alone. `waits_at_end`: at the end of the stream, wait
-    until there is more, or for half a minute.
+    `limit`: the offset to stop before. `waits_at_end`: at the tail, a fetch waits for a new
+    message, for up to half a minute.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class Feed:
         self._reader = self._reader_at(0)
 
     def place(self, position: int, incarnation: str) -> None:
-        """Begin at a position; 0 is where the stream begins, also if that is trimmed."""
+        """Start at a position; 0 is the head of the stream, also if it was trimmed."""
         self.incarnation = incarnation
         self.position = self._taken = position
         self.ready.clear()
@@ -56,28 +53,28 @@ class Feed:
         self._reader = self._reader_at(position)
 
     def advance(self, to: int) -> None:
-        """Stand behind what was committed; what was read ahead of it stays, if it follows."""
+        """Set the position after a commit; messages read ahead are kept if they follow it."""
         if self._taken != to:
             self.place(to, self.incarnation)
         self.position = to
 
     @property
     def has_ready(self) -> bool:
-        """Whether there is something for a step."""
+        """Whether there are messages for a step."""
         return bool(self.ready)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether there was nothing more when the server last answered."""
+        """Whether the last response said that there are no more messages."""
         return self._reader.is_at_end or self._reached >= self._limit
 
     @property
     def lag(self) -> int:
-        """How many offsets there are between the position and the end, as far as is known."""
+        """The number of offsets between the position and the last known tail."""
         return max((self._reader.tail or 0) - self.position, 0)
 
     def fetch(self) -> None:
-        """Read a page more."""
+        """Read one more page."""
         if self.is_over or self._reached >= self._limit:
             return
         page = self._client.run_until_stopped(self._reader.next_page(), self._stop, silence=None)
@@ -85,24 +82,24 @@ class Feed:
         self.ready.extend(one for one in page or () if _ordinal(one.ordinal) < self._limit)
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Take messages that were read ahead, and tell what range of the stream they are."""
+        """Remove up to `count` messages from those read ahead; return them and their range."""
         taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
         to = self._taken = _ordinal(taken[-1].next_ordinal) if taken else self._taken
         return taken, Range(self.path, self.incarnation, self.position, to)
 
-    def exactly(self, wanted: Range) -> list[Message]:
-        """Read a range once more, whatever was read ahead, and stand behind it."""
-        self.place(wanted.start, wanted.incarnation)
-        found: list[Message] = []
-        while self._reached < wanted.to and not self.is_over:
+    def exactly(self, range: Range) -> list[Message]:
+        """Return the messages of a range, and continue after it; drops what was read ahead."""
+        self.place(range.start, range.incarnation)
+        messages: list[Message] = []
+        while self._reached < range.to and not self.is_over:
             page = self._client.run_until_stopped(
                 self._reader.next_page(), self._stop, silence=None
             )
             self.is_over = page is None
-            found.extend(one for one in page or () if _ordinal(one.ordinal) < wanted.to)
-        self.place(wanted.to, wanted.incarnation)
-        self.position = wanted.start  # until that is committed
-        return found
+            messages.extend(one for one in page or () if _ordinal(one.ordinal) < range.to)
+        self.place(range.to, range.incarnation)
+        self.position = range.start  # until the range is committed
+        return messages
 
     @property
     def _reached(self) -> int:
@@ -115,7 +112,7 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Only looks where a stream ends: for an engine that reads by itself."""
+    """Reads only the tail of a stream, not its messages: for an engine that reads by itself."""
 
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
         super().__init__(client, path, stop, limit=limit)
@@ -124,47 +121,47 @@ class EndFeed(Feed):
 
     @property
     def has_ready(self) -> bool:
-        """Whether the stream goes on behind the position."""
+        """Whether there are messages after the position."""
         return self._end > self.position
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the stream ended at the position when it was last looked at."""
+        """Whether the position is the end that was read last."""
         return not self.has_ready
 
     @property
     def lag(self) -> int:
-        """How many offsets are decided and not processed."""
+        """The number of stable offsets that are not processed."""
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
-        """Look where the stream ends."""
+        """Read the stable offset of the stream."""
         calls = self._client.stream(self.path).calls
         found = self._client.run_until_stopped(calls.head(), self._stop)
         if found.incarnation != self.incarnation:
-            raise StreamGone(f"{self.path} was deleted and made anew; start again to read it")
+            raise StreamGone(f"{self.path} was deleted and created again; start again to read it")
         end = parse_offset(found.stable_offset or "") or 0
         self._end = int(min(end, self._limit))
         self.is_over = found.closed and self._end == parse_offset(found.next_offset)
         if self.position == 0 and self._end and self._first is None:
-            self._first = self._found_first()
+            self._first = self._read_head()
 
-    def _found_first(self) -> int:
-        """Find where the stream begins: a step from 0 on counts from there, if that is trimmed."""
+    def _read_head(self) -> int:
+        """Return the first kept offset: a step from 0 counts its messages from there."""
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Take a range of at most so many offsets."""
-        begin = self.position or self._first or 0
-        to = self._taken = max(min(self._end, begin + count), self.position)
+        """Return no messages, and a range of at most `count` offsets."""
+        start = self.position or self._first or 0
+        to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
 
 
-def _ordinal(place: int | str | None) -> int:
-    assert isinstance(place, int), "semel tells the offset of each message"
-    return place
+def _ordinal(offset: int | str | None) -> int:
+    assert isinstance(offset, int), "semel sends the offset of each message"
+    return offset
 
 
 # ---- inputs --------------------------------------------------------------------------------------
@@ -173,7 +170,7 @@ def _ordinal(place: int | str | None) -> int:
 STEP_MESSAGES_MAX: Final = 5_000
 _PAUSE_SECONDS_MIN: Final = 0.005
 _PAUSE_SECONDS_MAX: Final = 0.25
-_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # the others are at work
+_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # other processors of the graph are writing
 
 Planned = dict[str, tuple[list[Message], Range]]
 
@@ -181,8 +178,9 @@ Planned = dict[str, tuple[list[Message], Range]]
 class Inputs:
     """The feeds of a processor.
 
-    `is_ending()`: nobody in the graph writes to them any more; then it ends where they end.
-    `limits`: for streams that others write to, where to end. Both are for runs that drain.
+    `is_ending()`: whether no processor of the graph writes to them any more; then their tails are
+    the end. `limits`: the end of streams that other applications write to. Both are for runs with
+    `available_now`.
     """
 
     def __init__(
@@ -203,7 +201,7 @@ class Inputs:
         self._is_ending = is_ending
         self._count = step_messages_max
         self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
-        # The i-th messages can only be found by reading: offsets may have holes.
+        # A join pairs the i-th messages, which requires reading: offsets can have gaps.
         reads = reads_ahead or processor.is_join
         self._waits_at_end = len(processor.inputs) == 1 and reads and not is_draining
         limits = limits or {}
@@ -223,31 +221,31 @@ class Inputs:
 
     @property
     def lag(self) -> int:
-        """How many offsets are not processed yet, as far as is known."""
+        """The number of offsets that are not processed yet, as far as is known."""
         return sum(feed.lag for feed in self.feeds)
 
     def place(self, positions: Mapping[str, int]) -> None:
-        """Begin where a group stands."""
+        """Start at the positions of a group; a stream without one starts at its head."""
         for feed in self.feeds:
             calls = self._client.stream(feed.path).calls
             found = self._client.run_until_stopped(calls.head(), self.stop)
             if found.incarnation is None:
-                raise ProtocolError("pipelines need semel; this is another server")
+                raise ProtocolError("pipelines require a semel server, and this is another one")
             feed.place(positions.get(feed.path, 0), found.incarnation)
 
     def move(self, ranges: Iterable[Range]) -> None:
-        """Stand behind what was committed."""
+        """Set the positions after a commit."""
         ends = {one.stream: one.to for one in ranges}
         for feed in self.feeds:
             feed.advance(ends[feed.path])
 
     def wait(self, on_idle: Callable[[], None]) -> bool:
-        """Wait until there is enough for a step; False if there will never be, or on a stop."""
+        """Wait for messages for a step; return False if none can come, or on a stop."""
         pause = _PAUSE_SECONDS_MIN
         while not self.stop.is_set:
             if self._is_enough():
                 return True
-            is_ending = self._is_ending()  # before reading: what was written until then is read
+            is_ending = self._is_ending()  # before reading, so that everything written is read
             for feed in self.feeds:
                 if not feed.has_ready:
                     if feed.is_at_end:
@@ -269,7 +267,7 @@ class Inputs:
         return all(filled) if self._is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
-        """Whether nothing more can come: of any input of a join, of all alternatives."""
+        """Return whether no more can come: from one input of a join, from all alternatives."""
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))
             for feed in self.feeds
@@ -277,7 +275,7 @@ class Inputs:
         return any(empty) if self._is_join else all(empty)
 
     def plan(self) -> Planned:
-        """Take what a step is to be made of: of a join the same count from each input."""
+        """Take the messages and ranges of a step; for a join the same count from each input."""
         count = max(self._count // (1 if self._is_join else len(self.feeds)), 1)
         if self._is_join:
             count = min(count, *[len(feed.ready) for feed in self.feeds])

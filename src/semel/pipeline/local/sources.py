@@ -1,4 +1,4 @@
-"""Sources: a generator whose messages go through the idempotent producer, with its cursor."""
+"""Sources: generators whose messages an idempotent producer appends, with their cursors."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -12,14 +12,12 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.pipeline.evaluate import text_of
 from semel.pipeline.executor import Gauge, RunState
-from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import Processor
-from semel.pipeline.problems import ProcessorStopped
+from semel.pipeline.graph.processors import Processor, takes_cursor
+from semel.pipeline.values import ProcessorStopped
 
-# A server that is gone is waited for.
-_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0
-_GRACE_SECONDS: Final = 5.0  # but not by one that is to stop
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long an unreachable server is retried
+_GRACE_SECONDS: Final = 5.0  # the same after a stop
 
 _PAUSE_SECONDS: Final = 0.005
 YIELDED: Final = "yielded"  # the boundary between two messages
@@ -28,8 +26,8 @@ YIELDED: Final = "yielded"  # the boundary between two messages
 class SourceLoop:
     """Runs one source until it ends.
 
-    What it yields is stored once and in order. With a cursor the next run is told the last one
-    that is stored; without, it begins anew.
+    Its messages are stored once and in order. With a cursor, the next run gets the last one that is
+    stored; without, it starts from the beginning.
     """
 
     def __init__(
@@ -51,10 +49,10 @@ class SourceLoop:
         self._failed: list[ClientError] = []
 
     def run(self) -> None:
-        """Append what the generator yields."""
+        """Append the messages of the generator. Raises ProcessorStopped."""
         (path,) = self._processor.outputs.values()
         function = self._processor.function
-        is_told = signatures.takes_cursor(function)
+        has_cursor = takes_cursor(function)
         try:
             producer = self._client.stream(path).producer(
                 self._name,
@@ -62,7 +60,7 @@ class SourceLoop:
                 on_error=lambda error, _batch: self._failed.append(error),
             )
             try:
-                self._append_all(producer, function, is_told)
+                self._append_all(producer, function, has_cursor)
             finally:
                 self._settle(producer)
         except ClientError as error:
@@ -74,31 +72,33 @@ class SourceLoop:
             ) from error
 
     def _settle(self, producer: Producer) -> None:
-        """Wait until all is stored; not for a server that is gone when it is to stop."""
+        """Wait until everything is stored; after a stop, only for the grace period."""
         while producer.pending_count and not (self._failed or self._stop.is_set):
             self._stop.wait(_PAUSE_SECONDS)
         producer.close(_GRACE_SECONDS)
         if self._failed:
             raise self._failed[0]
 
-    def _append_all(self, producer: Producer, function: Callable[..., Any], is_told: bool) -> None:
-        with closing(_begun(function, producer.cursor, is_told)) as messages:
+    def _append_all(
+        self, producer: Producer, function: Callable[..., Any], has_cursor: bool
+    ) -> None:
+        with closing(_started(function, producer.cursor, has_cursor)) as messages:
             self._gauge.state = RunState.RUNNING
             for item in messages:
                 if self._failed or self._stop.is_set:
                     return
-                cursor, value = item if is_told else (None, item)
-                text = msgspec.json.encode(cursor).decode() if is_told else None
+                cursor, value = item if has_cursor else (None, item)
+                text = msgspec.json.encode(cursor).decode() if has_cursor else None
                 producer.append(value, cursor=text)
                 self._gauge.written += 1
                 self._at(self._processor.id, YIELDED)
 
 
-def _begun(
-    function: Callable[..., Any], stored: str | None, is_told: bool
+def _started(
+    function: Callable[..., Any], stored: str | None, has_cursor: bool
 ) -> Generator[Any, None, None]:
-    if not is_told:
-        made: Generator[Any, None, None] = function()
-        return made
-    made = function(cursor=None if stored is None else msgspec.json.decode(stored))
-    return made
+    if not has_cursor:
+        generator: Generator[Any, None, None] = function()
+    else:
+        generator = function(cursor=None if stored is None else msgspec.json.decode(stored))
+    return generator

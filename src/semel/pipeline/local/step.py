@@ -24,19 +24,18 @@ from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
 from semel.client.values import Message
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
-from semel.pipeline.delivery import Range, Step, step_of
 from semel.pipeline.evaluate import MessageFailed, text_of
 from semel.pipeline.executor import Executor, Gauge, RunState, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import AT_MOST_ONCE, Processor, Role
 from semel.pipeline.local.committing import Moves
 from semel.pipeline.local.inputs import Inputs
-from semel.pipeline.problems import EngineFailed, ProcessorStopped
 from semel.pipeline.trace import step_from
+from semel.pipeline.values import EngineFailed, ProcessorStopped, Step, step_of
 
 T = TypeVar("T")
 
-# The boundaries of a step, at each of which a process may die.
+# The boundaries of a step; the tests kill the process at each of them.
 BEGUN: Final = "begun"
 PLANNED: Final = "planned"
 PINNED: Final = "pinned"
@@ -49,15 +48,15 @@ Batches = Mapping[str, list[Message]]
 
 
 def no_boundary(processor: str, boundary: str) -> None:
-    """Let a boundary pass."""
+    """Do nothing at a boundary."""
     del processor, boundary
 
 
 class StepLoop:
     """Carries out the steps of one processor, one after the other.
 
-    The stop of its inputs ends it behind the step it is at; `cut` ends it even if the server does
-    not answer.
+    The stop of its inputs ends it after the current step; `cut` ends it even if the server does not
+    respond.
     """
 
     def __init__(
@@ -90,49 +89,46 @@ class StepLoop:
         self._number = 0
 
     def run(self) -> None:
-        """Go on until there is nothing more to come, or it is told to stop."""
+        """Run until no more input can come, or until it is stopped. Raises ProcessorStopped."""
         try:
             self._run()
         except (Unavailable, Indeterminate) as error:
             if not self._stop.is_set:
                 raise self._stopped(str(error)) from error
         except ClientError as error:
-            raise self._stopped(_words(error)) from error
+            raise self._stopped(_reason(error)) from error
 
     def _run(self) -> None:
-        left = self.begin()
+        uncommitted = self.begin()
         self._at(BEGUN)
-        if left is not None:
-            self.carry_out(left, lambda: self._read(left))
+        if uncommitted is not None:
+            self.carry_out(uncommitted, lambda: self._read(uncommitted))
         while not self._stop.is_set and self._inputs.wait(self._idle):
             self._gauge.state = RunState.RUNNING
             self.next_step()
-        self.tell_offsets()
+        self.trace_outputs()
 
     # ---- 1 and 2: which step ---------------------------------------------------------------------
 
     def begin(self) -> Step | None:
-        """Fence, ask where the processor stands, and tell the step that was begun and not done."""
+        """Fence older instances, read the positions, and return the step that is not committed."""
         self._committer.begin()
         site = self._client.site
         stored = self._ask(positions(site, self.group))
         pinned = self._ask(snapshot(site, self.group))
-        places = {path: parse_offset(offset) or 0 for path, offset in stored.items()}
-        self._inputs.place(places)
+        self._inputs.place({path: parse_offset(offset) or 0 for path, offset in stored.items()})
         if pinned is None:
             return None
-        self._number = pinned.number
         step = step_from(pinned)
-        if not self._is_undone(step):
-            return None
-        self._number -= 1
-        return step
+        is_uncommitted = self._is_uncommitted(step)
+        self._number = step.number - 1 if is_uncommitted else step.number
+        return step if is_uncommitted else None
 
-    def _is_undone(self, step: Step) -> bool:
-        """Whether the processor stands, in the streams it reads now, where this step begins.
+    def _is_uncommitted(self, step: Step) -> bool:
+        """Return whether the processor is, in the streams it reads now, at the start of this step.
 
-        If its inputs are others by now, or were made anew, or somebody moved the group, the step
-        cannot be done any more: the next one begins where the processor stands.
+        If its inputs have changed, were deleted and created again, or the group was moved by hand,
+        the step cannot be repeated: the next one starts at the current positions.
         """
         feeds = {feed.path: feed for feed in self._inputs.feeds}
         return {one.stream for one in step.ranges} == set(feeds) and all(
@@ -142,97 +138,96 @@ class StepLoop:
         )
 
     def next_step(self) -> None:
-        """Plan a step of what there is, pin it, and carry it out."""
+        """Plan a step of the messages that are ready, pin it, and carry it out."""
         planned = self._inputs.plan()
-        wanted = step_of(
-            self._graph.id,
-            self._processor.id,
-            self._number + 1,
-            (one for _, one in planned.values()),
-        )
+        ranges = [range for _, range in planned.values()]
+        plan = step_of(self._graph.id, self._processor.id, self._number + 1, ranges)
         self._at(PLANNED)
-        step = step_from(self._ask(pin(self._client.site, self.group, _pinned(wanted))))
-        if step == wanted:
-            self.carry_out(step, lambda: {name: found for name, (found, _) in planned.items()})
+        step = step_from(self._ask(pin(self._client.site, self.group, _pinned(plan))))
+        if step == plan:
+            self.carry_out(step, lambda: {name: batch for name, (batch, _) in planned.items()})
             return
-        if step != wanted and not self._is_undone(step):
+        if not self._is_uncommitted(step):
             raise self._stopped(
-                f"step {step.number} is pinned from other places than the group stands at;"
-                " is another instance running? stop it and start again"
+                f"step {step.number} is pinned, and it does not start at the positions of the"
+                " group; is another instance running? stop it and start again"
             )
         self.carry_out(step, lambda: self._read(step))
 
     def _read(self, step: Step) -> Batches:
         ranges = {one.stream: one for one in step.ranges}
-        found = {
+        batches = {
             binding: feed.exactly(ranges[feed.path])
             for binding, feed in self._inputs.by_binding.items()
         }
-        if self._processor.is_join and len(set(map(len, found.values()))) > 1:
+        if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
             raise self._stopped(
-                f"messages of {_where(step)} are trimmed, so its inputs do not pair any more;"
-                " `semel groups set` moves its group to what is left"
+                f"messages of {_where(step)} were trimmed, so its inputs cannot be joined any more;"
+                " move its group to the messages that are kept with `semel groups set`"
             )
-        return found
+        return batches
 
-    # ---- 3 and 4: doing it -----------------------------------------------------------------------
+    # ---- 3 and 4: run and commit -----------------------------------------------------------------
 
     def carry_out(self, step: Step, messages: Callable[[], Batches]) -> None:
-        """Do a pinned step, and commit it."""
+        """Run a pinned step, and commit it."""
         self._at(PINNED)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._number = step.number
-        # With the incarnation: in a stream made anew meanwhile nothing must be skipped.
+        # With the incarnation: if a stream was created again meanwhile, nothing must be skipped.
         moves: Moves = {
             self.group: {
                 one.stream: (one.start, one.to, one.incarnation)
                 for one in step.ranges
-                if _moves(one)
+                if one.to > one.start
             }
         }
         if self._is_at_most_once:
-            self._commit(step, StepOutput(), moves, trace.TAKEN, begun)
+            self._commit(step, StepOutput(), moves, trace.TAKEN, start)
             moves = {}
-        made = self._made(step, messages)
+        output = self._output(step, messages)
         self._at(RAN)
-        result = self._commit(step, made, moves, trace.DONE, begun)
+        result = self._commit(step, output, moves, trace.DONE, start)
         self._at(COMMITTED)
         self._inputs.move(step.ranges)
-        self._note(step, made, result, time.perf_counter() - begun)
+        self._update_gauge(step, output, time.perf_counter() - start)
+        self._trim_trace(result)
 
-    def _made(self, step: Step, messages: Callable[[], Batches]) -> StepOutput:
+    def _output(self, step: Step, messages: Callable[[], Batches]) -> StepOutput:
         work = Work(
-            self._graph,
-            self._processor,
-            step,
-            self._client.url,
-            self._committer.producer_id,
-            self._committer.epoch,
-            messages,
+            graph=self._graph,
+            processor=self._processor,
+            step=step,
+            url=self._client.url,
+            producer_id=self._committer.producer_id,
+            producer_epoch=self._committer.epoch,
+            version=self._committer.version,
+            messages=messages,
         )
         try:
             return self._executor.run(work)
         except (ClientError, ProcessorStopped):
             raise
         except MessageFailed as error:
-            raise self._stopped(f"{_poisoned(error, step)}; {self._next(step)}") from error
+            reason = _message_failure(error, step)
+            raise self._stopped(f"{reason}; {self._on_restart(step)}") from error
         except Exception as error:
-            told = _failed(error, step, self._processor.role)
-            raise self._stopped(f"{told}; {self._next(step)}") from error
+            reason = _step_failure(error, step, self._processor.role)
+            raise self._stopped(f"{reason}; {self._on_restart(step)}") from error
 
-    def _next(self, step: Step) -> str:
-        """Say what a restart does about a step that failed."""
+    def _on_restart(self, step: Step) -> str:
+        """Return what a restart does about a step that failed."""
         if self._is_at_most_once:
-            return "it is at-most-once: a restart goes on behind this step, which is lost"
-        return f"a restart does the step from its beginning, under the same hash {step.hash}"
+            return "it is at-most-once: a restart continues after this step, which is lost"
+        return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(
         self,
         step: Step,
-        made: StepOutput,
+        output: StepOutput,
         moves: Moves,
         outcome: str,
-        begun: float,
+        start: float,
     ) -> CommitResult:
         traced = trace.TracedStep(
             processor=self._processor.id,
@@ -240,61 +235,59 @@ class StepLoop:
             ranges=trace.printed_ranges(step.ranges),
             hash=step.hash,
             outcome=outcome,
-            read=made.read,
-            written=dict(made.written),
-            milliseconds=round((time.perf_counter() - begun) * 1000, 3),
+            read=output.read,
+            written=dict(output.written),
+            milliseconds=round((time.perf_counter() - start) * 1000, 3),
         )
         result = self._committer.commit(
             step,
-            made.appends,
+            output.appends,
             moves,
-            transactions=made.transactions,
+            transactions=output.transactions,
             record=(self._trace, trace.step_record(traced, self._before)),
         )
         self._before = None
-        if outcome == trace.DONE and made.written and result.streams is not None:
-            found = {
+        if outcome == trace.DONE and output.written and result.streams is not None:
+            offsets = {
                 path: [done.first_offset, done.next_offset]
                 for path, done in result.streams.items()
                 if path != self._trace
             }
-            self._before = trace.Outputs(step.number, found)
+            self._before = trace.Outputs(step.number, offsets)
         return result
 
-    # ---- telling ---------------------------------------------------------------------------------
+    # ---- gauge and trace -------------------------------------------------------------------------
 
     def _idle(self) -> None:
-        """Nothing is there at the moment."""
         self._gauge.state = RunState.IDLE
         self._gauge.lag = self._inputs.lag
-        self.tell_offsets()
+        self.trace_outputs()
 
-    def tell_offsets(self) -> None:
-        """Trace where the last outputs are, if no step is there to do so."""
+    def trace_outputs(self) -> None:
+        """Append the offsets of the last outputs to the trace, if no later step did."""
         if self._before is None:
             return
         record = trace.offsets_record(self._processor.id, self._before)
         self._committer.commit(None, {}, {}, record=(self._trace, record))
         self._before = None
 
-    def _note(self, step: Step, made: StepOutput, result: CommitResult, seconds: float) -> None:
-        gauge, errors_to = self._gauge, self._graph.errors_of(self._processor)
+    def _update_gauge(self, step: Step, output: StepOutput, seconds: float) -> None:
+        gauge, error_stream = self._gauge, self._graph.errors_of(self._processor)
         gauge.step = step.number
-        gauge.read += made.read
-        gauge.written += sum(made.written.values())
-        gauge.errors += made.written.get(errors_to or "", 0)
+        gauge.read += output.read
+        gauge.written += sum(output.written.values())
+        gauge.errors += output.written.get(error_stream or "", 0)
         gauge.lag = self._inputs.lag
         gauge.step_seconds = seconds
+
+    def _trim_trace(self, result: CommitResult) -> None:
         traced = (result.streams or {}).get(self._trace)
         end = parse_offset(traced.next_offset) if traced is not None else None
         if end is not None and end - self._trimmed_at >= trace.TRIMMED_EVERY:
             self._trimmed_at = end
             if end > trace.RECORDS_KEPT:
-                self._trim(print_offset(end - trace.RECORDS_KEPT))
-
-    def _trim(self, before: str) -> None:
-        calls = self._client.stream(self._trace).calls
-        self._ask(calls.trim(before))
+                calls = self._client.stream(self._trace).calls
+                self._ask(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
 
     def _ask(self, flow: Flow[T]) -> T:
         return self._client.run_until_stopped(flow, self._cut)
@@ -306,7 +299,7 @@ class StepLoop:
         return ProcessorStopped(self._processor.id, reason)
 
 
-# ---- words ---------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
 def _pinned(step: Step) -> PinnedStep:
@@ -317,37 +310,32 @@ def _pinned(step: Step) -> PinnedStep:
     return PinnedStep(step.number, ranges, step.hash)
 
 
-def _moves(one: Range) -> bool:
-    return one.to > one.start
-
-
 def _where(step: Step) -> str:
-    ranges = ", ".join(f"{one.stream} {one.start}..{one.to}" for one in step.ranges if _moves(one))
+    ranges = ", ".join(f"{r.stream} {r.start}..{r.to}" for r in step.ranges if r.to > r.start)
     return f"step {step.number} ({ranges})"
 
 
-def _poisoned(error: MessageFailed, step: Step) -> str:
+def _message_failure(error: MessageFailed, step: Step) -> str:
     cause = error.__cause__
     assert cause is not None
     return (
         f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
-        " There is no error stream to put it into: name one with errors=, or mend the function"
+        " The processor has no error stream: set one with errors=, or fix the function"
     )
 
 
-def _failed(error: Exception, step: Step, role: Role) -> str:
-    what = "the sink" if role is Role.SINK else "the function"
-    told = f"{what} raised {type(error).__name__}: {text_of(error)}"
+def _step_failure(error: Exception, step: Step, role: Role) -> str:
     if isinstance(error, EngineFailed):
-        told = str(error)
-    return f"{told} in {_where(step)}"
+        return f"{error} in {_where(step)}"
+    what = "the sink" if role is Role.SINK else "the function"
+    return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
 
 
-def _words(error: ClientError) -> str:
+def _reason(error: ClientError) -> str:
     if isinstance(error, errors.ProducerFenced | errors.AppBound):
-        return "a newer instance of this processor is running; this one leaves it the work"
+        return "a newer instance of this processor is running and has taken over"
     if isinstance(error, errors.PositionConflict):
-        return f"somebody has moved its group: {error.message}; start again to go on from there"
+        return f"its group was moved by another client: {error.message}; start again to continue"
     if isinstance(error, errors.OffsetTrimmed):
-        return f"{error.message}; `semel groups set` moves its group to what is left"
+        return f"{error.message}; move its group to a kept offset with `semel groups set`"
     return str(error)

@@ -1,4 +1,4 @@
-"""The engine on Spark: every step is a batch job, which reads, calls and stages in one pass."""
+"""The engine on Spark: each step is a batch job that reads, calls the function and stages."""
 
 import inspect
 import sys
@@ -17,12 +17,11 @@ from semel.client.sync_driver import Stop
 from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline.evaluate import Call
 from semel.pipeline.executor import ProcessorRun, StepOutput, Work
-from semel.pipeline.graph import signatures
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import FunctionKind, Processor, Role
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of, takes_binding
 from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.local.engine import deliver
-from semel.pipeline.spark.frames import input_frames, offsets_of, run_frames
+from semel.pipeline.spark.frames import input_frames, offset_count, run_frames
 from semel.pipeline.spark.query import QueryLoop, SinkCommitter
 from semel.pipeline.spark.reading import (
     InputPart,
@@ -33,7 +32,7 @@ from semel.pipeline.spark.reading import (
 )
 from semel.pipeline.spark.tasks import (
     EvaluateTask,
-    Target,
+    StagingTarget,
     call_user_code,
     data_lost,
     error_text,
@@ -47,15 +46,15 @@ from semel.spark.runtime.session import session
 
 _ON_DRIVER: Final = (FunctionKind.MESSAGE, FunctionKind.ARROW)
 _TASKS_MAX: Final = TXN_LIST_MAX // 2
-_CONF: Final = {"spark.scheduler.mode": "FAIR"}  # no processor waits for the job of another
+_CONF: Final = {"spark.scheduler.mode": "FAIR"}  # processors do not wait for each other's jobs
 
 
 class SparkEngine:
-    """Carries out steps as jobs of one session, from the threads of all processors.
+    """Carries out steps as jobs of one Spark session, from the threads of all processors.
 
-    A session that runs already is used, and left running. `checkpoints` is where stateful
-    processors keep theirs. A task takes `task_messages_min` messages at least, if there is a
-    choice.
+    An existing Spark session is used, and left running. `checkpoints` is the directory for the
+    Spark checkpoints of stateful processors. A step is split into tasks of at least
+    `task_messages_min` messages.
     """
 
     reads_ahead = False
@@ -68,29 +67,29 @@ class SparkEngine:
         self._spark: SparkSession | None = None
         self._is_own = False
         self._lock = threading.Lock()
-        self._committers: dict[str, SinkCommitter] = {}
 
     # ---- before the start ------------------------------------------------------------------------
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Refuse what cannot be sent to a worker; then start Spark, if nothing is wrong."""
-        found = [
+        """Return what cannot run on a worker; if there is nothing, start Spark."""
+        complaints = [
             f"{one.id}: {complaint}" for one in graph.processors for complaint in _complaints(one)
         ]
         if self._checkpoints is None:
-            found += [
-                f"{one.id}: a stateful processor keeps a checkpoint; say where with --checkpoints"
+            complaints += [
+                f"{one.id}: a stateful processor needs a directory for its checkpoint; set it with"
+                " --checkpoints"
                 for one in graph.processors
                 if one.stateful
             ]
-        if not found:
+        if not complaints:
             try:
                 self._session()
             except (JavaMissing, WrongPython) as error:
-                found.append(str(error))
-            except Exception as error:  # noqa: BLE001 - Spark has many ways to fail
-                found.append(f"Spark does not start: {error_text(error)}; is the master right?")
-        return found
+                complaints.append(str(error))
+            except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors
+                complaints.append(f"Spark does not start: {error_text(error)}; check the master")
+        return complaints
 
     def _session(self) -> SparkSession:
         with self._lock:
@@ -104,35 +103,31 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
-        """Commit as a sink, whose tasks may stage as many transactions as there are."""
-        found = self._committers[name] = SinkCommitter(client, name, stop)
-        return found
+        """Return a committer that uses a sink: its tasks may stage any number of transactions."""
+        return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
-        """Run a step as a job."""
+        """Run a step as a job, or call a sink."""
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
             return self._deliver(work, kind)
         parts = self._parts(work)
+        target = StagingTarget(work.url, work.producer_id, work.version)
         if kind is FunctionKind.DATAFRAME:
-            frames = input_frames(self._session(), work, parts)
-            return run_frames(work, frames, self._target(work))
-        task = EvaluateTask(work.evaluation, tuple(parts), self._target(work))
+            return run_frames(work, input_frames(self._session(), work, parts), target)
+        task = EvaluateTask(work.evaluation, tuple(parts), target)
         return step_output_of(run_job(numbered(self._session(), len(parts)), task))
 
     def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        # A task is a transaction, and a commit takes so many.
+        # Each task stages a transaction, and a commit can list only so many.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
             return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
         return split_parts(inputs, ranges, tasks, self.task_messages_min)
 
-    def _target(self, work: Work) -> Target:
-        return Target(work.url, work.producer_id, self._committers[work.producer_id].version)
-
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
-        """Give a sink its messages: DataFrames, or what it is annotated for, on the driver."""
+        """Call a sink on the driver, with DataFrames or what its parameter is annotated with."""
         if kind in _ON_DRIVER:
             try:
                 calls = self._calls(work)
@@ -141,32 +136,31 @@ class SparkEngine:
             deliver(work, calls)
             return StepOutput(read=sum(map(len, calls)))
         frames = input_frames(self._session(), work, self._parts(work))
-        is_one = work.processor.in_.is_one
-        given = next(iter(frames.values())) if is_one else frames
-        call_user_code(lambda: work.processor.function(given, work.delivery))
-        return StepOutput(read=offsets_of(work))
+        messages = next(iter(frames.values())) if work.processor.in_.is_one else frames
+        call_user_code(lambda: work.processor.function(messages, work.delivery))
+        return StepOutput(read=offset_count(work))
 
     def _calls(self, work: Work) -> list[Call]:
         ranges = {one.stream: one for one in work.step.ranges}
-        found = [
+        columns = [
             [
-                one
+                message
                 for page in read_parts(work.url, ranges[path])
-                for one in input_messages(binding, page, path)
+                for message in input_messages(binding, page, path)
             ]
             for binding, path in work.processor.inputs.items()
         ]
         if work.processor.is_join:
-            return list(zip(*found, strict=True))
-        return [(one,) for column in found for one in column]
+            return list(zip(*columns, strict=True))
+        return [(message,) for column in columns for message in column]
 
     def query(self, running: ProcessorRun) -> QueryLoop:
-        """Run a stateful processor."""
-        assert self._checkpoints is not None, "complaints() says so"
+        """Return the loop of a stateful processor."""
+        assert self._checkpoints is not None, "complaints() has checked it"
         return QueryLoop(self._session(), running, self._checkpoints)
 
     def close(self) -> None:
-        """Stop the session, if it was started here."""
+        """Stop the Spark session if it was started here."""
         with self._lock:
             if self._spark is not None and self._is_own:
                 self._spark.stop()
@@ -174,54 +168,51 @@ class SparkEngine:
 
 
 def _complaints(one: Processor) -> Iterator[str]:
-    """Say what of a processor does not work here."""
-    kind = signatures.kind_of(one)
-    if (
-        kind is FunctionKind.DATAFRAME
-        and one.is_alternatives
-        and signatures.takes_binding(one.function)
-    ):
-        yield "a DataFrame of alternatives has a column stream, so no binding"
+    """Yield what this engine cannot run of a processor."""
+    kind = kind_of(one)
+    if kind is FunctionKind.DATAFRAME and one.is_alternatives and takes_binding(one.function):
+        yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
     if one.stateful and (one.types or one.topics):
-        yield "a stateful processor has no types= or topics=; filter the DataFrame in its function"
+        yield (
+            "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
+            " function"
+        )
     if one.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
         complaint = unsendable(one.function)
         if complaint is not None:
             yield complaint
 
 
-# ---- spark sending -------------------------------------------------------------------------------
-# Functions on their way to Spark's workers: by value, unless a worker finds them by itself.
+# ---- pickling ------------------------------------------------------------------------------------
 
 
 _pickle: Final[Any] = cloudpickle  # it has no types
 
 
 def unsendable(function: Callable[..., Any]) -> str | None:
-    """Try whether a function can be sent; the complaint if it cannot.
+    """Return why a function cannot be sent to a worker; None if it can.
 
-    The file of a graph is no module that a worker could import, so what is defined there goes by
-    value.
+    A worker cannot import the file of a graph, so what is defined there is pickled by value.
     """
     module = inspect.getmodule(function)
-    if module is not None and not _is_found(module):
+    if module is not None and not _is_importable(module):
         _pickle.register_pickle_by_value(module)
     try:
         _pickle.dumps(function)
-    except Exception as error:  # noqa: BLE001 - whatever an object of the user's raises
+    except Exception as error:  # noqa: BLE001 - anything an object of the user raises
         return (
-            f"its function cannot be sent to Spark's workers: {type(error).__name__}: {error}; make"
-            " what it needs inside of it"
+            f"its function cannot be sent to Spark's workers: {type(error).__name__}: {error};"
+            " create what it needs inside the function"
         )
     return None
 
 
-def _is_found(module: ModuleType) -> bool:
-    """Whether a worker finds the module by itself: it is part of Python, of semel or a package."""
+def _is_importable(module: ModuleType) -> bool:
+    """Return whether a worker can import the module: part of Python, semel or a package."""
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:
-        return True  # these go by value anyhow
+        return True  # cloudpickle pickles these by value anyway
     if name.partition(".")[0] == "semel" or file is None:
         return True
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
-    return any(Path(file).resolve().is_relative_to(Path(place).resolve()) for place in places)
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    return any(Path(file).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)

@@ -1,6 +1,7 @@
-"""Functions of DataFrames: what they are given, and what they return."""
+"""Functions of DataFrames: their inputs and their outputs."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -9,24 +10,24 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.pipeline.evaluate import Evaluation
 from semel.pipeline.executor import StepOutput, Work
 from semel.pipeline.graph.processors import Processor
-from semel.pipeline.problems import EngineFailed
 from semel.pipeline.spark.reading import FRAME, InputPart
 from semel.pipeline.spark.tasks import (
     ReadTask,
     StageTask,
+    StagingTarget,
     Tagger,
-    Target,
     call_user_code,
     numbered,
     run_job,
     step_output_of,
 )
+from semel.pipeline.values import EngineFailed
 
 
 def input_frames(
     spark: SparkSession, work: Work, parts: Sequence[InputPart]
 ) -> dict[str, DataFrame]:
-    """Make a frame for each input, by binding."""
+    """Return a DataFrame for each input, by binding."""
     evaluation = without_function(work.evaluation)
     frames = {}
     for binding in work.processor.inputs:
@@ -36,32 +37,32 @@ def input_frames(
     return frames
 
 
-def run_frames(work: Work, frames: Mapping[str, DataFrame], target: Target) -> StepOutput:
-    """Call the function, and stage what it returns: a job for each output."""
+def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarget) -> StepOutput:
+    """Call the function, and stage the DataFrames it returns with one job each."""
     function = work.processor.function
     if work.processor.is_join:
         result = call_user_code(lambda: function(**frames))
     else:
-        first, *others = frames.values()
-        for other in others:
-            first = first.unionAll(other)
-        united = first
-        result = call_user_code(lambda: function(united))
+        result = call_user_code(lambda: function(union(frames)))
     evaluation = without_function(work.evaluation)
     outcomes = []
     for path, frame in outputs_of(work.processor, result).items():
         task = StageTask(tagger_of(evaluation, path, frame), target)
         outcomes += run_job(frame, task)
-    return step_output_of(outcomes, offsets_of(work))
+    return step_output_of(outcomes, offset_count(work))
 
 
-def offsets_of(work: Work) -> int:
-    """Tell how much a step takes, without reading it."""
+def union(frames: Mapping[str, DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionAll, frames.values())
+
+
+def offset_count(work: Work) -> int:
+    """Return the number of offsets of a step, without reading it."""
     return sum(one.to - one.start for one in work.step.ranges)
 
 
 def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
-    """Tell which stream gets which frame; None is nothing."""
+    """Return the DataFrames a function returned, by stream; raise TypeError for anything else."""
     if result is None:
         return {}
     outputs = processor.outputs
@@ -69,18 +70,19 @@ def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
         result = {next(iter(outputs)): result}
     if not isinstance(result, Mapping) or not set(result) <= set(outputs):
         raise TypeError(
-            f"a function with several outputs returns DataFrames by binding ({', '.join(outputs)}),"
+            "a function with several outputs must return DataFrames by binding"
+            f" ({', '.join(outputs)}),"
             f" not {sorted(result) if isinstance(result, Mapping) else type(result).__name__}"
         )
-    found = {outputs[binding]: frame for binding, frame in result.items() if frame is not None}
-    for frame in found.values():
+    frames = {outputs[binding]: frame for binding, frame in result.items() if frame is not None}
+    for frame in frames.values():
         if not isinstance(frame, DataFrame):
-            raise TypeError(f"the function returns {type(frame).__name__}, not a DataFrame")
-    return {path: found[path] for path in outputs.values() if path in found}
+            raise TypeError(f"the function must return a DataFrame, not {type(frame).__name__}")
+    return {path: frames[path] for path in outputs.values() if path in frames}
 
 
 def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
-    """Say how the rows of a frame become messages."""
+    """Return what turns rows into messages; raise EngineFailed if the columns are not suitable."""
     tagger = Tagger(evaluation, path, tuple(frame.columns))
     complaint = tagger.complaint()
     if complaint is not None:
@@ -89,9 +91,9 @@ def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
 
 
 def without_function(evaluation: Evaluation) -> Evaluation:
-    """Leave the function on the driver: workers only need what is around it."""
-    return replace(evaluation, function=_elsewhere)
+    """Return an evaluation for workers: a function of DataFrames stays on the driver."""
+    return replace(evaluation, function=_not_on_workers)
 
 
-def _elsewhere(*_: Any) -> NoReturn:
+def _not_on_workers(*_: Any) -> NoReturn:
     raise AssertionError("a function of DataFrames is called on the driver")

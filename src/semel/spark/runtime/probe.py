@@ -1,7 +1,6 @@
-"""Run by the Python that would run Spark's tasks: one line of JSON says what it has.
+"""Run with the Python of Spark's tasks: prints a line of JSON about it, see `ProbeResult`.
 
-Nothing of semel may be imported here, and nothing new of Python be used: that Python may be an old
-one without semel.
+This must not import semel nor use new features of Python: that Python may be old, without semel.
 """
 
 import importlib
@@ -13,25 +12,20 @@ import sys
 NEEDED = ("pyarrow", "semel", "pyspark_semel")
 
 
-def main() -> None:
-    """Print what this Python has; pythons.Probed is its form."""
-    names = [module.name for module in pkgutil.iter_modules()]
-    found = {
-        "version": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "missing": [name for name in NEEDED if importlib.util.find_spec(name) is None],
-        "packages": {name: failure(name) for name in names if name.startswith("pyspark_")},
-    }
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
-
-
-def failure(name: str) -> str:
-    """Import a module as Spark will; why that failed, or nothing."""
+def import_error(name: str) -> str:
+    """Import a module as Spark does; return the error, or an empty string."""
     try:
         importlib.import_module(name)
-    except Exception as error:  # noqa: BLE001 - whatever it is, Spark would stumble over it
+    except Exception as error:  # noqa: BLE001 - Spark would fail with any of them
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 if __name__ == "__main__":
-    main()
+    names = [module.name for module in pkgutil.iter_modules()]
+    result = {
+        "version": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "missing": [name for name in NEEDED if importlib.util.find_spec(name) is None],
+        "packages": {name: import_error(name) for name in names if name.startswith("pyspark_")},
+    }
+    sys.stdout.write(f"\n{json.dumps(result)}\n")

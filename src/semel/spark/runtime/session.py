@@ -1,4 +1,4 @@
-"""A Spark session that runs with no further setup: Java, Python, addresses and logs."""
+"""A Spark session that needs no further setup: Java, Python, addresses and logs."""
 
 import os
 import sys
@@ -12,15 +12,15 @@ from semel.spark.data_source import SemelDataSource
 from semel.spark.runtime.environment import check_worker_python, ensure_java
 
 DEFAULTS: Final = {
-    "spark.sql.session.timeZone": "UTC",  # as the timestamps of messages
+    "spark.sql.session.timeZone": "UTC",  # like the timestamps of messages
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# For a driver and its tasks in one process; on a cluster these are the cluster's business.
+# For a driver and its tasks in one process; a cluster has its own settings for these.
 LOCAL_DEFAULTS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "4",  # Spark's own 200 make each small batch slow
+    "spark.sql.shuffle.partitions": "4",  # Spark's default of 200 makes small batches slow
 }
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
@@ -29,30 +29,30 @@ _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
     """Start a Spark session, or return the one that runs.
 
-    `conf` sets Spark's configuration. A keyword stands for the name with dots for underscores and
-    `spark.` in front: `sql_shuffle_partitions=8`. A name that has dots is taken as it is:
-    `**{"spark.sql.shuffle.partitions": "8"}`. A session that runs is returned whatever `app` and
-    `master` say, with `conf` set on it; what cannot be set while it runs is an error. After
-    `stop()` a new one is made, in the same JVM: only options of the JVM itself stay as they were.
-    A JVM that died is replaced.
+    `conf` sets Spark's configuration. In a keyword, underscores stand for dots and `spark.` is
+    added: `sql_shuffle_partitions=8`. A name with dots is used as it is:
+    `**{"spark.sql.shuffle.partitions": "8"}`. A running session is returned whatever `app` and
+    `master` are, with `conf` set on it; raises ValueError for what cannot be set while it runs.
+    After `stop()` a new one is started in the same JVM: only options of the JVM itself do not
+    change. A JVM that has ended is replaced.
 
-    The default master runs on all cores and tries a task four times; plain `local[*]` gives up at
-    the first failure of a task.
+    The default master runs on all cores and tries a task four times; plain `local[*]` fails at the
+    first failure of a task.
     """
-    named = {_name(key): _text(value) for key, value in conf.items()}
-    _forget_dead_jvm()
+    settings = {_name(key): _text(value) for key, value in conf.items()}
+    _drop_ended_jvm()
     running = _running()
-    spark = _start(app, master, named) if running is None else _changed(running, named)
+    spark = _start(app, master, settings) if running is None else _changed(running, settings)
     register(spark)
     return spark
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("semel")` known to a session that did not find it by itself.
+    """Register `format("semel")` with a session that did not find it.
 
-    Spark finds it where its Python can import `pyspark_semel`, unless another package whose name
-    begins with `pyspark_` is broken. A session whose tasks would run another Python is refused.
-    In another thread than the one that made the session, it makes it the thread's session.
+    Spark finds it if its Python can import `pyspark_semel`, unless another package whose name
+    begins with `pyspark_` is broken. Raises WrongPython if the tasks would run with another Python.
+    In a thread that did not create the session, the session becomes the active one of the thread.
     """
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is not None:
@@ -63,13 +63,13 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make this the session of the thread: Spark looks for a sink's format in that one."""
+    """Make this the active session of the thread: Spark looks up the format of a sink there."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
-    if SparkContext._gateway is None:  # afterwards the JVM has its environment
+    if SparkContext._gateway is None:  # later the JVM has its environment already
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
@@ -82,9 +82,9 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _choose_python(*, is_local: bool) -> None:
-    """Run tasks with this Python; Spark would take the first `python3` of the PATH.
+    """Run tasks with this Python; Spark would use the first `python3` on the PATH.
 
-    On a cluster the executors may know theirs by another path, so a choice made there stands.
+    On a cluster the executors may have theirs at another path, so an existing setting is kept.
     """
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -92,8 +92,8 @@ def _choose_python(*, is_local: bool) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _forget_dead_jvm() -> None:
-    """Let go of a JVM that was killed; pyspark itself would try to talk to it for ever."""
+def _drop_ended_jvm() -> None:
+    """Drop a JVM that was killed; pyspark itself would try to use it for ever."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
         return
@@ -102,15 +102,17 @@ def _forget_dead_jvm() -> None:
 
 
 def _running() -> SparkSession | None:
-    found = SparkSession._instantiatedSession
-    return None if found is None or found._sc._jsc is None else found
+    spark = SparkSession._instantiatedSession
+    return None if spark is None or spark._sc._jsc is None else spark
 
 
 def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     new = {key: value for key, value in conf.items() if spark.conf.get(key, None) != value}
     fixed = [key for key in new if not spark.conf.isModifiable(key)]
     if fixed:
-        raise ValueError(f"{', '.join(fixed)} cannot change while a session runs; stop() it first")
+        raise ValueError(
+            f"{', '.join(fixed)} cannot change while a session runs; call stop() first"
+        )
     for key, value in new.items():
         spark.conf.set(key, value)
     return spark

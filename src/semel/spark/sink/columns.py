@@ -1,5 +1,6 @@
-"""Which columns of a frame are what: judged once, when a write is planned."""
+"""The meaning of the columns of a DataFrame, found once, when a write is planned."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -24,10 +25,10 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
 
 class SinkColumns(Struct, frozen=True):
-    """Where each thing stands in a row; None if it is not there.
+    """The index of each column; None if there is none.
 
-    Without `value` a row is one JSON object of the columns `named`, and nothing else has a meaning
-    of its own but `stream`, if rows are routed by it.
+    Without `value` a row is one JSON object of the columns `named`, and no other column has a
+    meaning except `stream`, if rows are routed by it.
     """
 
     value: int | None
@@ -39,29 +40,32 @@ class SinkColumns(Struct, frozen=True):
 
 
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
-    """Judge a schema; `stream` is the one all rows go to, if there is one."""
-    places = {field.name.lower(): place for place, field in enumerate(schema.fields)}
+    """Find the columns of a schema; `stream` is the one all rows go to, if it is set.
+
+    Raises SparkOptionError if the schema cannot be written.
+    """
+    indices = {field.name.lower(): index for index, field in enumerate(schema.fields)}
     _require_once(name for name in _lower(schema) if name in ("stream", "value"))
-    route = None if stream is not None else places.get("stream")
+    route = None if stream is not None else indices.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
-            'nothing says where rows go: add .option("stream", "totals"), or a column stream'
+            'no stream to write to: add .option("stream", "totals"), or a column stream'
         )
     if route is not None:
         _require(schema, route, (StringType,), "string")
-    value = places.get("value")
+    value = indices.get("value")
     if value is None:
         named = [(at, field.name) for at, field in enumerate(schema.fields) if at != route]
         for at, _ in named:
             _require_json(schema.fields[at].name, schema.fields[at].dataType)
         if not named:
-            raise SparkOptionError("there is no column but stream: add what is to be written")
+            raise SparkOptionError("the only column is stream: add the columns to write")
         _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
-    _require(schema, value, _TEXT, "string or binary", "; to_json(struct(*)) makes a text of a row")
+    _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) to write a row")
     _require_once(name for name in _lower(schema) if name in ("headers", "key", "timestamp"))
-    key, headers = places.get("key"), places.get("headers")
-    timestamp = places.get("timestamp")
+    key, headers = indices.get("key"), indices.get("headers")
+    timestamp = indices.get("timestamp")
     if key is not None:
         _require(schema, key, _TEXT, "string or binary")
     if headers is not None and not _is_headers(schema.fields[headers].dataType):
@@ -76,25 +80,23 @@ def _lower(schema: StructType) -> list[str]:
 
 
 def _require_once(names: Iterable[str]) -> None:
-    """Refuse a name that comes again: one of the columns would be lost."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise SparkOptionError(f"there are two columns {name}: rename one of them, or drop it")
-        seen.add(name)
+    """Refuse a name that occurs twice: one of the columns would be lost."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SparkOptionError(f"there are two columns {name}: rename or drop one of them")
 
 
 def _require(
-    schema: StructType, at: int, kinds: tuple[type[DataType], ...], wanted: str, cure: str = ""
+    schema: StructType, at: int, kinds: tuple[type[DataType], ...], expected: str, advice: str = ""
 ) -> None:
     if not isinstance(schema.fields[at].dataType, kinds):
-        _refuse(schema, at, wanted, cure)
+        _refuse(schema, at, expected, advice)
 
 
-def _refuse(schema: StructType, at: int, wanted: str, cure: str = "") -> None:
+def _refuse(schema: StructType, at: int, expected: str, advice: str = "") -> None:
     field = schema.fields[at]
-    found = field.dataType.simpleString()
-    raise SparkOptionError(f"the column {field.name} is {found}, and must be {wanted}{cure}")
+    kind = field.dataType.simpleString()
+    raise SparkOptionError(f"the column {field.name} is {kind}; expected {expected}{advice}")
 
 
 def _is_headers(kind: DataType) -> bool:
@@ -109,14 +111,14 @@ def _is_headers(kind: DataType) -> bool:
 
 
 def _require_json(name: str, kind: DataType) -> None:
-    """Refuse what has no form in JSON that anybody would expect."""
+    """Raise SparkOptionError for a type that cannot be written as JSON."""
     if isinstance(kind, ArrayType):
         _require_json(name, kind.elementType)
     elif isinstance(kind, MapType):
         if isinstance(kind.keyType, _NO_NAMES):
             raise SparkOptionError(
-                f"the column {name} is {kind.simpleString()}, and names in JSON are texts: make"
-                " its keys strings"
+                f"the column {name} is {kind.simpleString()}, and names in JSON are strings: cast"
+                " its keys to string"
             )
         _require_json(name, kind.valueType)
     elif isinstance(kind, StructType):
@@ -124,6 +126,6 @@ def _require_json(name: str, kind: DataType) -> None:
             _require_json(f"{name}.{field.name}", field.dataType)
     elif kind.typeName() in _NO_JSON or "interval" in kind.typeName():
         raise SparkOptionError(
-            f"the column {name} is {kind.simpleString()}, which JSON has no form for: cast it to"
-            " string, or drop it"
+            f"the column {name} is {kind.simpleString()}, which cannot be written as JSON: cast it"
+            " to string, or drop it"
         )

@@ -1,4 +1,4 @@
-"""Decisions on what was staged: one commit for each version, and what to do if it is refused."""
+"""The commit of a version of a sink, and the digests of the Spark checkpoint that go with it."""
 
 import hashlib
 import os
@@ -16,29 +16,26 @@ from semel.client.errors import ClientError, Indeterminate, SinkRefused, Unavail
 from semel.client.sync.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.spark.client_cache import client_for
 from semel.spark.errors import server_unreachable
-from semel.spark.options import SinkOptions, SparkOptionError
+from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.wire.refusal_table import BY_CODE
 
-# ---- checkpoint ----------------------------------------------------------------------------------
-# What a batch was made of: digests of the offset log in Spark's checkpoint.
-#
-# A batch id names a range of the sources only within one offset log. The digest of its range, and
-# of that of the batch before, make a chain; with it the server tells a replay from another
-# history that uses the same numbers, such as a checkpoint that was copied or restored.
+# ---- digests of the Spark checkpoint -------------------------------------------------------------
+# A batch id identifies a range of the sources only within one offset log. The digest of its range,
+# and the digest of the batch before, make a chain. With it the server distinguishes a repeated
+# batch from another one with the same number, as of a checkpoint that was copied or restored.
 
 
-_HEAD_LINES: Final = 2  # the version of the log, and what is no range: watermark, time, settings
-_SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
+_HEADER_LINES: Final = 2  # the version of the log, and metadata: watermark, time, settings
+_SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class CheckpointError(RuntimeError):
-    """The offset log cannot be read, so that a replay could not be told from another history."""
+    """The offset log cannot be read, so a repeated batch could not be recognised."""
 
 
 class Digests(Struct, frozen=True):
-    """What a batch and the one before it were made of; None where nobody can tell."""
+    """The digests of the inputs of a batch and of the one before it; None if unknown."""
 
     input: str | None = None
     previous: str | None = None
@@ -52,55 +49,56 @@ UNKNOWN: Final = Digests()
 
 
 def read_digests(checkpoint: str, batch_id: int) -> Digests:
-    """Read a batch's range, and the one before it, in the offset log of a checkpoint.
+    """Return the digests of a batch and of the one before it, from the offset log of a checkpoint.
 
-    Nothing is known of a place that only Spark can read: such as one of a scheme of its own. The
-    log must be there otherwise. The batch before is not, if this is the first one, or if Spark has
-    dropped it.
+    Both are unknown if only Spark can read the checkpoint, as for a scheme that pyarrow does not
+    support. Otherwise the log must exist; raises CheckpointError if it does not. The batch before
+    is unknown if this is the first one, or if Spark has removed it.
     """
-    place = _open(checkpoint)
-    if place is None:
+    location = _open(checkpoint)
+    if location is None:
         return UNKNOWN
-    files, path = place
-    own = _digest(files, f"{path}/offsets/{batch_id}")
-    if own is None:
+    files, path = location
+    digest = _digest(files, f"{path}/offsets/{batch_id}")
+    if digest is None:
         raise CheckpointError(
-            f"there is no offsets/{batch_id} in the checkpoint {checkpoint}: write"
-            " checkpointLocation as a whole URI, such as file:///data/checkpoint"
+            f"the checkpoint {checkpoint} has no offsets/{batch_id}: write checkpointLocation as a"
+            " complete URI, such as file:///data/checkpoint"
         )
-    before = _digest(files, f"{path}/offsets/{batch_id - 1}") if batch_id else None
-    return Digests(own, before)
+    previous = _digest(files, f"{path}/offsets/{batch_id - 1}") if batch_id else None
+    return Digests(digest, previous)
 
 
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
-    """Find a query's checkpoint below the directory that a setting names for all of them."""
+    """Return a query's checkpoint below the directory that a setting names for all of them.
+
+    Raises CheckpointError if there is none.
+    """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
-    place = _open(root)
-    if place is None:
+    location = _open(root)
+    if location is None:
         return root
-    files, path = place
-    for found in files.get_file_info(FileSelector(path)):
-        if found.type is FileType.Directory and _query_id(files, found.path) == query_id:
-            return f"{root.rstrip('/')}/{found.base_name}"
+    files, path = location
+    for entry in files.get_file_info(FileSelector(path)):
+        if entry.type is FileType.Directory and _query_id(files, entry.path) == query_id:
+            return f"{root.rstrip('/')}/{entry.base_name}"
     raise CheckpointError(
-        f"no checkpoint below {root} is that of the query {query_id}: give the query its own"
-        ' with .option("checkpointLocation", ...)'
+        f"{root} has no checkpoint of the query {query_id}: set the checkpoint of the query with"
+        ' .option("checkpointLocation", ...)'
     )
 
 
 def _query_id(files: FileSystem, path: str) -> str | None:
     content = _read(files, f"{path}/metadata")
-    if content is None:
-        return None
-    return msgspec.json.decode(content, type=_Metadata).id
+    return None if content is None else msgspec.json.decode(content, type=_Metadata).id
 
 
 def _digest(files: FileSystem, path: str) -> str | None:
     content = _read(files, path)
     if content is None:
         return None
-    ranges = b"\n".join(content.split(b"\n")[_HEAD_LINES:])
+    ranges = b"\n".join(content.split(b"\n")[_HEADER_LINES:])
     return f"sha256:{hashlib.sha256(ranges).hexdigest()}"
 
 
@@ -113,14 +111,14 @@ def _read(files: FileSystem, path: str) -> bytes | None:
         return None
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint's {path} cannot be read: {error}; pyarrow needs access to it"
+            f"{path} of the checkpoint cannot be read: {error}; pyarrow needs access to it"
         ) from None
 
 
 def _open(location: str) -> tuple[FileSystem, str] | None:
-    """Find the file system of a path or URI; None if pyarrow knows none.
+    """Return the file system and path of a location; None if pyarrow does not support it.
 
-    Hadoop's paths are not escaped: a space is a space, and so is a percent sign.
+    Paths of Hadoop are not escaped: spaces and percent signs are literal.
     """
     scheme, _, rest = location.partition(":")
     if not rest or "/" in scheme:
@@ -128,7 +126,7 @@ def _open(location: str) -> tuple[FileSystem, str] | None:
     if scheme == "file":
         path = rest[2:][rest[2:].find("/") :] if rest.startswith("//") else rest
         return LocalFileSystem(), path.rstrip("/")
-    uri = f"{_SAME_AS.get(scheme, scheme)}:{quote(rest, safe='/:@?&=')}"
+    uri = f"{_SCHEME_ALIASES.get(scheme, scheme)}:{quote(rest, safe='/:@?&=')}"
     try:
         files, path = FileSystem.from_uri(uri)
     except (ArrowInvalid, NotImplementedError):
@@ -136,25 +134,24 @@ def _open(location: str) -> tuple[FileSystem, str] | None:
     return files, path.rstrip("/")
 
 
-# ---- decisions -----------------------------------------------------------------------------------
+# ---- commit --------------------------------------------------------------------------------------
 
 
-_DROP_SECONDS_MAX: Final = 5.0
+_ABORT_SECONDS_MAX: Final = 5.0
 
 
 def sink_of(options: SinkOptions, app: str) -> Sink:
-    """Name the sink that a write goes through."""
-    return client_for(options.url, options.token, options.retry_seconds).sink(app)
+    return client_for(options).sink(app)
 
 
-def commit_version(
+def commit_staged(
     sink: Sink, query_id: str, version: int, tokens: Sequence[str], digests: Digests = UNKNOWN
 ) -> CommitResult:
-    """Commit a version; a refusal says what to do in the words of Spark."""
+    """Commit staged tasks as a version; a SinkRefused has advice in terms of Spark."""
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
-            f"{len(tokens)} tasks had rows, and one commit takes {TXN_LIST_MAX}: coalesce the"
-            f" frame to {TXN_LIST_MAX} partitions before it is written"
+            f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}: coalesce the"
+            f" DataFrame to {TXN_LIST_MAX} partitions before it is written"
         )
     try:
         return sink.commit(
@@ -167,17 +164,17 @@ def commit_version(
         raise
 
 
-def abort_version(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Drop what was staged as far as that is quick; the next commit drops the rest."""
+def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
+    """Abort staged tasks, for a few seconds at most; the next commit drops the others."""
     sink = sink_of(options, app)
-    deadline = time.monotonic() + min(options.retry_seconds, _DROP_SECONDS_MAX)
+    deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        timeout = deadline - time.monotonic()
+        if timeout <= 0:
             return
         try:
-            sink.abort(token, timeout=left)
+            sink.abort(token, timeout=timeout)
         except (Unavailable, Indeterminate):
             return
         except ClientError:
-            continue  # it is committed, or gone
+            continue  # it is committed, or has ended

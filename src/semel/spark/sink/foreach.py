@@ -1,22 +1,20 @@
-"""foreachBatch, exactly once: many frames to many streams, staged by one job each, one commit."""
+"""foreachBatch, exactly once: DataFrames to streams, staged by one job each, in one commit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.client.txn_values import CommitResult
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
-from semel.spark.sink.commit import UNKNOWN, abort_version, commit_version, read_digests, sink_of
-from semel.spark.sink.staging import TaskId, stage
-from semel.spark.sink.writers import QUERY_ID
-from semel.spark.user_errors import USER_ERRORS
+from semel.spark.sink.commit import UNKNOWN, abort_staged, commit_staged, read_digests, sink_of
+from semel.spark.sink.writers import QUERY_ID, stage_task, tokens_of
 
 _RUN_ID: Final = "spark.jobGroup.id"  # of a query's thread: new with each start
+# A StagedTask as a row: the partition and the token.
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
 _STAGED_DDL: Final = "partition int, token string"
 
@@ -32,48 +30,48 @@ def commit_batch(
     app: str | None = None,
     **options: str,
 ) -> CommitResult:
-    """Write frames to streams, by path: all of them at once, and once for each batch.
+    """Write DataFrames to streams, by path: all of them at once, and once per batch.
 
-    For foreachBatch, which gives `batch_id`. `app` names the sink, by default the query's id; two
-    calls in one batch need two names. A batch that is run again is told what was done the first
-    time (`duplicate`). `options` are those of the sink: `token`, `createStream`, `contentType`,
+    For foreachBatch, which passes `batch_id`. `app` names the sink, by default the query's id; two
+    calls in one batch need two names. A batch that is run again returns the result of the first
+    time, with `duplicate`. `options` are those of the sink: `token`, `createStream`, `contentType`,
     `retryTimeout`; with `checkpointLocation`, that of the query, a checkpoint that was copied or
     restored is recognised, too.
     """
     if not frames:
-        raise ValueError("there is nothing to write: frames is empty")
+        raise ValueError("nothing to write: frames is empty")
     parsed = {path: parse_sink({"url": url, "stream": path, **options}) for path in frames}
     for path, frame in frames.items():
         if frame.isStreaming:
-            raise SparkOptionError(f"the frame of {path} is a stream: use it in foreachBatch")
+            raise SparkOptionError(
+                f"the DataFrame for {path} is a stream: call commit_batch in foreachBatch"
+            )
     query_id, run_id = _query_of(next(iter(frames.values())).sparkSession)
     name = app or query_id
     if name is None:
         raise SparkOptionError(
-            "outside foreachBatch, and in Spark Connect, nothing names the writer: add app="
+            "outside foreachBatch, and in Spark Connect, the query's id is unknown: add app="
         )
     _require_first(run_id, name, batch_id)
     first = next(iter(parsed.values()))
-    digests = UNKNOWN
-    if first.checkpoint is not None:
-        digests = read_digests(first.checkpoint, batch_id)
+    digests = UNKNOWN if first.checkpoint is None else read_digests(first.checkpoint, batch_id)
     tokens: list[str] = []
     try:
         for path, frame in frames.items():
             tokens += _stage(frame, parsed[path], name, batch_id)
-        result = commit_version(sink_of(first, name), query_id or name, batch_id, tokens, digests)
+        result = commit_staged(sink_of(first, name), query_id or name, batch_id, tokens, digests)
     except BaseException:
-        abort_version(first, name, tokens)
+        abort_staged(first, name, tokens)
         raise
     if result.duplicate:
-        abort_version(first, name, tokens)
+        abort_staged(first, name, tokens)
     if run_id is not None:
         _committed[run_id, name] = batch_id
     return result
 
 
 def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
-    """Ask which query this thread works for, and which run of it; Connect does not tell."""
+    """Return the query of this thread and its run; Spark Connect does not provide them."""
     try:
         context = spark.sparkContext
     except Exception:  # noqa: BLE001 - Connect raises its own, which may not be installed
@@ -83,16 +81,16 @@ def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
 
 
 def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
-    """Refuse a second call in a batch: it would be taken for a replay of the first, and lost."""
+    """Refuse a second call in a batch: it would be recognised as a duplicate and be lost."""
     if run_id is not None and _committed.get((run_id, app)) == batch_id:
         raise SparkOptionError(
-            f"commit_batch was called twice for batch {batch_id}: put all frames into one call, or"
-            " give each call its own app="
+            f"commit_batch was called twice for batch {batch_id}: pass all DataFrames in one call,"
+            " or use a different app= in each call"
         )
 
 
 class _Stage(Struct, frozen=True):
-    """Stages the rows of a task; one row comes out, with the token."""
+    """Stages the rows of a task; yields one row with the token, or none without rows."""
 
     options: SinkOptions
     columns: SinkColumns
@@ -100,18 +98,12 @@ class _Stage(Struct, frozen=True):
     version: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        place = TaskId(self.app, self.version, context.partitionId())
-        try:
-            token = stage(self.options, self.columns, place, batches)
-        except USER_ERRORS as error:
-            raise error.with_traceback(None) from None
-        if token is not None:
-            yield pa.record_batch([[place.partition], [token]], schema=_STAGED)
+        task = stage_task(self.options, self.columns, self.app, self.version, batches)
+        if task.token is not None:
+            yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)
 
 
 def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> list[str]:
     columns = find_columns(frame.schema, options.stream)
-    staged = frame.mapInArrow(_Stage(options, columns, app, version), _STAGED_DDL).collect()
-    return [row.token for row in sorted(staged, key=lambda row: int(row.partition))]
+    task = _Stage(options, columns, app, version)
+    return tokens_of(frame.mapInArrow(task, _STAGED_DDL).collect())

@@ -1,4 +1,4 @@
-"""Messages of a stream as Arrow columns, and as the body of an append: no Python for each row."""
+"""Messages of a stream as Arrow columns, and as the body of an append, without a loop over rows."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -9,18 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 from pyarrow import types
 
 from semel.model.media import is_json
 from semel.model.messages import NO_KEY, NO_TIMESTAMP, pack_columns, pack_headers
 from semel.wire.bodies import decode_batch, encode_batch, pack_batch
 
-_MESSAGE_BYTES: Final = 16  # its length, that of its key, and its time
+_MESSAGE_BYTES: Final = 16  # the length of a message, the length of its key, and its time
 _SHOWN_BYTES_MAX: Final = 60
 
 
 class RowError(ValueError):
-    """A row cannot be written; nothing of its batch will be seen."""
+    """A row cannot be written; nothing of its batch is written."""
 
     def __init__(self, partition: int, row: int, what: str) -> None:
         super().__init__(partition, row, what)
@@ -29,12 +30,12 @@ class RowError(ValueError):
         self.what = what
 
     def __str__(self) -> str:
-        place = f"partition {self.partition}, row {self.row}"
-        return f"{place}: {self.what}; nothing of this batch is written"
+        where = f"partition {self.partition}, row {self.row}"
+        return f"{where}: {self.what}; nothing of this batch is written"
 
 
 class StreamRows(Struct, frozen=True):
-    """Messages of one stream, column by column; `numbers` count the rows of the partition."""
+    """Messages of one stream as columns; `numbers` are the numbers of the rows in the partition."""
 
     path: str
     content_type: str
@@ -47,33 +48,30 @@ class StreamRows(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.values)
 
-    def cut(self, start: int, end: int) -> "StreamRows":
-        """Keep those from `start` up to `end`; nothing is copied."""
-        columns = [
-            None if column is None else column.slice(start, end - start)
-            for column in (self.values, self.keys, self.headers, self.times)
-        ]
-        numbers = self.numbers[start:end]
-        return StreamRows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+    def part(self, start: int, end: int) -> "StreamRows":
+        """Return the rows from `start` up to `end`, without copying them."""
+        return self._mapped(
+            lambda column: column.slice(start, end - start), self.numbers[start:end]
+        )
 
-    def take(self, places: Any) -> "StreamRows":
-        """Keep those at `places`, in that order."""
-        columns = [
-            None if column is None else column.take(pa.array(places))
-            for column in (self.values, self.keys, self.headers, self.times)
-        ]
-        numbers = self.numbers[places]
-        return StreamRows(self.path, self.content_type, columns[0], numbers, *columns[1:])
+    def take(self, indices: Any) -> "StreamRows":
+        """Return the rows at `indices`, in that order."""
+        return self._mapped(lambda column: column.take(pa.array(indices)), self.numbers[indices])
+
+    def _mapped(self, change: Callable[[pa.Array], pa.Array], numbers: Any) -> "StreamRows":
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        changed = {name: change(array) for name, array in columns.items() if array is not None}
+        return replace(self, numbers=numbers, **changed)
 
     def sizes(self) -> Any:
-        """Tell what each adds to a body; headers come on top."""
+        """Return the bytes that each row adds to a body, without headers."""
         sizes = lengths_of(self.values) + _MESSAGE_BYTES
         if self.keys is not None:
             sizes += pc.fill_null(pc.binary_length(self.keys), 0).to_numpy(zero_copy_only=False)
         return sizes
 
     def body(self) -> bytes:
-        """Pack them in the batch format."""
+        """Return the rows in the batch format."""
         offsets, data = _buffers(self.values)
         lengths = np.diff(offsets).astype("<u4").tobytes()
         return pack_batch(
@@ -87,41 +85,42 @@ class StreamRows(Struct, frozen=True):
         if self.keys is not None and self.keys.null_count < len(self):
             lengths, keys = _key_column(self.keys)
         if self.headers is not None and pc.max(pc.list_value_length(self.headers)).as_py():
-            headers = pack_headers([_pairs(found) for found in self.headers.to_pylist()])
+            headers = pack_headers([_pairs(entry) for entry in self.headers.to_pylist()])
         return pack_columns(timestamps=times, key_lengths=lengths, keys=keys, headers=headers)
 
-    def fault(self) -> tuple[int, str] | None:
-        """Find the first message the server cannot take: its row, and what is wrong with it."""
+    def first_invalid(self) -> tuple[int, str] | None:
+        """Return the number of the first row the server refuses, and why; None if unknown."""
         if not is_json(self.content_type):
             return None
-        messages = self.values.view(pa.binary()).to_pylist()  # what is no UTF-8 is no text
+        messages = self.values.view(pa.binary()).to_pylist()  # invalid UTF-8 cannot be a string
         for number, message in zip(self.numbers, messages, strict=True):
-            wrong = decode_batch(encode_batch(self.content_type, [message])).error
-            if wrong is not None:
-                return int(number), f"{wrong}: {message[:_SHOWN_BYTES_MAX]!r}"
+            error = decode_batch(encode_batch(self.content_type, [message])).error
+            if error is not None:
+                return int(number), f"{error}: {message[:_SHOWN_BYTES_MAX]!r}"
         return None
 
 
-def join_buffers(pieces: list[StreamRows]) -> StreamRows:
-    """Put rows of one stream together, in order."""
-    if len(pieces) == 1:
-        return pieces[0]
-    first = pieces[0]
-    columns = [
-        None
-        if getattr(first, name) is None
-        else pa.concat_arrays([getattr(piece, name) for piece in pieces])
-        for name in ("values", "keys", "headers", "times")
-    ]
-    numbers = np.concatenate([piece.numbers for piece in pieces])
-    return StreamRows(first.path, first.content_type, columns[0], numbers, *columns[1:])
+_COLUMNS: Final = ("values", "keys", "headers", "times")
+
+
+def concatenate(parts: list[StreamRows]) -> StreamRows:
+    """Return the rows of one stream as one value, in order."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    columns = {
+        name: pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in _COLUMNS
+        if getattr(first, name) is not None
+    }
+    return replace(first, numbers=np.concatenate([part.numbers for part in parts]), **columns)
 
 
 # ---- columns as bytes ----------------------------------------------------------------------------
 
 
 def compact(array: pa.Array) -> pa.Array:
-    """Give texts and bytes the layout with 32-bit offsets."""
+    """Return strings or bytes in the layout with 32-bit offsets."""
     if array.type in (pa.string(), pa.binary()):
         return array
     is_text = array.type in (pa.large_string(), pa.string_view())
@@ -130,17 +129,17 @@ def compact(array: pa.Array) -> pa.Array:
 
 def _buffers(array: pa.Array) -> tuple[Any, memoryview]:
     _, offsets, data = array.buffers()
-    found = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return found, memoryview(b"" if data is None else data)
+    own = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return own, memoryview(b"" if data is None else data)
 
 
 def lengths_of(array: pa.Array) -> Any:
-    """Tell how many bytes each text has."""
+    """Return the number of bytes of each value."""
     return np.diff(_buffers(array)[0]).astype(np.int64)
 
 
 def nulls_as_json(values: pa.Array) -> pa.Array:
-    """Say null in JSON where a value is null."""
+    """Replace nulls with the JSON text `null`."""
     if not values.null_count:
         return values
     return pc.fill_null(values, "null" if values.type == pa.string() else b"null")
@@ -148,10 +147,10 @@ def nulls_as_json(values: pa.Array) -> pa.Array:
 
 def _milliseconds(times: pa.Array) -> bytes:
     micros = pc.cast(pc.cast(times, pa.timestamp("us")), pa.int64())
-    found = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
+    millis = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
     if times.null_count:
-        found[times.is_null().to_numpy(zero_copy_only=False)] = NO_TIMESTAMP
-    raw: bytes = found.astype("<i8").tobytes()
+        millis[times.is_null().to_numpy(zero_copy_only=False)] = NO_TIMESTAMP
+    raw: bytes = millis.astype("<i8").tobytes()
     return raw
 
 
@@ -164,10 +163,10 @@ def _key_column(keys: pa.Array) -> tuple[bytes, bytes]:
     return lengths.tobytes(), bytes(data[offsets[0] : offsets[-1]])
 
 
-def _pairs(found: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes]] | None:
-    if not found:
+def _pairs(entries: list[dict[str, Any] | None] | None) -> list[tuple[str, bytes]] | None:
+    if not entries:
         return None
-    pairs = [tuple(pair.values()) for pair in found if pair is not None]
+    pairs = [tuple(entry.values()) for entry in entries if entry is not None]
     return [(name, _bytes(value)) for name, value in pairs]
 
 
@@ -175,13 +174,11 @@ def _bytes(value: str | bytes | None) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
-# ---- json rows -----------------------------------------------------------------------------------
-# Rows as JSON objects, column by column: no Python runs for each row of the usual types.
-#
-# Each column becomes an array of JSON texts, and one join makes the objects of them. What JSON
-# has no word for is written as people expect: times as ISO 8601 (in UTC, if they are instants),
-# dates as YYYY-MM-DD, decimals as numbers with all their digits, binary as base64, NaN and
-# infinity as null.
+# ---- rows as JSON --------------------------------------------------------------------------------
+# Each column becomes an array of JSON texts, and one join makes objects of them: no Python runs for
+# each row of the usual types. Types that JSON does not have: times are ISO 8601 (in UTC, if they
+# are instants), dates YYYY-MM-DD, decimals numbers with all digits, binary base64, and NaN and
+# infinity null.
 
 
 _NULL: Final = "null"
@@ -192,7 +189,7 @@ _quote: Final = msgspec.json.Encoder().encode
 
 
 def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
-    """Give one object for each row, nulls kept as null; a string array without nulls."""
+    """Return a string array with one JSON object per row; nulls are written as null."""
     parts: list[Any] = []
     lead = "{"
     for name, column in zip(names, columns, strict=True):
@@ -202,15 +199,15 @@ def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Give the JSON text of each value; TypeError if the type has none."""
-    for is_kind, texts in _KINDS:
+    """Return the JSON text of each value; raise TypeError if JSON cannot represent the type."""
+    for is_kind, encode in _KINDS:
         if is_kind(array.type):
-            found = texts(array)
-            return pc.fill_null(found, _NULL) if found.null_count else found
-    raise TypeError(f"the type {array.type} has no form in JSON")
+            texts = encode(array)
+            return pc.fill_null(texts, _NULL) if texts.null_count else texts
+    raise TypeError(f"the type {array.type} cannot be written as JSON")
 
 
-# ---- texts of one type, null where the value is --------------------------------------------------
+# ---- encoders of one type; null where the value is null ------------------------------------------
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -225,7 +222,7 @@ def _float(array: pa.Array) -> pa.Array:
 
 
 def _quoted(array: pa.Array) -> pa.Array:
-    """Put quotes around texts that need no escapes."""
+    """Add quotes to texts that need no escapes."""
     return pc.binary_join_element_wise('"', pc.cast(array, pa.string()), '"', "")
 
 
@@ -238,7 +235,7 @@ def _string(array: pa.Array) -> pa.Array:
 
 
 def _escaped(raw: bytes) -> bytes:
-    """Quote a text. What is no UTF-8 stays as it is: the server refuses it and names its row."""
+    """Quote a text. Invalid UTF-8 is kept: the server refuses it, and the error names the row."""
     try:
         return _quote(raw.decode())
     except UnicodeDecodeError:
@@ -250,12 +247,12 @@ def _needs_escapes(array: pa.Array) -> bool:
     if data is None or not len(array):
         return False
     first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]]
-    found = np.frombuffer(data, np.uint8, int(last - first), int(first))
-    return bool(((found < 0x20) | (found == 0x22) | (found == 0x5C)).any())
+    own = np.frombuffer(data, np.uint8, int(last - first), int(first))
+    return bool(((own < 0x20) | (own == 0x22) | (own == 0x5C)).any())
 
 
 def _timestamp(array: pa.Array) -> pa.Array:
-    # Without its zone an instant is in UTC; to print it with a zone takes thirty times as long.
+    # Without its zone an instant is in UTC; printing it with a zone takes thirty times as long.
     times = pc.cast(array, pa.timestamp("us"))
     _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
     texts = pc.cast(times, pa.string())
@@ -269,9 +266,9 @@ def _date(array: pa.Array) -> pa.Array:
 
 
 def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
-    """Refuse years that ISO 8601 has no digits for; Arrow would print something else."""
-    found = pc.min_max(array.view(kind)).as_py()
-    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+    """Raise ValueError for years outside 1 to 9999, which Arrow does not print as ISO 8601."""
+    limits = pc.min_max(array.view(kind)).as_py()
+    if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:
         raise ValueError("a year is not within 1 to 9999: cast the column to string, or drop it")
 
 
@@ -286,7 +283,7 @@ def _struct(array: pa.StructArray) -> pa.Array:
         texts = pa.array(["{}"] * len(array), pa.string())
     else:
         texts = json_objects(names, array.flatten())
-    return _where_there(array, texts)
+    return _where_valid(array, texts)
 
 
 def _list(array: pa.Array) -> pa.Array:
@@ -312,10 +309,10 @@ def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Arra
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), items), ",")
-    return _where_there(array, pc.binary_join_element_wise(start, joined, end, ""))
+    return _where_valid(array, pc.binary_join_element_wise(start, joined, end, ""))
 
 
-def _where_there(array: pa.Array, texts: pa.Array) -> pa.Array:
+def _where_valid(array: pa.Array, texts: pa.Array) -> pa.Array:
     if not array.null_count:
         return texts
     return pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))

@@ -1,4 +1,4 @@
-"""The streaming sink: tasks stage, the driver commits each batch once."""
+"""The sinks for streaming and batch: tasks stage their rows, the driver commits them once."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import Row
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -16,18 +17,18 @@ from pyspark.sql.types import StructType
 
 from semel.client.transport import random_id
 from semel.spark.options import SinkOptions, SparkOptionError
-from semel.spark.sink.columns import find_columns
+from semel.spark.sink.columns import SinkColumns, find_columns
 from semel.spark.sink.commit import (
     UNKNOWN,
     Digests,
-    abort_version,
-    commit_version,
+    abort_staged,
+    commit_staged,
     find_checkpoint,
     read_digests,
     sink_of,
 )
 from semel.spark.sink.staging import TaskId, stage
-from semel.spark.user_errors import USER_ERRORS
+from semel.spark.user_errors import hide_traceback
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -36,20 +37,58 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task tells the driver. `token` is None if it had no rows.
+    """What a task reports to the driver. `token` is None if it had no rows.
 
-    `checkpoints` is where a setting puts the checkpoints of all queries, if one does.
+    `query_id` is the app if no query runs. `checkpoints` is the directory that a setting names for
+    the checkpoints of all queries, if it is set.
     """
 
     partition: int
     token: str | None
+    app: str
     query_id: str
-    version: int
     checkpoints: str | None = None
 
 
+@hide_traceback
+def stage_task(
+    options: SinkOptions,
+    columns: SinkColumns,
+    app: str,
+    version: int,
+    batches: Iterator[pa.RecordBatch],
+) -> StagedTask:
+    """Stage the rows of the running task attempt; they are not visible before the commit."""
+    context = _task_context()
+    partition = context.partitionId()
+    return StagedTask(
+        partition,
+        stage(options, columns, TaskId(app, version, partition), batches),
+        app,
+        context.getLocalProperty(QUERY_ID) or app,
+        context.getLocalProperty(_CHECKPOINTS),
+    )
+
+
+def staged_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    """Return the messages of tasks that finished; a task that failed has sent None."""
+    return [message for message in messages if isinstance(message, StagedTask)]
+
+
+def tokens_of(tasks: Iterable[StagedTask | Row]) -> list[str]:
+    """Return the tokens in the order of the partitions."""
+    ordered = sorted(tasks, key=lambda task: int(task.partition))
+    return [task.token for task in ordered if task.token is not None]
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Spark makes one to plan, and another one to commit."""
+    """Writes the batches of a query. Spark creates one to plan, and another one to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -59,151 +98,103 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         if options.version is not None:
             raise SparkOptionError(
-                "txnVersion is for batch writes: a query counts its batches itself; drop it"
+                "txnVersion is for batch writes only: a query counts its batches itself; remove it"
             )
         self.options = options
         self.columns = find_columns(schema, options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage the rows of one task attempt; nothing is seen yet."""
-        context = TaskContext.get()
-        assert context is not None
+        """Stage the rows of one task attempt; they are not visible before the commit."""
+        context = _task_context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
-            raise RuntimeError("this Spark does not tell its tasks their query: use pyspark >= 4.2")
-        place = TaskId(self.options.app_id or query_id, int(batch_id), context.partitionId())
-        try:
-            token = stage(self.options, self.columns, place, iterator)
-        except USER_ERRORS as error:
-            raise error.with_traceback(None) from None
-        checkpoints = context.getLocalProperty(_CHECKPOINTS)
-        return StagedTask(place.partition, token, query_id, place.version, checkpoints)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make a batch visible, once: a replay is told what was done the first time."""
-        staged = [message for message in messages if isinstance(message, StagedTask)]
-        assert staged
-        query_id = staged[0].query_id
+            raise RuntimeError(
+                "this version of Spark does not pass the query to its tasks: use pyspark >= 4.2"
+            )
         app = self.options.app_id or query_id
-        tokens = tokens_of(staged)
-        try:
-            digests = self._digests(staged[0], batchId)
-            result = commit_version(sink_of(self.options, app), query_id, batchId, tokens, digests)
-        except USER_ERRORS as error:
-            raise error.with_traceback(None) from None
+        return stage_task(self.options, self.columns, app, int(batch_id), iterator)
+
+    @hide_traceback
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Make a batch visible, once: a repeated commit changes nothing."""
+        tasks = staged_tasks(messages)
+        assert tasks
+        app, query_id, tokens = tasks[0].app, tasks[0].query_id, tokens_of(tasks)
+        digests = self._digests(tasks[0], batchId)
+        result = commit_staged(sink_of(self.options, app), query_id, batchId, tokens, digests)
         if result.duplicate:
-            abort_version(
-                self.options, app, tokens
-            )  # of a replay; the server leaves what it committed
+            abort_staged(self.options, app, tokens)  # not those that are committed already
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
-        staged = [message for message in messages if isinstance(message, StagedTask)]
-        if not staged:
-            return
-        with suppress(Exception):  # Spark would show it in place of what went wrong
-            app = self.options.app_id or staged[0].query_id
-            abort_version(self.options, app, tokens_of(staged))
+        _abort(self.options, messages)
 
-    def _digests(self, staged: StagedTask, batch_id: int) -> Digests:
+    def _digests(self, task: StagedTask, batch_id: int) -> Digests:
         checkpoint = self.options.checkpoint
-        if checkpoint is None and staged.checkpoints is not None:
-            checkpoint = find_checkpoint(
-                staged.checkpoints, self.options.query_name, staged.query_id
-            )
+        if checkpoint is None and task.checkpoints is not None:
+            checkpoint = find_checkpoint(task.checkpoints, self.options.query_name, task.query_id)
         return UNKNOWN if checkpoint is None else read_digests(checkpoint, batch_id)
 
 
-def tokens_of(staged: Iterable[StagedTask]) -> list[str]:
-    """Give the tokens in the order of the partitions."""
-    ordered = sorted(staged, key=lambda message: message.partition)
-    return [message.token for message in ordered if message.token is not None]
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    tasks = staged_tasks(messages)
+    if tasks:
+        with suppress(Exception):  # Spark would report it instead of the original error
+            abort_staged(options, tasks[0].app, tokens_of(tasks))
 
 
-# ---- batch writer --------------------------------------------------------------------------------
-# The batch sink: all rows of a frame become visible at once, or none.
+# ---- batch writes --------------------------------------------------------------------------------
 
 
 _IN_FOREACH: Final = (
-    "Spark runs a batch again after a failure: so that foreachBatch writes nothing twice, add"
+    "Spark runs a batch again after a failure: so that foreachBatch does not write it twice, add"
     ' .option("txnAppId", "totals").option("txnVersion", batch_id), one txnAppId for each write;'
     " or use semel.spark.commit_batch"
 )
 
 
-@dataclass(frozen=True)
-class StagedBatchTask(WriterCommitMessage):
-    """What a task tells the driver. `token` is None if it had no rows."""
-
-    partition: int
-    token: str | None
-    app: str
-    query_id: str
-
-
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a frame. With `txnAppId` and `txnVersion` it is written once, however often run."""
+    """Writes a DataFrame: all rows become visible at once, or none.
+
+    With `txnAppId` and `txnVersion` it is written once, also if the write is repeated.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SparkOptionError(
-                'a stream cannot be overwritten: use mode("append"), and another stream for a'
-                " fresh start"
+                'a stream cannot be overwritten: use mode("append"), or write to a new stream'
             )
         if (options.app_id is None) != (options.version is None):
-            raise SparkOptionError("txnAppId and txnVersion belong together: add the other one")
+            raise SparkOptionError("txnAppId and txnVersion must be used together: add the other")
         self.options = options
         self.columns = find_columns(schema, options.stream)
         self.app = options.app_id or f"batch-{random_id()}"
         self.version = options.version or 0
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedBatchTask:
-        """Stage the rows of one task attempt; nothing is seen yet."""
-        context = TaskContext.get()
-        assert context is not None
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
+        """Stage the rows of one task attempt; they are not visible before the commit."""
+        context = _task_context()
         if self.options.app_id is None and context.getLocalProperty(BATCH_ID) is not None:
             raise SparkOptionError(_IN_FOREACH)
-        query_id = context.getLocalProperty(QUERY_ID) or self.app
-        place = TaskId(self.app, self.version, context.partitionId())
-        try:
-            token = stage(self.options, self.columns, place, iterator)
-        except USER_ERRORS as error:
-            raise error.with_traceback(None) from None
-        return StagedBatchTask(place.partition, token, self.app, query_id)
+        return stage_task(self.options, self.columns, self.app, self.version, iterator)
 
+    @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the rows visible, in the order of the partitions."""
-        parts = _parts(messages)
-        tokens = _tokens(parts)
-        if not parts or (self.options.app_id is None and not tokens):
+        tasks = staged_tasks(messages)
+        tokens = tokens_of(tasks)
+        if not tasks or (self.options.app_id is None and not tokens):
             return
-        app, query_id = parts[0].app, parts[0].query_id
+        app, query_id = tasks[0].app, tasks[0].query_id
         sink = sink_of(self.options, app)
-        try:
-            result = commit_version(sink, query_id, self.version, tokens)
-        except USER_ERRORS as error:
-            raise error.with_traceback(None) from None
-        if self.options.app_id is not None:
-            if result.duplicate:
-                abort_version(self.options, app, tokens)
-            return
-        with suppress(Exception):  # the rows are written; a name nobody uses again may stay
-            sink.forget()
+        result = commit_staged(sink, query_id, self.version, tokens)
+        if self.options.app_id is None:
+            with suppress(Exception):  # the rows are written; an unused sink may stay
+                sink.forget()
+        elif result.duplicate:
+            abort_staged(self.options, app, tokens)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
-        parts = _parts(messages)
-        if not parts:
-            return
-        with suppress(Exception):  # Spark would show it in place of what went wrong
-            abort_version(self.options, parts[0].app, _tokens(parts))
-
-
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatchTask]:
-    found = [message for message in messages if isinstance(message, StagedBatchTask)]
-    return sorted(found, key=lambda part: part.partition)
-
-
-def _tokens(parts: Sequence[StagedBatchTask]) -> list[str]:
-    return [part.token for part in parts if part.token is not None]
+        _abort(self.options, messages)

@@ -1,4 +1,4 @@
-"""Looking at the streams of a read: which there are, where they begin, where they end."""
+"""Finds the streams of a read on the server, and their first and last offsets."""
 
 import re
 from collections.abc import Callable, Container, Mapping
@@ -19,22 +19,21 @@ from semel.client.reading import FramesPage, frames_page
 from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
-from semel.spark.client_cache import client_for
 from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable
-from semel.spark.options import SourceOptions, SparkOptionError
+from semel.spark.options import SourceOptions, SparkOptionError, client_for
 from semel.spark.source.frames import FrameRows, rows_of
 from semel.spark.source.offsets import EARLIEST_NUMBER, LATEST_NUMBER, StreamPosition
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
-_NAMES_LOOKED_AT: Final = 5_000
-# Times are not quite in order: a staged message has the time of its staging, and its place only
-# when the transaction is committed. What is older by more than this has nothing younger before it.
+_SIMILAR_FROM: Final = 5_000  # paths that are searched for similar ones
+# Times are not quite in order: a staged message has the time of its staging, but gets its offset
+# only when the transaction is committed. By more than this, times cannot be out of order.
 _STAGED_MS_MAX: Final = 3_600_000
 
 
 class StreamEnd(Struct, frozen=True):
-    """Where a stream ends: `stable` is as far as a committed reader may go, `tail` the end."""
+    """The end of a stream: `stable` is the limit of a committed read."""
 
     id: str
     stable: int
@@ -42,32 +41,35 @@ class StreamEnd(Struct, frozen=True):
 
 
 class StreamCatalog:
-    """Asks a server about the streams of one read."""
+    """Requests facts about the streams of one read.
+
+    Raises ServerUnreachable if the server cannot be reached or is not semel.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._has_answered = False
+        self._has_responded = False
 
     def ends(self) -> dict[str, StreamEnd]:
-        """Look where the streams of the read end; those that are not there are left out."""
-        found = {stream: self._end(stream) for stream in self._paths()}
-        return {stream: end for stream, end in found.items() if end is not None}
+        """Return the ends of the streams of the read that exist."""
+        ends = {stream: self._end(stream) for stream in self._paths()}
+        return {stream: end for stream, end in ends.items() if end is not None}
 
-    def require(self, found: Container[str], known: Container[str] = ()) -> None:
-        """Refuse to go on without a stream that is named and was never seen: StreamMissing."""
+    def require(self, existing: Container[str], positions: Container[str] = ()) -> None:
+        """Raise StreamMissing for a named stream that does not exist and has no position."""
         for stream in self._options.streams:
-            if stream not in found and stream not in known:
+            if stream not in existing and stream not in positions:
                 raise self._missing(stream)
 
     def reads(self, stream: str) -> bool:
-        """Tell whether a stream is one of those the read names."""
+        """Return whether a stream belongs to the read."""
         pattern = self._options.pattern
         if pattern is None:
             return stream in self._options.streams
         return re.fullmatch(pattern, stream) is not None
 
     def first(self, stream: str) -> int:
-        """Find the first offset of a stream that is kept."""
+        """Return the first offset that is kept; raise StreamMissing."""
         page = self._ask(lambda client: client.run(list_streams(client.site, stream, None, 1)))
         for entry in page.streams:
             if entry.path == stream:
@@ -75,7 +77,7 @@ class StreamCatalog:
         raise self._missing(stream)
 
     def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
-        """Find where the read begins in each of these streams, as the options say."""
+        """Return where the read starts in each of these streams, according to the options."""
         return {
             stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()
         }
@@ -85,20 +87,20 @@ class StreamCatalog:
         if since_ms is not None:
             low = self._halved(stream, since_ms - _STAGED_MS_MAX, self.first(stream), end.stable)
             return self._scanned(stream, since_ms, low, end.stable)
-        wanted = self._options.starts.of(stream)
-        if wanted == EARLIEST_NUMBER:
+        start = self._options.starts.of(stream)
+        if start == EARLIEST_NUMBER:
             return self.first(stream)
-        if wanted == LATEST_NUMBER:
+        if start == LATEST_NUMBER:
             return end.stable
-        if wanted > end.tail:
+        if start > end.tail:
             raise SparkOptionError(
-                f"startingOffsets: {stream} is to begin at {wanted} and ends at {end.tail} already:"
+                f"startingOffsets: the start of {stream} is {start}, and it ends at {end.tail}:"
                 " write a smaller offset, or -1 for the end"
             )
-        return wanted
+        return start
 
     def _scanned(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Find the first message that was stored at a time or later, one after the other."""
+        """Return the first message stored at or after a time, by a linear scan."""
         while low < high:
             rows = self._rows(stream, low, high)
             late = rows.stored_ms >= since_ms
@@ -108,7 +110,7 @@ class StreamCatalog:
         return high
 
     def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Find about where a time is, by halving the range."""
+        """Return about the first message stored at or after a time, by bisection."""
         while low < high:
             middle = (low + high) // 2
             rows = self._rows(stream, middle, high)
@@ -122,13 +124,13 @@ class StreamCatalog:
         return low
 
     def _rows(self, stream: str, offset: int, end: int) -> FrameRows:
-        """Read some messages from an offset on; none only if there is none before `end`."""
+        """Return some messages from an offset on; none only if there is none before `end`."""
         while True:
             page = self._page(stream, offset)
             rows = rows_of(page.body)
             if len(rows.offsets) or not offset < page.next_offset < end:
                 return rows
-            offset = page.next_offset  # nothing but gaps so far
+            offset = page.next_offset  # the page has gaps only
 
     def _page(self, stream: str, offset: int) -> FramesPage:
         calls = self._client().stream(stream).calls
@@ -139,15 +141,15 @@ class StreamCatalog:
         if options.pattern is None:
             return list(options.streams)
         prefix = _literal_prefix(options.pattern)
-        patience = self._first_timeout()
-        entries = self._ask(lambda client: list(client.streams(prefix, timeout=patience)))
+        timeout = self._first_timeout()
+        entries = self._ask(lambda client: list(client.streams(prefix, timeout=timeout)))
         return [entry.path for entry in entries if self.reads(entry.path)]
 
     def _end(self, stream: str) -> StreamEnd | None:
-        """Look where a stream ends; None if it is not there."""
-        patience = self._first_timeout()
+        """Return the end of a stream; None if it does not exist."""
+        timeout = self._first_timeout()
         try:
-            info = self._ask(lambda client: client.stream(stream).head(timeout=patience))
+            info = self._ask(lambda client: client.stream(stream).head(timeout=timeout))
         except (StreamNotFound, StreamGone):
             return None
         if info.incarnation is None or info.stable_offset is None:
@@ -156,34 +158,33 @@ class StreamCatalog:
 
     def _ask(self, call: Callable[[Client], T]) -> T:
         try:
-            answer = call(self._client())
+            result = call(self._client())
         except Unavailable as error:
             raise server_unreachable(error) from None
         except (NotSupported, ProtocolError) as error:
             raise not_a_semel_server(self._options.url, error) from None
-        self._has_answered = True
-        return answer
+        self._has_responded = True
+        return result
 
     def _client(self) -> Client:
-        options = self._options
-        return client_for(options.url, options.token, options.retry_seconds)
+        return client_for(self._options)
 
     def _first_timeout(self) -> float:
         seconds = self._options.retry_seconds
-        return seconds if self._has_answered else min(seconds, FIRST_SECONDS)
+        return seconds if self._has_responded else min(seconds, FIRST_SECONDS)
 
     def _missing(self, stream: str) -> StreamMissing:
-        """Say that a stream is not there, and which are called nearly so."""
-        entries = self._ask(lambda client: list(islice(client.streams(), _NAMES_LOOKED_AT)))
+        """Return the error for a stream that does not exist, with similar paths."""
+        entries = self._ask(lambda client: list(islice(client.streams(), _SIMILAR_FROM)))
         names = [entry.path for entry in entries]
         near = get_close_matches(stream, names, n=3)
         if near:
             hint = f"did you mean {' or '.join(near)}?"
         else:
-            hint = f"there are {', '.join(names[:3]) or 'none at all'};"
+            hint = f"the server has {', '.join(names[:3]) or 'no streams'};"
         return StreamMissing(
             f"there is no stream {stream} at {self._options.url}: {hint}"
-            f" `semel create {stream}` makes it"
+            f" `semel create {stream}` creates it"
         )
 
 
@@ -194,11 +195,11 @@ def _ordinal(offset: str) -> int:
 
 
 def _literal_prefix(pattern: str) -> str:
-    """Give what every path that matches begins with, as far as that is plain to see."""
-    found = _LITERAL.match(pattern)
-    assert found is not None
-    literal, rest = found[0], pattern[found.end() :]
-    if not rest or "|" in pattern:
-        return "" if "|" in pattern else literal
-    # What a quantifier follows may be missing.
-    return literal[:-1] if rest[0] in "*?{" else literal
+    """Return a prefix of every path that matches, as far as it is a plain text."""
+    if "|" in pattern:
+        return ""
+    match = _LITERAL.match(pattern)
+    assert match is not None
+    literal, rest = match[0], pattern[match.end() :]
+    # The character before a quantifier may be missing.
+    return literal[:-1] if rest and rest[0] in "*?{" else literal

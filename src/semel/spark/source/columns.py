@@ -1,4 +1,4 @@
-"""The columns of the source: those of a message as it is, or those of a schema of the user's."""
+"""The columns of the source: the parts of a message, or the columns of a schema of the user."""
 
 from typing import Any, Final
 
@@ -66,11 +66,11 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class SchemaError(SparkOptionError):
-    """The schema of a read cannot be filled from JSON; the message says what to write."""
+    """JSON cannot be decoded to the schema of a read; the message says what to write."""
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Name the columns of a read that gives no schema of its own."""
+    """Return the columns of a read without a schema."""
     fields = [StructField(name, kind) for name, kind in _PLAIN]
     if options.has_headers:
         fields.append(StructField("headers", _HEADERS))
@@ -78,14 +78,14 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
-    """Find out what a read is to give; raises SchemaError."""
+    """Return what makes batches with the columns of a schema. Raises SchemaError."""
     if schema == source_schema(options):
         return PlainColumns(schema, has_headers=options.has_headers)
     return DecodedColumns(schema)
 
 
 class Columns:
-    """Turns the messages of a page into what Spark wants."""
+    """Turns the messages of a page into a batch for Spark."""
 
     has_headers = False
 
@@ -93,19 +93,18 @@ class Columns:
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
-        """Make a batch of the messages of a stream."""
+        """Return a batch of the messages of a stream."""
         raise NotImplementedError
 
 
 class PlainColumns(Columns):
-    """The messages as they are."""
+    """The parts of a message as columns: key, value, stream and so on."""
 
     def __init__(self, schema: StructType, *, has_headers: bool) -> None:
         super().__init__(schema)
         self.has_headers = has_headers
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
-        """Make a batch of the messages of a stream."""
         count = len(rows.offsets)
         columns: list[Any] = [
             pa.nulls(count, pa.binary()) if rows.keys is None else rows.keys,
@@ -122,7 +121,7 @@ class PlainColumns(Columns):
 
 
 class DecodedColumns(Columns):
-    """The messages decoded from JSON to a schema of the user's."""
+    """The messages, decoded from JSON to a schema of the user."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
@@ -133,11 +132,10 @@ class DecodedColumns(Columns):
         )
 
     def __reduce__(self) -> Any:
-        """Go to the workers as what it is made of: a decoder cannot be sent."""
+        """Pickle the schema only: a decoder cannot be pickled."""
         return _rebuilt, (self.arrow,)
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
-        """Make a batch of the messages of a stream."""
         table, bad = self._decoder.decode(rows.values)
         filled = {
             "_offset": lambda: pa.array(rows.offsets),
@@ -172,39 +170,39 @@ def _times(rows: FrameRows) -> pa.Array:
 
 def _headers(rows: FrameRows, kind: pa.DataType) -> pa.Array:
     assert rows.headers is not None
-    found = [
+    entries = [
         None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
         for pairs in rows.headers
     ]
-    return pa.array(found, kind)
+    return pa.array(entries, kind)
 
 
 def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
-    """Give the text of the bad records, and null for the others."""
+    """Return the text of the bad records, and null for the others."""
     count = len(values)
     if not bad:
         return pa.nulls(count, pa.string())
     texts = pa.array([values[index].as_py().decode(errors="replace") for index in bad])
-    places = np.full(count, -1)
-    places[bad] = np.arange(len(bad))
-    return texts.take(pa.array(places, mask=places < 0))
+    indices = np.full(count, -1)
+    indices[bad] = np.arange(len(bad))
+    return texts.take(pa.array(indices, mask=indices < 0))
 
 
 # ---- the user's schema ---------------------------------------------------------------------------
 
 
 def _check_field(field: StructField) -> None:
-    wanted = _FILLED.get(field.name)
-    if wanted is not None and field.dataType != wanted:
+    expected = _FILLED.get(field.name)
+    if expected is not None and field.dataType != expected:
         raise SchemaError(
             f"the column {field.name} is filled by semel: write `{field.name}"
-            f" {wanted.simpleString()}` in the schema"
+            f" {expected.simpleString()}` in the schema"
         )
     _check_type(field.name, field.dataType)
     if not field.nullable:
         raise SchemaError(
-            f"the column {field.name} is declared not null, but a bad record gives nulls:"
-            " drop NOT NULL from the schema"
+            f"the column {field.name} is declared not null, but it is null for a bad record:"
+            " remove NOT NULL from the schema"
         )
 
 
@@ -232,5 +230,5 @@ def _check_type(name: str, kind: DataType) -> None:
 def _check_nullable(name: str, *, is_nullable: bool) -> None:
     if not is_nullable:
         raise SchemaError(
-            f"{name} is declared not null, but JSON may hold a null: allow nulls there"
+            f"{name} is declared not null, but JSON can contain a null: allow nulls there"
         )

@@ -1,9 +1,9 @@
-"""JSON messages to typed columns. A bad record costs its own row and no other.
+"""Decoding of JSON messages to typed columns. A bad record affects its own row only.
 
-Whole blocks go through Arrow's parser, about a million rows a second. It refuses a block for one
-bad record, so a block that it refuses is halved until the rest is small, and that is read record by
-record (`row_values`). It must never see what is no JSON object: it takes two records for one, one
-for two, and dies of a bare `null`. So each record is looked at before; that is cheap.
+Arrow's parser decodes whole blocks, about a million rows per second. It refuses a block for one bad
+record, so a block that it refuses is halved until it is small, and then decoded record by record
+(`record_parser`). It must only get JSON objects: otherwise it reads two records as one or one as
+two, and a bare `null` crashes the process. So each record is checked before, which is cheap.
 """
 
 import json
@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-_SMALL: Final = 256  # records; halving further costs more than reading each
+_SMALL: Final = 256  # records; halving further costs more than decoding each
 
 
 class _AnyObject(msgspec.Struct):
-    """Any JSON object: its fields are passed over."""
+    """Any JSON object: its fields are ignored."""
 
 
 _check: Final = msgspec.json.Decoder(_AnyObject).decode
@@ -44,7 +44,7 @@ class Decoder:
         )
 
     def decode(self, values: pa.BinaryArray) -> tuple[pa.Table, list[int]]:
-        """Give the columns, a row for each message, and which rows are bad: those are all null."""
+        """Return the columns, with a row for each message, and the bad rows, which are null."""
         records = values.to_pylist()
         bad = [index for index, record in enumerate(records) if not is_object(record)]
         for index in bad:
@@ -52,7 +52,7 @@ class Decoder:
         return self._decode(records, 0, bad), sorted(bad)
 
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
-        """Decode records of which the first is the row `first`; more bad rows are added."""
+        """Decode records, the first of which is the row `first`; append bad rows to `bad`."""
         table = self._parse_block(records) if self._is_plain else None
         if table is not None:
             return table
@@ -66,7 +66,7 @@ class Decoder:
         return pa.concat_tables(parts)
 
     def _parse_block(self, records: list[bytes]) -> pa.Table | None:
-        """Decode all at once; None if anything is wrong with any."""
+        """Decode all at once; return None if any record is bad."""
         data = b"".join(records)
         if not data:
             return self._schema.empty_table()
@@ -97,7 +97,7 @@ class Decoder:
 
 
 def is_object(record: bytes) -> bool:
-    """Tell whether a message is one JSON object, in UTF-8."""
+    """Return whether a message is one JSON object, in UTF-8."""
     try:
         _check(record)
         if not record.isascii():
@@ -108,7 +108,7 @@ def is_object(record: bytes) -> bool:
 
 
 def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Tell whether a number was too large, of which Arrow says nothing: JSON has no infinity."""
+    """Return whether a number was too large: Arrow decodes it as infinity, without an error."""
     kind = column.type
     if pa.types.is_struct(kind):
         return any(map(_has_infinity, column.flatten()))
@@ -118,7 +118,7 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 
 
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
-    """Tell whether Arrow's parser knows the type: no map, and dates and times only as columns."""
+    """Return whether Arrow's parser supports the type: no maps, dates and times only as columns."""
     if pa.types.is_struct(kind):
         return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_map(kind):
@@ -128,23 +128,20 @@ def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
     return is_top or not pa.types.is_temporal(kind)
 
 
-# ---- row values ----------------------------------------------------------------------------------
-# JSON to the values of a schema, record by record: the rule book of `decode`, and its last
-# resort.
-#
-# A value is taken only if it is of the column's type: whole numbers for whole types and within
-# their range, any number for float and double, a number or a text of one for decimals, ISO 8601
-# texts for dates and times. A time without a zone is in UTC. A column that is missing or null is
+# ---- single records ------------------------------------------------------------------------------
+# The rules of decoding, used where Arrow's parser cannot. A value must be of the column's type:
+# integers within the range of the type, any number for float and double, a number or its text for
+# decimals, ISO 8601 texts for dates and times. A time without a zone is in UTC. A missing column is
 # null.
 
 
 Convert = Callable[[Any], Any]
 Parse = Callable[[bytes], dict[str, Any]]
-_FLOAT_MAX: Final = 3.4028235677973364e38  # what still rounds to the largest float, not beyond
+_FLOAT_MAX: Final = 3.4028235677973364e38  # the largest double that rounds to a finite float
 
 
 class BadRecord(ValueError):
-    """The record is no JSON object of the schema."""
+    """The record is not a JSON object of the schema."""
 
 
 class _Real(str):
@@ -161,7 +158,7 @@ _load: Final = json.JSONDecoder(parse_float=_Real, parse_constant=_refuse).decod
 
 
 def record_parser(schema: pa.Schema) -> Parse:
-    """Make what turns the text of a record into the values of a schema; raises BadRecord."""
+    """Return a function from a record to the values of a schema; it raises BadRecord."""
     fields = [(field.name, _converter(field.type)) for field in schema]
 
     def parse(raw: bytes) -> dict[str, Any]:
@@ -200,7 +197,7 @@ def _converter_of_value(kind: pa.DataType) -> Convert:
 
 
 def parse_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Turn texts into dates, times or decimals; BadRecord if one of them is none."""
+    """Convert texts to dates, times or decimals; raise BadRecord if one is not valid."""
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid as error:
@@ -252,7 +249,7 @@ def _text(value: Any) -> Any:
 
 
 def _number_or_text(value: Any, kind: pa.DataType) -> str:
-    """Give the text that `parse_texts` reads: numbers are taken for decimals only."""
+    """Return the text for `parse_texts`: numbers are allowed for decimals only."""
     if pa.types.is_decimal(kind) and isinstance(value, _Real | int) and not isinstance(value, bool):
         return str(value)
     text: str = _text(value)

@@ -1,9 +1,9 @@
-"""Where a query stands: the offsets Spark keeps in its checkpoint, and the options that begin it.
+"""The offsets that Spark stores in its checkpoint, and the options that set the first ones.
 
 A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Spark compares offsets as
-texts, so the keys are always in order. `{"pin": "latest"}` stands for "the end, when the query was
-first planned": the first batch is empty and writes the real offsets into Spark's own log, so that a
-crash before it is done cannot move the start.
+texts, so the keys are always sorted. `{"pin": "latest"}` means the tail at the time the query was
+first planned: the first batch is empty and stores the actual offsets in Spark's log, so that a
+crash before it has ended cannot move the start.
 """
 
 import json
@@ -28,20 +28,19 @@ class StreamPosition(Struct, frozen=True, order=True):
 
 
 class StartOffsets(Struct, frozen=True):
-    """What startingOffsets or endingOffsets say: offsets by stream, and `default` for the others.
+    """The value of startingOffsets or endingOffsets: offsets by stream, `default` for the others.
 
-    An offset of -2 is the first message that is kept, -1 the end.
+    An offset of -2 is the first message that is kept, -1 the tail.
     """
 
     default: int
     by_stream: Mapping[str, int] = {}
 
     def of(self, stream: str) -> int:
-        """Give the offset a stream begins or ends at."""
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Tell whether one of these streams begins at its end, which moves."""
+        """Return whether one of these streams starts at its tail, which moves."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -54,7 +53,7 @@ _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 
 
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
-    """Read startingOffsets or endingOffsets; ValueError with a cure if they make no sense.
+    """Parse startingOffsets or endingOffsets; raise ValueError if they are not valid.
 
     `default` is for the streams that a JSON document does not name.
     """
@@ -66,7 +65,7 @@ def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
     except ValueError:
         document = None
     if not isinstance(document, dict) or not document:
-        raise ValueError(f"{text!r} is no place to begin or end; {_EXAMPLE}")
+        raise ValueError(f"{text!r} is not valid; {_EXAMPLE}")
     by_stream = {name: _ordinal(name, value) for name, value in document.items()}
     return StartOffsets(default, by_stream)
 
@@ -77,17 +76,18 @@ def _ordinal(stream: str, value: object) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or not EARLIEST_NUMBER <= value <= NUMBER_MAX:  # type: ignore[operator]
         raise ValueError(
-            f"{stream} needs a number, an offset as printed, -1 for the end or -2 for the start"
+            f"the offset of {stream} is not valid; expected a number, an offset as semel prints it,"
+            " -1 for the end or -2 for the start"
         )
     assert isinstance(value, int)
     return value
 
 
-# ---- what Spark keeps ----------------------------------------------------------------------------
+# ---- offsets in the checkpoint -------------------------------------------------------------------
 
 
 def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
-    """Make the offset that Spark writes down: keys in order, so that equal ones are equal texts."""
+    """Return the offset for Spark; keys are sorted, so that equal offsets are equal texts."""
     return {
         stream: {"id": position.id, "next": position.next}
         for stream, position in sorted(positions.items())
@@ -95,12 +95,12 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def is_pin(document: Mapping[str, Any]) -> bool:
-    """Tell whether an offset is the pin: the end, not yet known. No stream's entry is a text."""
+    """Return whether an offset is the pin. The entry of a stream is never a string."""
     return document.get("pin") == PIN["pin"]
 
 
 def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
-    """Read an offset that Spark has kept; ValueError if it is none of ours."""
+    """Parse an offset from Spark's checkpoint; raise ValueError if it is of another source."""
     try:
         return {
             stream: StreamPosition(str(entry["id"]), int(entry["next"]))
@@ -108,6 +108,6 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
         }
     except (TypeError, KeyError, ValueError):
         raise ValueError(
-            f"the checkpoint holds {json.dumps(document)[:200]}, which is no offset of semel:"
-            " it belongs to another source, start with a new checkpointLocation"
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: it"
+            " belongs to another source, start with a new checkpointLocation"
         ) from None

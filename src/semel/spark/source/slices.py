@@ -1,4 +1,4 @@
-"""Reading a slice: page after page, the next one fetched while this one is decoded."""
+"""The offset ranges of tasks: splitting a batch into them, and reading them page by page."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,25 +15,20 @@ from semel.client.errors import OffsetTrimmed, StreamGone, StreamNotFound, Unava
 from semel.client.reading import FramesPage, frames_page
 from semel.model.offsets import parse_offset, print_offset
 from semel.spark import errors
-from semel.spark.client_cache import client_for
-from semel.spark.options import SourceOptions
+from semel.spark.options import SourceOptions, client_for
 from semel.spark.source.columns import Columns
 from semel.spark.source.frames import rows_of
 
-# ---- slices --------------------------------------------------------------------------------------
-# Cutting ranges of offsets into portions, one for each task.
-
-
-# A task costs some 50 ms by itself. So a batch is cut for as many cores as the planner sees, if
-# each gets enough; and a task never has so much that its failure is dear.
+# A task costs about 50 ms by itself. So a batch is split for the number of cores of the planner, if
+# each gets enough messages; and no task is so large that repeating it is expensive.
 OFFSETS_MIN: Final = 50_000
 OFFSETS_MAX: Final = 1_000_000
 
 
 class Span(Struct, frozen=True):
-    """Offsets of the stream of this incarnation, up to `end`.
+    """Offsets from `begin` up to `end` of the incarnation `id`.
 
-    `is_open`: it begins with whatever is the first message, so that nothing before it is missing.
+    `is_open`: it starts with the first message that is kept, so trimmed messages are not missing.
     """
 
     id: str
@@ -43,7 +38,7 @@ class Span(Struct, frozen=True):
 
 
 class OffsetRange(Struct, frozen=True):
-    """A piece of one stream."""
+    """A range of offsets of one stream."""
 
     stream: str
     span: Span
@@ -53,82 +48,82 @@ class OffsetRange(Struct, frozen=True):
 
 
 class TaskInput(InputPartition):
-    """What one task reads, slice after slice."""
+    """The offset ranges that one task reads, in order."""
 
-    def __init__(self, slices: Sequence[OffsetRange]) -> None:
-        super().__init__(tuple((one.stream, *astuple(one.span)) for one in slices))
-        self.slices = tuple(slices)
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        super().__init__(tuple((one.stream, *astuple(one.span)) for one in ranges))
+        self.ranges = tuple(ranges)
 
     def __repr__(self) -> str:
-        return f"Portion({', '.join(map(_shown, self.slices))})"
-
-
-def _shown(part: OffsetRange) -> str:
-    return f"{part.stream} {part.span.begin}-{part.span.end}"
+        listed = (f"{one.stream} {one.span.begin}-{one.span.end}" for one in self.ranges)
+        return f"TaskInput({', '.join(listed)})"
 
 
 def split_range(
     spans: Mapping[str, Span], min_partitions: int, cores: int | None = None
 ) -> list[TaskInput]:
-    """Cut spans into portions in order, at least `min_partitions` if there are as many offsets."""
+    """Split spans into task inputs, at least `min_partitions` if there are enough offsets."""
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
-    wanted = max(min_partitions, min(total // OFFSETS_MIN, cores), total // OFFSETS_MAX)
-    slices: list[OffsetRange] = []
+    task_count = max(min_partitions, min(total // OFFSETS_MIN, cores), total // OFFSETS_MAX)
+    ranges: list[OffsetRange] = []
     for stream, span in sorted(spans.items()):
         length = span.end - span.begin
         if not length:
             continue
-        # Rounded up, so that together they are not fewer than what was asked for.
-        count = min(length, -(-length * wanted // total))
+        # Rounded up, so that there are at least `task_count` in total.
+        count = min(length, -(-length * task_count // total))
         edges = [span.begin + length * number // count for number in range(count + 1)]
         for begin, end in pairwise(edges):
             is_open = span.is_open and begin == span.begin
-            slices.append(OffsetRange(stream, Span(span.id, begin, end, is_open)))
-    return _packed(slices, total // max(wanted, cores))
+            ranges.append(OffsetRange(stream, Span(span.id, begin, end, is_open)))
+    return _packed(ranges, total // max(task_count, cores))
 
 
-def _packed(slices: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
-    """Put small slices together: a thousand streams with a message each are no thousand tasks."""
-    portions: list[list[OffsetRange]] = []
-    room = 0
-    for one in slices:
-        room -= len(one)
-        if room < 0:
-            portions.append([])
-            room = offsets_max - len(one)
-        portions[-1].append(one)
-    return [TaskInput(portion) for portion in portions]
+def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
+    """Combine small ranges: a thousand streams with a message each are not a thousand tasks."""
+    inputs: list[list[OffsetRange]] = []
+    budget = 0
+    for one in ranges:
+        budget -= len(one)
+        if budget < 0:
+            inputs.append([])
+            budget = offsets_max - len(one)
+        inputs[-1].append(one)
+    return [TaskInput(members) for members in inputs]
 
 
-# ---- pages ---------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
-_AHEAD: Final = 1  # pages; more only fill the memory
+_AHEAD: Final = 1  # pages to fetch in advance; more would only use memory
 
 
 def read_task(
-    options: SourceOptions, columns: Columns, portion: TaskInput
+    options: SourceOptions, columns: Columns, task: TaskInput
 ) -> Iterator[pa.RecordBatch]:
-    """Read the slices of a task, one after another."""
-    for part in portion.slices:
-        yield from read_range(options, columns, part)
+    """Yield the messages of a task, range by range. Raises DataLossError."""
+    for part in task.ranges:
+        yield from read_offset_range(options, columns, part)
 
 
-def read_range(
+def read_offset_range(
     options: SourceOptions, columns: Columns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
-    """Read the committed messages of a slice, each once, in order; raises DataLossError."""
+    """Yield the committed messages of a range, each once, in order; raises DataLossError.
+
+    The next page is fetched while the current one is decoded.
+    """
     with ThreadPoolExecutor(_AHEAD, "semel-pages") as ahead:
         fetch = _Fetch(options, part)
-        coming = ahead.submit(fetch.page, part.span.begin)
+        next_page = ahead.submit(fetch.page, part.span.begin)
         while True:
-            page = coming.result()
+            page = next_page.result()
             if page is None:
                 return
             is_last = page.next_offset >= part.span.end
             if not is_last:
-                coming = ahead.submit(fetch.page, page.next_offset)
+                next_page = ahead.submit(fetch.page, page.next_offset)
             rows = rows_of(page.body, has_headers=columns.has_headers).before(part.span.end)
             if len(rows.offsets):
                 yield columns.batch(rows, part.stream)
@@ -137,25 +132,27 @@ def read_range(
 
 
 class _Fetch:
-    """Gets the pages of one slice, and tells what is lost."""
+    """Fetches the pages of one offset range."""
 
     def __init__(self, options: SourceOptions, part: OffsetRange) -> None:
         self._part = part
         self._is_loss_fatal = options.is_loss_fatal
-        self._client = client_for(options.url, options.token, options.retry_seconds)
+        self._client = client_for(options)
         self._calls = self._client.stream(part.stream).calls
 
     def page(self, offset: int) -> FramesPage | None:
-        """Get the page at an offset; None if the rest is lost, and that is all right."""
+        """Return the page at an offset; None if the rest is lost and `failOnDataLoss` is false.
+
+        Raises DataLossError and ServerUnreachable.
+        """
         try:
-            page = self._page(offset)
+            return self._page(offset)
         except errors.DataLossError:
             if self._is_loss_fatal:
                 raise
             return None
         except Unavailable as error:
             raise errors.server_unreachable(error) from None
-        return page
 
     def _page(self, offset: int) -> FramesPage | None:
         part, span = self._part, self._part.span
@@ -164,8 +161,7 @@ class _Fetch:
         except OffsetTrimmed as error:
             head = parse_offset(error.head or "")
             assert head is not None
-            is_fine = not self._is_loss_fatal or (span.is_open and offset == span.begin)
-            if not is_fine:
+            if self._is_loss_fatal and not (span.is_open and offset == span.begin):
                 raise errors.stream_trimmed(part.stream, offset, head) from None
             return self._page(head) if head < span.end else None
         except (StreamNotFound, StreamGone):

@@ -1,21 +1,24 @@
-"""The transaction checker: were transactions all or nothing, and did readers see only that?
+"""The transaction checker: were transactions atomic, and did readers see them so?
 
-And did workers that share a group take every message once, each from where the one before ended?
+It also checks that workers that share a group process every message once, each from the position
+where the one before ended.
 
-Values are unique, so the streams tell who put each message where, and nothing has to be searched
-for: the time taken grows with the size of the history. What semel does not promise is no anomaly:
-reads of several streams are no snapshot, a read may end before the first message of an open inline
-transaction, and inline transactions that overlap may stand in one order here and in another there.
+Values are unique, so each message identifies its transaction, and no order has to be searched for:
+the time is linear in the size of the history. What semel does not guarantee is not an anomaly:
+reads of several streams are not a snapshot, a read may end before the first message of an open
+inline transaction, and overlapping inline transactions may be in different orders in different
+streams.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct
 
 from semel.testing.txn.cycles import cycles, graph_of
 from semel.testing.txn.ends import check_ends, check_order
-from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, describe
+from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, name_of
 from semel.testing.txn.graph import Moments
 from semel.testing.txn.history import RecordedChange, TransactionHistory, TransactionRead
 from semel.testing.txn.positions import check_shared
@@ -24,12 +27,12 @@ ANOMALIES_MAX: Final = 1_000
 
 
 class TransactionReport(Struct, frozen=True):
-    """What was checked, and what was found; no anomalies is good.
+    """The result of a check: what was checked, and the anomalies.
 
-    `committed` and `aborted` are what clients were told. What nobody was told is resolved by what
-    is visible. `edges` are those of the dependency graph. `ranges` are those that committed
-    transactions took for groups they share, `refused` the transactions that were refused because
-    of a position, `sets` and `deletes` those that were done.
+    `committed` and `aborted` count recorded outcomes. Transactions with an unknown outcome are
+    resolved by what is visible. `edges` are those of the dependency graph, `ranges` those that
+    committed transactions processed for shared groups, `refused` the transactions that were refused
+    because of a position, `sets` and `deletes` those that were done.
     """
 
     anomalies: list[Anomaly]
@@ -66,15 +69,14 @@ def check_transactions(
     positions: Mapping[tuple[str, str], int] | None = None,
     incarnations: Mapping[str, str] | None = None,
 ) -> TransactionReport:
-    """Compare a history with what the streams hold at its end, when nothing is open any more.
+    """Compare a history with the final content of the streams, when no transaction is open.
 
-    `committed` and `uncommitted` have every message of every stream as a reader is given them at
-    read_committed and at read_uncommitted; `positions` where groups are, by group and stream.
-    `incarnations` names the streams that those positions are in, with the words that moves used for
-    them; it is needed only if a stream with such positions was deleted and made anew. At most 1,000
-    anomalies are listed. Every client must have ended before, and no stream of the logs may be
-    trimmed or deleted. ValueError if a value was appended twice, or if too many moves of one group
-    have no answer.
+    `committed` and `uncommitted` have every message of every stream as read at read_committed and
+    at read_uncommitted; `positions` are those of groups, by group and stream. `incarnations` are
+    those of the streams with such positions, as in the recorded moves; they are needed only if such
+    a stream was deleted and created again. At most 1,000 anomalies are returned. Every client must
+    have ended before, and no stream of the logs may be trimmed or deleted. Raises ValueError if a
+    value was appended twice, or if too many moves of one group have no response.
     """
     facts = HistoryFacts(history, committed, uncommitted, positions or {})
     moments = Moments(facts)
@@ -116,25 +118,15 @@ def _count_done(changes: Iterable[RecordedChange]) -> int:
 
 
 def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:
-    found: list[Anomaly] = []
-    for anomaly in _all(checks):
-        found.append(anomaly)
-        if len(found) == ANOMALIES_MAX:
-            break
-    return found
+    return list(islice(chain.from_iterable(checks), ANOMALIES_MAX))
 
 
-def _all(checks: Iterable[Iterable[Anomaly]]) -> Iterator[Anomaly]:
-    for check in checks:
-        yield from check
-
-
-# ---- txn reads -----------------------------------------------------------------------------------
-# What readers saw: pieces of the streams as they are in the end, decided and whole.
+# ---- reads ---------------------------------------------------------------------------------------
+# Every read must return a part of the final stream, with whole, committed transactions only.
 
 
 def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Judge every read by itself; the first thing that is wrong with each."""
+    """Check each read alone; yield the first anomaly of each."""
     for read in facts.reads():
         anomaly = _differs(facts, read) or _early(facts, read) or _behind(facts, read)
         if anomaly is not None:
@@ -160,7 +152,7 @@ def _difference(
     sent = facts.sender(read.stream, value)
     if sent is None:
         return Anomaly("never_sent", f"{who}, and nobody has sent it there")
-    by = describe(sent.transaction)
+    by = name_of(sent.transaction)
     ids: tuple[str, ...] = (sent.transaction.id,)
     places = (facts.place if read.is_committed else facts.raw_place)[read.stream]
     place = places.get(value)
@@ -173,7 +165,7 @@ def _difference(
     log = facts.committed if read.is_committed else facts.uncommitted
     skipped = log[read.stream][number]
     passed = facts.sender(read.stream, skipped)
-    whose = "" if passed is None else f" of {describe(passed.transaction)}"
+    whose = "" if passed is None else f" of {name_of(passed.transaction)}"
     ids = ids if passed is None else (passed.transaction.id, *ids)
     return Anomaly("lost", f"{who}, and was never given {skipped!r}{whose} before it", ids)
 
@@ -189,7 +181,7 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
             asked = "its commit" if read.is_committed else "it"
             text = (
                 f"{read.reader} was given {value!r} in {read.stream} before {asked} was sent,"
-                f" by {describe(sent.transaction)}"
+                f" by {name_of(sent.transaction)}"
             )
             return Anomaly("G1b", text, (sent.transaction.id,))
     return None
@@ -238,7 +230,7 @@ def _is_seen(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
 
 
 def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_seen: bool) -> Anomaly:
-    by, ids = describe(sent.transaction), (sent.transaction.id,)
+    by, ids = name_of(sent.transaction), (sent.transaction.id,)
     lacks = f"{read.reader} read {read.stream} up to number {read.end} and lacks {value!r} of {by}"
     if is_partly_seen:
         return Anomaly("G1b", f"{lacks}, of which it has seen another message there", ids)

@@ -15,7 +15,7 @@ Graph = Sequence[Sequence[int]]  # the nodes that a node leads to
 
 
 def components(graph: Graph) -> Iterator[list[int]]:
-    """Give the components of two nodes and more, by Tarjan's algorithm, without recursion."""
+    """Return the components of two nodes and more, by Tarjan's algorithm, without recursion."""
     count = len(graph)
     order = [0] * count  # when a node was found, from 1; 0: not yet
     low = [0] * count

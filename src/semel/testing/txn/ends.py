@@ -1,13 +1,13 @@
-"""How transactions ended: all or nothing, as they were told, each value once."""
+"""Checks of the final streams: transactions are atomic, as acknowledged, and in order."""
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, describe
+from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, name_of
 from semel.testing.txn.history import RecordedTransaction, TransactionAppend
 
 
 def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Judge what the streams and the groups hold in the end."""
+    """Check the final content of the streams, and the final positions of the groups."""
     yield from _check_values(facts, facts.committed, "read_committed")
     yield from _check_values(facts, facts.uncommitted, "read_uncommitted")
     for number, transaction in enumerate(facts.history.transactions):
@@ -19,7 +19,7 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
-    """Every message was sent by somebody, and is there once."""
+    """Check that every message was sent, and is stored once."""
     for stream, log in logs.items():
         seen: set[Hashable] = set()
         for number, value in enumerate(log):
@@ -29,14 +29,14 @@ def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[An
                 yield Anomaly("never_sent", f"{where}, and nobody has sent it there")
             elif value in seen:
                 text = (
-                    f"{where}, and was there before; {describe(sent.transaction)} appended it once"
+                    f"{where}, and was there before; {name_of(sent.transaction)} appended it once"
                 )
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
 
 def _check_transaction(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """All of it is there if it is committed, and nothing if it is not."""
+    """Check that all of a committed transaction is visible, and nothing of another one."""
     visible: dict[str, list[Hashable]] = {}
     missing: dict[str, list[Hashable]] = {}
     for append in appends_of(transaction):
@@ -44,7 +44,7 @@ def _check_transaction(facts: HistoryFacts, transaction: RecordedTransaction) ->
         for value in append.values:
             part = visible if value in places else missing
             part.setdefault(append.stream, []).append(value)
-    who, ids = describe(transaction), (transaction.id,)
+    who, ids = name_of(transaction), (transaction.id,)
     if transaction.outcome == "aborted":
         if visible:
             yield Anomaly("G1a", f"{who} is aborted, and {_shown(visible)} is visible", ids)
@@ -60,28 +60,28 @@ def _check_transaction(facts: HistoryFacts, transaction: RecordedTransaction) ->
 
 
 def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """What was refused is nowhere."""
+    """Check that no message of a refused append is stored."""
     for step in transaction.steps:
         if not (isinstance(step, TransactionAppend) and step.is_refused):
             continue
         present = [value for value in step.values if value in facts.raw_place.get(step.stream, {})]
         if present:
             what = _shown({step.stream: present})
-            text = f"an append of {describe(transaction)} was refused, and {what} is there"
+            text = f"an append of {name_of(transaction)} was refused, and {what} is there"
             yield Anomaly("G1a", text, (transaction.id,))
 
 
 def _check_asked(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Nothing is committed that nobody has asked to commit."""
+    """Check that a commit was requested."""
     if transaction.decide_at is None:
-        text = f"{describe(transaction)} is visible, and nobody has asked to commit it"
+        text = f"{name_of(transaction)} is visible, and nobody has asked to commit it"
         yield Anomaly("G1a", text, (transaction.id,))
 
 
 def _check_positions(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """A group stands where a committed transaction moved it, and none moved it for certain after.
+    """Check that a group is where a committed transaction moved it, and no later one moved it.
 
-    A transaction whose outcome nobody knows counts as committed if its values are visible.
+    A transaction with an unknown outcome counts as committed if its values are visible.
     """
     movers: dict[tuple[str, str], list[int]] = {}
     for number, transaction in enumerate(facts.history.transactions):
@@ -104,7 +104,7 @@ def _check_position(
             ids = tuple(transactions[number].id for number in committed[-1:])
             yield Anomaly("torn", f"{here}, where no transaction has moved it", ids)
         return
-    left = describe(transactions[last])
+    left = name_of(transactions[last])
     if not facts.is_committed[last]:
         yield Anomaly("G1a", f"{here}, as {left} would have it", (transactions[last].id,))
         return
@@ -112,7 +112,7 @@ def _check_position(
     for later in (transactions[number] for number in committed):
         if decided_by is None or later.decide_at is None or later.decide_at <= decided_by:
             continue
-        text = f"{here}, as {left} left it, and {describe(later)} moved it after that"
+        text = f"{here}, as {left} left it, and {name_of(later)} moved it after that"
         yield Anomaly("torn", text, (transactions[last].id, later.id))
         return
 
@@ -121,12 +121,11 @@ def _shown(values: dict[str, list[Hashable]]) -> str:
     return ", ".join(f"{found[0]!r} in {stream}" for stream, found in values.items())
 
 
-# ---- txn order -----------------------------------------------------------------------------------
-# The order of messages in each stream, against the order in which they were sent.
+# ---- order ---------------------------------------------------------------------------------------
 
 
 def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Judge the order of every stream."""
+    """Check the order of every stream against the order in which its messages were sent."""
     for stream, log in facts.uncommitted.items():
         yield from _check_times(facts, stream, log)
     for stream, log in facts.committed.items():
@@ -136,7 +135,7 @@ def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
-    """Nothing stands behind what began only after it had its place."""
+    """Check that no message is after one that was sent only when it already had its offset."""
     latest: tuple[int, Hashable, Sent] | None = None
     for value in log:
         sent = facts.sender(stream, value)
@@ -145,8 +144,8 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
         begun_at, placed_by = facts.placed_between(sent)
         if latest is not None and placed_by is not None and placed_by < latest[0]:
             text = (
-                f"{value!r} of {describe(sent.transaction)} was in {stream} before {latest[1]!r} of"
-                f" {describe(latest[2].transaction)} was sent, and stands behind it"
+                f"{value!r} of {name_of(sent.transaction)} was in {stream} before {latest[1]!r} of"
+                f" {name_of(latest[2].transaction)} was sent, and stands behind it"
             )
             yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
         if begun_at is not None and (latest is None or begun_at > latest[0]):
@@ -156,7 +155,7 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
 def _check_isolations(
     facts: HistoryFacts, stream: str, log: Sequence[Hashable]
 ) -> Iterator[Anomaly]:
-    """Both isolations have the same order, and read_uncommitted has everything."""
+    """Check that both isolation levels have the same order, and read_uncommitted has everything."""
     places = facts.raw_place.get(stream, {})
     before = -1
     for value in log:
@@ -171,7 +170,7 @@ def _check_isolations(
 
 
 def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """The messages of a transaction stand in order; side by side, if it had them at once."""
+    """Check that messages of a transaction are in order; adjacent, if they got offsets at once."""
     last: dict[str, tuple[int, Hashable]] = {}
     for append in appends_of(transaction):
         places = facts.raw_place.get(append.stream, {})
@@ -186,7 +185,7 @@ def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterato
             if transaction.is_inline and place > before[0]:
                 continue
             text = (
-                f"{describe(transaction)} appended {before[1]!r} and then {value!r} to "
+                f"{name_of(transaction)} appended {before[1]!r} and then {value!r} to "
                 f"{append.stream}, which are its numbers {before[0]} and {place}"
             )
             yield Anomaly("order", text, (transaction.id,))

@@ -63,7 +63,7 @@ class HistoryFacts:
             self._note_read(read)
 
     def reads(self) -> Iterator[TransactionRead]:
-        """Give all reads: those of readers, then those made in transactions."""
+        """Return all reads: those of readers, then those made in transactions."""
         yield from self.history.reads
         for transaction in self.history.transactions:
             for step in transaction.steps:
@@ -71,7 +71,7 @@ class HistoryFacts:
                     yield step
 
     def placed_between(self, sent: Sent) -> tuple[int | None, int | None]:
-        """Tell when a value was given its place: not before, and not after."""
+        """Return the times between which a value got its offset."""
         if sent.transaction.is_inline:
             return sent.append.invoked_at, sent.append.returned_at
         return sent.transaction.decide_at, self.decided_by[sent.number]
@@ -107,13 +107,13 @@ class HistoryFacts:
 
 
 def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
-    """Give the appends of a transaction, but for those that were refused."""
+    """Yield the appends of a transaction that were not refused."""
     for step in transaction.steps:
         if isinstance(step, TransactionAppend) and not step.is_refused:
             yield step
 
 
-def describe(transaction: RecordedTransaction) -> str:
+def name_of(transaction: RecordedTransaction) -> str:
     """Name a transaction in a sentence."""
     return f"transaction {transaction.id} ({transaction.kind}, {transaction.outcome})"
 

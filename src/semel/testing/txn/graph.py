@@ -1,27 +1,27 @@
-"""The dependency graph of a history of transactions: what must have happened before what.
+"""The dependency graph of a recorded history: what must have happened before what.
 
-Its nodes are moments, not whole transactions, because that is what semel promises. A staged
-transaction and a one-shot commit have their places in all streams from one decision: one moment.
-An inline one takes a place with each append, and is seen with its decision: several moments. Each
-read is a moment of its own: reads of several streams are no snapshot. In an execution that really
-took place every edge leads from earlier to later, so a cycle proves that a promise was broken.
+Its nodes are points in time, not whole transactions, because that is what semel guarantees. A
+staged transaction and a one-shot commit get their offsets in all streams from one commit: one node.
+An inline one gets an offset with each append, and is visible with its commit: several nodes. Each
+read is its own node: reads of several streams are not a snapshot. In a real execution every edge
+leads from earlier to later, so a cycle proves that a guarantee was violated.
 
-- ww: two messages stand in this order in a stream.
-- wr: a read has seen a message. At read_committed the decision came first, else the append.
-- rw: a read has not seen a message, and a later state of the stream has it.
+- ww: two messages are in this order in a stream.
+- wr: a read has returned a message. At read_committed the commit came before it, else the append.
+- rw: a read has not returned a message, and a later state of the stream has it.
 - then: one client did this after that, in one transaction or as one reader.
 
-Between the decisions and the reads of a stream stand its *cuts*, the places where reads ended: that
-the first n messages are visible. A decision need not make its message visible at once, since an
-older inline transaction may hold it up, so a read that lacks a message is before the next cut and
-not before the decision.
+Between the commits and the reads of a stream are its *cuts*, the numbers at which reads ended:
+there the first n messages are visible. A commit need not make its messages visible at once, because
+an older inline transaction may be open. So a read that lacks a message is before the next cut, and
+not before the commit.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from semel.testing.txn.facts import HistoryFacts, Sent, describe
+from semel.testing.txn.facts import HistoryFacts, Sent, name_of
 from semel.testing.txn.history import TransactionAppend, TransactionRead
 
 WW: Final = "ww"
@@ -31,7 +31,7 @@ THEN: Final = "then"
 
 
 class Edge(NamedTuple):
-    """What leads from one moment to a later one."""
+    """An edge from one node to a later one."""
 
     source: int
     target: int
@@ -42,7 +42,7 @@ class Edge(NamedTuple):
 
 
 class Moments:
-    """The nodes: decisions first, by number of transaction; then steps, reads and cuts."""
+    """The nodes: commits first, by number of transaction; then steps, reads and cuts."""
 
     def __init__(self, facts: HistoryFacts) -> None:
         self._facts = facts
@@ -62,7 +62,7 @@ class Moments:
         self.count = count
 
     def edges(self) -> Iterator[Edge]:
-        """Give all edges, the same ones every time."""
+        """Yield all edges, the same ones on every call."""
         yield from self._in_transactions()
         yield from self._of_readers()
         yield from self._between_messages()
@@ -72,24 +72,24 @@ class Moments:
             yield from self._around(node, read)
 
     def is_cut(self, node: int) -> bool:
-        """Whether a node is a state of a stream, and nothing that a client did."""
+        """Return whether a node is a state of a stream, not an operation of a client."""
         return node >= self._reads + len(self._facts.history.reads)
 
     def told(self, node: int) -> str:
-        """Name a node in a sentence."""
+        """Return the name of a node for a message."""
         transactions = self._facts.history.transactions
         if node < len(transactions):
-            return f"the decision of {describe(transactions[node])}"
+            return f"the decision of {name_of(transactions[node])}"
         if node >= self._reads:
             return _told_read(self._facts.history.reads[node - self._reads])
         number = bisect_right(self._steps, node) - 1
         step = transactions[number].steps[node - self._steps[number]]
         if isinstance(step, TransactionAppend):
-            return f"an append of {describe(transactions[number])} to {step.stream}"
+            return f"an append of {name_of(transactions[number])} to {step.stream}"
         return _told_read(step)
 
     def transaction(self, node: int) -> str | None:
-        """Give the id of the transaction a node belongs to."""
+        """Return the id of the transaction a node belongs to."""
         if node >= self._reads:
             return None
         is_decision = node < len(self._facts.history.transactions)
@@ -103,7 +103,7 @@ class Moments:
             before = None
             for node, step in enumerate(transaction.steps, self._steps[number]):
                 if isinstance(step, TransactionAppend) and not transaction.is_inline:
-                    continue  # it has its place from the decision
+                    continue  # it gets its offset from the commit
                 if before is not None:
                     yield Edge(before, node, THEN)
                 before = node
@@ -178,19 +178,19 @@ class Moments:
             yield Edge(node, self._place(following), RW, read.stream, log[end])
 
     def _place(self, sent: Sent) -> int:
-        """Give the moment when a message got its place."""
+        """Return the node at which a message got its offset."""
         if sent.transaction.is_inline:
             return self._steps[sent.number] + sent.step
         return sent.number
 
 
 def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
-    found: dict[str, set[int]] = {}
+    ends_by_stream: dict[str, set[int]] = {}
     for read in facts.reads():
         end = min(read.end, len(facts.committed.get(read.stream, ())))
         if read.is_committed and end:
-            found.setdefault(read.stream, set()).add(end)
-    return {stream: sorted(ends) for stream, ends in found.items()}
+            ends_by_stream.setdefault(read.stream, set()).add(end)
+    return {stream: sorted(ends) for stream, ends in ends_by_stream.items()}
 
 
 def _told_read(read: TransactionRead) -> str:

@@ -1,21 +1,21 @@
-"""What clients did in transactions and what they were told, for `check_transactions`.
+"""The recorded transactions of clients and their responses, for `check_transactions`.
 
     history = TransactionHistory()
     transfer = history.begin("transfer-7", kind="inline")
     transfer.append("checking", ["7: -10"]).ok()
     transfer.append("savings", ["7: +10"]).ok()
     transfer.decide()               # the commit is about to be sent
-    transfer.committed()            # or .aborted(); or nothing, if nobody knows how it ended
+    transfer.committed()            # or .aborted(); or nothing, if it is indeterminate
     started_at = history.clock()
     history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
 
-A transaction is what the application wanted once: the retries of its requests belong to it. Values
-must be unique, so that the streams tell which transaction put each message there.
+A transaction includes the retries of its requests. Values must be unique, so that each message
+identifies the transaction that appended it.
 
-Workers that share a group say what each transaction took: `move(..., start=)`. The group may also
-be set by hand, and an input may be deleted and made anew:
+Workers that share a group record what each transaction processed: `move(..., start=)`. The group
+may also be set by hand, and an input may be deleted and created again:
 
-    transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it took 3, 4, 5 and 6
+    transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it processed 3, 4, 5 and 6
     history.set_position("workers", "orders", 0, incarnation="o-1").ok()
     history.delete("orders", incarnation="o-1").ok()
 """
@@ -31,7 +31,7 @@ _Outcome = Literal["committed", "aborted", "unknown"]
 
 
 class TransactionAppend(Struct, eq=False):
-    """One append in a transaction. Without an answer it may have been taken or not."""
+    """One append in a transaction; indeterminate until `ok` or `refuse` is called."""
 
     stream: str
     values: Sequence[Hashable]
@@ -41,19 +41,19 @@ class TransactionAppend(Struct, eq=False):
     is_refused: bool = False
 
     def ok(self) -> None:
-        """The answer said that the messages are taken."""
+        """Record the response that the messages are accepted."""
         self.returned_at = self.clock()
 
     def refuse(self) -> None:
-        """The answer said that the messages were not taken, and will not be."""
+        """Record the response that the messages are not accepted and will not be."""
         self.is_refused, self.returned_at = True, self.clock()
 
 
 class TransactionRead(Struct, eq=False):
-    """One answer to a read: these values, of which the first is number `start` of its stream.
+    """One response to a read: its values, the first of which is number `start` of its stream.
 
-    Numbers count what a reader is given, from 0, and know nothing of offsets. `is_up_to_date`: it
-    came to the end of what it may see. `is_committed`: it was made at read_committed.
+    Numbers count the messages a reader gets, from 0; they are not offsets. `is_up_to_date`: it came
+    to the end of what is visible to it. `is_committed`: it was a read at read_committed.
     """
 
     stream: str
@@ -67,12 +67,12 @@ class TransactionRead(Struct, eq=False):
 
     @property
     def end(self) -> int:
-        """The number behind the last value."""
+        """The number after the last value."""
         return self.start + len(self.values)
 
 
 class TransactionRange(Struct, frozen=True):
-    """The messages of a stream that a transaction took for a group: from `start` up to `to`."""
+    """The messages of a stream that a transaction processed for a group: `start` up to `to`."""
 
     start: int
     to: int
@@ -80,10 +80,10 @@ class TransactionRange(Struct, frozen=True):
 
 
 class RecordedChange(Struct, eq=False):
-    """A plain set of a group's position, or the end of a stream; done once or more, or never.
+    """A set of a group's position without a transaction, or the deletion of a stream.
 
-    Until it is told otherwise, nobody knows whether it was done. `group` and `to` are those of a
-    set.
+    It is indeterminate until `ok` or `refuse` is called: done never, once, or several times.
+    `group` and `to` are those of a set.
     """
 
     stream: str
@@ -96,20 +96,20 @@ class RecordedChange(Struct, eq=False):
     is_refused: bool = False
 
     def ok(self) -> None:
-        """The answer said that it is done."""
+        """Record the response that it is done."""
         self.returned_at = self.clock()
 
     def refuse(self) -> None:
-        """The answer said that it was not done, and will not be."""
+        """Record the response that it is not done and will not be."""
         self.is_refused, self.returned_at = True, self.clock()
 
 
 class RecordedTransaction(Struct, eq=False):
-    """One transaction. Until it is told otherwise, nobody knows how it ended.
+    """One transaction; its outcome is unknown until `committed` or `aborted` is called.
 
-    `steps` are its appends, and the reads its client made before them, one after another. `moves`
-    are the positions of groups it moves, by group and stream, and `ranges` what it took for groups
-    that it shares with others. `refused_at`: a call of it was refused because of a position.
+    `steps` are its appends, and the reads its client made before them, in order. `moves` are the
+    positions it moves, by group and stream, and `ranges` what it processed for groups that it
+    shares with others. `refused_at`: one of its requests was refused because of a position.
     """
 
     id: str
@@ -128,11 +128,11 @@ class RecordedTransaction(Struct, eq=False):
 
     @property
     def is_inline(self) -> bool:
-        """Whether its messages have their places before the decision."""
+        """Whether its messages have offsets before it ends."""
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Write down that an append begins; of a one-shot commit, what it has for a stream."""
+        """Record the start of an append; of a one-shot commit, its messages for a stream."""
         step = TransactionAppend(stream, values, self.clock(), self.clock)
         self.steps.append(step)
         return step
@@ -146,11 +146,17 @@ class RecordedTransaction(Struct, eq=False):
         invoked_at: int,
         is_up_to_date: bool = True,
     ) -> None:
-        """Write down a read at read_committed on which what comes next in it may depend."""
-        reader = f"transaction {self.id}"
+        """Record a read at read_committed on which later appends of it may depend."""
         self.steps.append(
             TransactionRead(
-                stream, values, start, reader, invoked_at, self.clock(), is_up_to_date, True
+                stream,
+                values,
+                start,
+                reader=f"transaction {self.id}",
+                invoked_at=invoked_at,
+                returned_at=self.clock(),
+                is_up_to_date=is_up_to_date,
+                is_committed=True,
             )
         )
 
@@ -163,12 +169,12 @@ class RecordedTransaction(Struct, eq=False):
         start: int | None = None,
         incarnation: str = "",
     ) -> None:
-        """Write down that its commit moves a group.
+        """Record that its commit moves a group.
 
-        Without `start` nobody else moves the group, and `to` is unique for group and stream. With
-        it others may: the transaction takes the messages from `start`, where the client was told
-        that the group is, up to `to`. If the stream may be deleted and made anew, `incarnation`
-        names the one that was read, by any word that no other stream of that path has.
+        Without `start`, no other transaction may move the group, and `to` is unique for group and
+        stream. With it, others may: the transaction processes the messages from `start`, the
+        position in the response to the client, up to `to`. If the stream may be deleted and created
+        again, `incarnation` is any string that is unique for the incarnation that was read.
         """
         if start is None:
             self.moves[group, stream] = to
@@ -176,38 +182,38 @@ class RecordedTransaction(Struct, eq=False):
             self.ranges[group, stream] = TransactionRange(start, to, incarnation)
 
     def prepare(self) -> None:
-        """Write down that a prepare is about to be sent."""
+        """Record that a prepare is about to be sent."""
         self.prepare_at = self.clock()
 
     def prepared(self) -> None:
-        """The answer said that it is prepared: its commit can no longer be refused."""
+        """Record the response that it is prepared: its commit can no longer be refused."""
         self.prepared_at = self.clock()
 
     def decide(self) -> None:
-        """Write down that the commit is about to be sent; the first of several calls counts."""
+        """Record that the commit is about to be sent; only the first call counts."""
         if self.decide_at is None:
             self.decide_at = self.clock()
 
     def refused(self) -> None:
-        """A call of it was refused because another worker has moved a position, or may move it.
+        """Record that a request was refused because another worker moved or may move a position.
 
-        That is no end: call `aborted()` when it is aborted, or at once if it is a one-shot commit.
+        This does not end it: call `aborted()` when it is aborted, for a one-shot commit at once.
         """
         self.refused_at = self.clock()
 
     def committed(self) -> None:
-        """The answer said that it is committed."""
+        """Record the response that it is committed."""
         self.outcome, self.returned_at = "committed", self.clock()
 
     def aborted(self) -> None:
-        """The answer said that it is aborted, or was refused and is not open any more."""
+        """Record the response that it is aborted, or was refused and is not open any more."""
         self.outcome, self.returned_at = "aborted", self.clock()
 
 
 class TransactionHistory:
-    """Transactions and reads of any number of streams. Threads may share it.
+    """The recorded transactions and reads of any number of streams. Threads may share it.
 
-    `clock` gives integers that never go back and that all clients share.
+    `clock` returns integers that never decrease; all clients share it.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -218,7 +224,7 @@ class TransactionHistory:
         self.deletes: Final[list[RecordedChange]] = []
 
     def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
-        """Write down that a transaction begins; `id` is a name for people."""
+        """Record the begin of a transaction; `id` is used in messages only."""
         transaction = RecordedTransaction(id, kind, self.clock(), self.clock)
         self.transactions.append(transaction)
         return transaction
@@ -234,36 +240,36 @@ class TransactionHistory:
         is_up_to_date: bool = True,
         is_committed: bool = True,
     ) -> None:
-        """Write down that a read begun at `invoked_at` (`history.clock()`) has returned.
+        """Record a read that started at `invoked_at` (`history.clock()`) and has now returned.
 
-        Reads of one `reader` are made one after another, of whatever streams.
+        The reads of one `reader` must be sequential, also those of different streams.
         """
         self.reads.append(
             TransactionRead(
                 stream,
                 values,
                 start,
-                reader,
-                invoked_at,
-                self.clock(),
-                is_up_to_date,
-                is_committed,
+                reader=reader,
+                invoked_at=invoked_at,
+                returned_at=self.clock(),
+                is_up_to_date=is_up_to_date,
+                is_committed=is_committed,
             )
         )
 
     def set_position(
         self, group: str, stream: str, to: int, *, incarnation: str = ""
     ) -> RecordedChange:
-        """Write down that a group is about to be set to an offset, without a transaction.
+        """Record that a group is about to be set to an offset, without a transaction.
 
-        Wherever the group is then: a set that compares, and is sent once, counts as one as well.
+        Also for a set with an expected offset, if it is sent once.
         """
         change = RecordedChange(stream, incarnation, self.clock(), self.clock, group, to)
         self.sets.append(change)
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
-        """Write down that a stream that groups read is about to be deleted."""
+        """Record that a stream that groups read is about to be deleted."""
         change = RecordedChange(stream, incarnation, self.clock(), self.clock)
         self.deletes.append(change)
         return change

@@ -1,7 +1,7 @@
-"""Groups that several workers share: each message is taken once, unless somebody sets a group back.
+"""The check of shared groups: each message is processed once, unless a group is set back.
 
-For every group, stream and incarnation there must be an order of all that moved it in which each
-committed transaction starts where the group was, from 0 on.
+For every group, stream and incarnation there must be an order of all moves in which each committed
+transaction starts at the position of the group, from 0 on.
 """
 
 from bisect import bisect_right
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from semel.testing.txn.facts import Anomaly, HistoryFacts, appends_of, describe
+from semel.testing.txn.facts import Anomaly, HistoryFacts, appends_of, name_of
 from semel.testing.txn.history import RecordedChange, RecordedTransaction
 
-# ---- txn chain -----------------------------------------------------------------------------------
-# The moves of one group in one stream: is there an order in which they all could be made?
+# ---- chains --------------------------------------------------------------------------------------
+# The search for an order of the moves of one group in one stream.
 #
-# Each step leads from where the group is to another offset; a set leads there from anywhere.
-# Steps agree with time: one that was over comes before one that began later. The search takes one
-# step after another, and goes back if it cannot go on. Since a step must start where the group
-# is, there are seldom two to choose from, and the time taken grows with the number of steps.
+# Each step leads from the position of the group to another offset; a set leads there from anywhere.
+# The order must agree with time: a step that had ended comes before one that started later. The
+# search adds one step after another, and backtracks if none is possible. Since a step must start at
+# the position of the group, there is seldom a choice, and the time is about linear.
 
 
 NEVER: Final = 2**63  # later than any time
@@ -29,9 +29,9 @@ class ChainStep(NamedTuple):
     """One move, made not before `low` and not after `high`; a set if it has no `start`.
 
     A prepared transaction is not before its commit was sent, and not after it was prepared: since
-    nobody else could move the group between the two, both hold, and `high` may be below `low`.
-    Not `is_sure`: it may have been made or not. `is_end`: it is no move, and says where the group
-    is in the end.
+    no other one could move the group between the two, both hold, and `high` may be below `low`.
+    Not `is_sure`: it may or may not have been made. `is_end`: not a move, but the final position of
+    the group.
     """
 
     low: int
@@ -44,12 +44,12 @@ class ChainStep(NamedTuple):
 
     @property
     def goes_back(self) -> bool:
-        """Whether messages may be taken again after it."""
+        """Whether messages may be processed again after it."""
         return self.start is None or self.to < self.start
 
     @property
     def is_hold(self) -> bool:
-        """Whether there was a time in which nobody else could move the group."""
+        """Whether there was a time in which no other transaction could move the group."""
         return self.high < self.low
 
 
@@ -67,7 +67,7 @@ class Stuck(NamedTuple):
 
 
 class _State(NamedTuple):
-    """How far an order has come: which steps it has, and where the group is then.
+    """A partial order: which steps it has, and the position of the group after them.
 
     Of the timed steps it has those before `first`, and `done`; of the loose ones the bits of
     `loose`.
@@ -84,7 +84,7 @@ class _State(NamedTuple):
 
 
 class Chain:
-    """All steps of a group in a stream that was never moved before them."""
+    """All steps of a group in a stream, from its first position on."""
 
     def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
         """Take steps; `end`: where the group is after all of them, if that is known."""
@@ -182,7 +182,7 @@ class Chain:
         return _State(first, frozenset(done), state.loose, self._timed[index].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Return sets that may be made now although they have no turn: again, or without answer."""
+        """Return sets that may be made now out of turn: repeated ones, or without a response."""
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
         lows = [step.low for n, step in enumerate(self._loose) if state.loose >> n & 1]
@@ -238,7 +238,7 @@ def _is_inside(step: ChainStep, holder: ChainStep) -> bool:
     return step is not holder and step.low > holder.high and step.high < holder.low
 
 
-# ---- txn positions -------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 _Name = tuple[str, str, str]  # group, stream, incarnation
@@ -249,9 +249,9 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Judge the moves of groups by transactions that say where they started.
+    """Check the moves of groups by transactions that recorded where they started.
 
-    `positions` and `incarnations` are what there is in the end; None: nobody has looked.
+    `positions` and `incarnations` are the final ones; None if unknown.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -264,15 +264,15 @@ def check_shared(
 
 
 def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """What is prepared is not refused any more."""
+    """Check that a prepared transaction is not refused."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
-        text = f"{describe(transaction)} was prepared, and then refused because of a position"
+        text = f"{name_of(transaction)} was prepared, and then refused because of a position"
         yield Anomaly("position", text, (transaction.id,))
 
 
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Nothing that was taken from a stream is committed after its end, unless it was prepared."""
+    """Check that nothing processed of a deleted stream is committed later, unless prepared."""
     ended: dict[tuple[str, str], int] = {}
     for change in facts.history.deletes:
         if change.returned_at is not None and not change.is_refused:
@@ -286,7 +286,7 @@ def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
             if ended.get((stream, taken.incarnation), NEVER) < asked_at:
                 path = _path(stream, taken.incarnation)
                 text = (
-                    f"{describe(transaction)} took {taken.start} to {taken.to} of {path} for group"
+                    f"{name_of(transaction)} took {taken.start} to {taken.to} of {path} for group"
                     f" {group}; the stream was deleted before its commit was sent"
                 )
                 yield Anomaly("position", text, (transaction.id,))
@@ -296,7 +296,7 @@ def _path(stream: str, incarnation: str) -> str:
     return f"{stream} ({incarnation})" if incarnation else stream
 
 
-# ---- what is known of every move -----------------------------------------------------------------
+# ---- the moves -----------------------------------------------------------------------------------
 
 
 def _steps(facts: HistoryFacts) -> dict[_Name, list[ChainStep]]:
@@ -385,7 +385,7 @@ def _is_shared(one: ChainStep, other: ChainStep) -> bool:
 
 
 def _who(step: ChainStep) -> str:
-    return "a set" if step.transaction is None else describe(step.transaction)
+    return "a set" if step.transaction is None else name_of(step.transaction)
 
 
 def _made(step: ChainStep) -> str:

@@ -1,16 +1,73 @@
-"""What a power loss leaves of the operations that were not yet synced.
+"""What goes wrong with a virtual disk or store: faults of single operations, and power losses."""
 
-The answer is again a list of operations, to be done in order on what is durable. A torn write is a
-shorter write, a garbled one a write of other bytes. So no byte outside an un-synced write changes.
-"""
-
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, Protocol, TypeAlias, get_args
+
+# ---- faults of operations ------------------------------------------------------------------------
+# The virtual disk and the virtual store call their `faults` before each operation. None: no fault.
+
+
+class Death(Exception):
+    """The process ends during an operation; nothing it does afterwards reaches the disk."""
+
+
+class Killed(Death):
+    """The process is killed; the machine, and with it the page cache, continues."""
+
+
+class PowerLost(Death):
+    """The machine loses power; `VirtualDisk.crash` chooses what of the unsynced data is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise `error`: instead of the operation or, with `is_after`, after it has taken effect."""
+
+    error: Exception
+    is_after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShortWrite:
+    """Write only the first bytes, and return their number."""
+
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostSync:
+    """Fail a sync the way Linux does: raise, and mark the pages clean.
+
+    Readers still see the bytes, the disk never gets them, and the next sync succeeds. Only writing
+    the bytes again makes them durable.
+    """
+
+
+Fault: TypeAlias = Fail | ShortWrite | LostSync
+
+
+class Faults(Protocol):
+    """Chooses the faults."""
+
+    def before(self, operation: str, name: str, size: int) -> Fault | None:
+        """Return the fault of one operation on the file `name` with `size` bytes; None for none."""
+
+
+def refuse(code: int) -> Fail:
+    """Return a fault that raises an errno of the operating system instead of the operation."""
+    return Fail(system_error(code))
+
+
+def system_error(code: int, name: str | None = None) -> OSError:
+    """Return the error of the operating system for an errno; Python chooses the subclass."""
+    return OSError(code, os.strerror(code), name)
+
 
 # ---- changes -------------------------------------------------------------------------------------
-# Changes of files and of names: what lies between the platter and the page cache.
+# Changes of files and of names that are in the page cache and not yet on the disk.
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +79,7 @@ class Write:
     data: bytes
 
     def apply(self, content: bytes) -> bytes:
-        """Do it; a gap before it is filled with zeros."""
+        """Return the changed content; a gap before the write is filled with zeros."""
         if not self.data:
             return content
         before = content[: self.position].ljust(self.position, b"\0")
@@ -37,7 +94,7 @@ class Grow:
     size: int
 
     def apply(self, content: bytes) -> bytes:
-        """Do it; never makes a file shorter."""
+        """Return the content, extended; never shortens a file."""
         return content.ljust(self.size, b"\0")
 
 
@@ -49,11 +106,9 @@ class Link:
     inode: int
 
     def names(self) -> set[str]:
-        """Tell which names it is about."""
         return {self.name}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Do it."""
         names[self.name] = self.inode
 
 
@@ -66,11 +121,10 @@ class Rename:
     inode: int
 
     def names(self) -> set[str]:
-        """Tell which names it is about."""
         return {self.old, self.new}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Do it; after a lost sync the old name may be gone, or another file's."""
+        """Apply it; after a lost sync the old name may be missing, or belong to another file."""
         if names.get(self.old) == self.inode:
             del names[self.old]
         names[self.new] = self.inode
@@ -78,17 +132,16 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """A name taken away."""
+    """The removal of a name."""
 
     name: str
     inode: int
 
     def names(self) -> set[str]:
-        """Tell which names it is about."""
         return {self.name}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Do it, if the name is still this file's."""
+        """Apply it, if the name still belongs to this file."""
         if names.get(self.name) == self.inode:
             del names[self.name]
 
@@ -99,6 +152,9 @@ Change: TypeAlias = FileChange | NameChange
 
 
 # ---- power loss ----------------------------------------------------------------------------------
+# What a power loss leaves is again a list of changes, to be applied in order to what is durable. A
+# torn write is a shorter write, a garbled one a write of other bytes: no byte outside an unsynced
+# write changes.
 
 
 SECTOR_BYTES: Final = 512
@@ -106,12 +162,12 @@ SECTOR_BYTES: Final = 512
 CrashMode: TypeAlias = Literal[
     "all_kept",
     "all_dropped",
-    "sequential",  # a prefix of everything in its order, the last write of it maybe torn
-    "reordered",  # each operation has a fate of its own: any of `_FATES`
-    "torn_bytes",  # from here on: one write for sure, others perhaps. Cut at any byte
-    "torn_sectors",  # some sectors arrived
-    "garbage",  # some sectors hold noise
-    "zeros",  # the space was taken, the bytes never arrived
+    "sequential",  # a prefix of all changes in order, its last write possibly torn
+    "reordered",  # each change has its own fate: any of `_FATES`
+    "torn_bytes",  # this and the next ones: at least one write. Truncated at any byte
+    "torn_sectors",  # some sectors are written
+    "garbage",  # some sectors have random bytes
+    "zeros",  # the space is allocated, the bytes are zero
 ]
 CRASH_MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 
@@ -120,7 +176,7 @@ _FATES: Final[tuple[_Fate, ...]] = get_args(_Fate)
 
 
 def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[Change]:
-    """Choose what of `pending` (oldest first) is found after the power is back."""
+    """Return which of the `pending` changes (oldest first) are on the disk after a power loss."""
     match mode:
         case "all_kept":
             return list(pending)
@@ -129,7 +185,7 @@ def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[C
         case "sequential":
             return _prefix(pending, rng)
         case "reordered":
-            # Whole writes at double weight, else a reordering alone would be rare.
+            # Whole writes have double weight, otherwise a reordering alone would be rare.
             return _independent(pending, rng, (*_FATES, "kept", "dropped"), None)
         case "torn_bytes" | "torn_sectors" | "garbage" | "zeros":
             return _independent(pending, rng, ("kept", "dropped", mode), mode)
@@ -147,7 +203,7 @@ def _prefix(pending: Sequence[Change], rng: Random) -> list[Change]:
 def _independent(
     pending: Sequence[Change], rng: Random, fates: Sequence[_Fate], certain: _Fate | None
 ) -> list[Change]:
-    """Draw a fate for each; if one fate is `certain`, some write meets it."""
+    """Draw a fate for each change; if one is `certain`, at least one write has it."""
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     victim = rng.choice(writes) if certain and writes else None
     names = _kept_names(pending, rng)
@@ -165,10 +221,10 @@ def _independent(
 
 
 def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
-    """Keep some changes of the directory, and every older one that a kept one builds on.
+    """Return which changes of the directory are kept, with every older one that they depend on.
 
-    Without that, keeping "rename a to b" and dropping "create a" would rename nothing, and keeping
-    "create a" after dropping "rename a to b" would make an old file vanish under a new one.
+    Otherwise, keeping "rename a to b" and dropping "create a" would rename nothing, and keeping
+    "create a" after dropping "rename a to b" would replace an old file with a new one.
     """
     kept: set[int] = set()
     needed: set[str] = set()
@@ -199,7 +255,7 @@ def _damage(write: Write, fate: _Fate, rng: Random) -> list[Write]:
 
 
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
-    """Lose the end, or any sectors: a disk may write them in any order. Never keep all."""
+    """Drop the end, or any sectors: a disk can write them in any order. Never keeps all."""
     if rng.random() < 0.5:
         return sectors[: rng.randrange(len(sectors))]
     lost = rng.randrange(len(sectors))
@@ -217,7 +273,7 @@ def _garbled(sectors: list[Write], rng: Random) -> list[Write]:
 
 
 def _sectors(write: Write) -> list[Write]:
-    """Cut a write where the disk's sectors end."""
+    """Split a write at the boundaries of sectors."""
     pieces = []
     start = 0
     while start < len(write.data):
