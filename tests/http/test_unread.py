@@ -110,7 +110,8 @@ def test_others_are_served_while_readers_are_stuck(tmp_path: Path) -> None:
 
 
 def test_a_stuck_reader_that_is_in_nobodys_way_is_waited_for(tmp_path: Path) -> None:
-    with a_bed(tmp_path, limits(crowded_stall_seconds=0.05)) as bed, bed.connect() as client:
+    roomy = HttpLimits(unread_bytes_max=4 * MIB, crowded_stall_seconds=0.05)  # for both readers
+    with a_bed(tmp_path, roomy) as bed, bed.connect() as client:
         client.send(EVENTS)
         assert eventually(lambda: bed.unread.bytes > 0)
         with bed.server.connect() as other:

@@ -120,7 +120,7 @@ class Reader(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody needs the result any more."""
+        """Whether the result is not needed any more."""
 
 
 class AdmittedRead(Struct, eq=False):

@@ -1,4 +1,4 @@
-"""The routes: each request is parsed by `wire`, run by the engine, and answered through `wire`."""
+"""The routes: `wire` parses a request, the engine runs it, `wire` encodes the response."""
 
 import asyncio
 from collections.abc import Callable

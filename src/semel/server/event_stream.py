@@ -21,7 +21,7 @@ _EVENT_BYTES: Final = 256 * KIB
 
 
 class EventStream:
-    """Writes events until the stream is closed, the client is gone or its time is over."""
+    """Writes events until the stream is closed, the client is gone, or after `sse_seconds`."""
 
     def __init__(
         self,

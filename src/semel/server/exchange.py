@@ -277,7 +277,7 @@ class Exchange(Struct, eq=False, gc=False):
         return self.phase >= ExchangePhase.COMPLETE
 
     def client_gone(self) -> None:
-        """Drop what is held; if the response is not complete, call back those who asked for it."""
+        """Drop what is held; unless the response is complete, call the callbacks of `on_gone`."""
         self._held = self._drained = None
         if self.phase < ExchangePhase.COMPLETE:
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
@@ -306,7 +306,7 @@ class Exchange(Struct, eq=False, gc=False):
             self.drained()
 
     def drained(self) -> None:
-        """Call back those who wait until the client has read."""
+        """Call the callbacks of `on_drain`: the client has read what was sent."""
         callbacks, self._drained = self._drained, None
         for callback in callbacks or ():
             _guarded(callback)

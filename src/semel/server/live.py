@@ -19,7 +19,7 @@ class LiveReader(Protocol):
     """A long-poll or an event stream."""
 
     def finish(self) -> None:
-        """End the response in good order, if it has begun or can be given now."""
+        """Complete the response, if the first read is done."""
 
 
 class Live:
@@ -84,7 +84,7 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
 
 
 class LongPoll:
-    """A read that is answered once: when there are messages, or when its time is over."""
+    """A read with one response: when there are messages, or after `long_poll_seconds`."""
 
     def __init__(self, live: Live, path: str, request: ReadRequest, responder: Responder) -> None:
         self._live = live
@@ -92,7 +92,7 @@ class LongPoll:
         self._request = request
         self._responder = responder
         self._offset: int | None = TAIL if request.is_now else request.offset
-        self._last: ReadDone | None = None  # the read that found nothing
+        self._last: ReadDone | None = None  # the newest read without messages
         self._waiting: Waiting | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False

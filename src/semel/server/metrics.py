@@ -61,7 +61,7 @@ def render_metrics(
         f"# HELP semel_{name} {text}\n# TYPE semel_{name} {kind}\nsemel_{name} {value}"
         for name, kind, text, value in metrics
     ]
-    lines.append("# HELP semel_outcomes_total Answers to writes, by outcome.")
+    lines.append("# HELP semel_outcomes_total Responses to writes, by outcome.")
     lines.append("# TYPE semel_outcomes_total counter")
     lines.extend(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
@@ -72,7 +72,7 @@ def render_metrics(
 
 def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
     return [
-        ("streams", "gauge", "Streams, forked dead ones too.", figures.streams),
+        ("streams", "gauge", "Streams, soft-deleted ones included.", figures.streams),
         ("journal_durable_bytes", "counter", "Durable watermark.", figures.durable_bytes),
         ("journal_end_bytes", "counter", "End of the journal.", figures.end_bytes),
         ("journal_syncs_total", "counter", "Syncs of the journal.", figures.sync_count),
@@ -90,12 +90,12 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     totals = (
         ("duplicates", "Appends that were stored before.", count["Duplicate"]),
         ("gaps", "Appends refused because earlier ones are missing.", count["SequenceGap"]),
-        ("fenced", "Appends of producers that were replaced.", fenced),
+        ("fenced", "Appends of fenced producers.", fenced),
         ("payload_mismatches", "Repeats with another payload.", mismatches),
-        ("below_window", "Repeats whose place is forgotten.", tally.below_window),
+        ("below_window", "Repeats whose receipt has expired.", tally.below_window),
     )
     return [
-        ("producers", "gauge", "Producers of all streams, no tombstones.", producers),
+        ("producers", "gauge", "Producers of all streams, without tombstones.", producers),
         ("gaps_held", "gauge", "Appends that wait for earlier ones.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # The same two under the names that other servers of the protocol use.
@@ -113,25 +113,29 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
     totals = (
         ("started", "Transactions begun.", figures.txns_started),
         ("committed", "Transactions committed.", figures.txns_committed),
-        ("aborted", "Transactions aborted, whatever the reason.", figures.txns_aborted),
-        ("timed_out", "Transactions aborted because they took too long.", figures.txns_timed_out),
+        ("aborted", "Transactions aborted, for any reason.", figures.txns_aborted),
+        ("timed_out", "Transactions aborted after their deadline.", figures.txns_timed_out),
     )
     age = _seconds(now_ms, figures.oldest_txn_ms)
     lag_age = _seconds(now_ms, figures.stable_lag_ms)
     gauges: tuple[tuple[str, str, float], ...] = (
-        ("transactions_active", "Transactions open or prepared.", figures.txns_pending),
+        ("transactions_active", "Pending transactions: open or prepared.", figures.txns_pending),
         (
             "transactions_prepared",
-            "Transactions that wait for their decision.",
+            "Prepared transactions.",
             figures.txns_prepared,
         ),
-        ("oldest_transaction_seconds", "Age of the oldest.", age),
+        ("oldest_transaction_seconds", "Age of the oldest pending transaction.", age),
         (
             "stable_lag_offsets",
-            "The most a stream's stable offset is behind its end.",
+            "The largest distance from a stable offset to its tail.",
             figures.stable_lag,
         ),
-        ("stable_lag_seconds", "For how long, at most.", lag_age),
+        (
+            "stable_lag_seconds",
+            "Age of the oldest transaction that causes such a distance.",
+            lag_age,
+        ),
         ("sinks", "Sinks that have committed.", figures.sinks),
     )
     return [
