@@ -5,19 +5,20 @@ KILLS  ?= 6
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE  := $(wildcard src tests bench examples)
+CODE  := $(wildcard src tests examples)
+BENCH := src/semel_bench
 
-# What the tests and the demo need. Java comes along, for machines that have none.
+# What the tests and the demo need. It includes Java, for machines without one.
 EXTRAS := dev,spark,pipelines,delta,postgres,spark-jre
 
-# A part of `make test`, which says its seconds at its end.
+# A part of `make test`; the seconds of each are printed at the end.
 PART := $(BIN)/python -m tests.parts
 
 # The public conformance suite, the official client and the reference server run on node; without
 # node their tests are skipped.
 NODE := build/conformance/.installed build/interop/.installed
 
-# What must be covered branch by branch: the parts whose mistakes are silent.
+# What must be covered branch by branch: the parts whose bugs would stay unnoticed.
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
@@ -28,14 +29,14 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install the project into it
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(BENCH)/pyproject.toml
 	@echo "installing into $(VENV) (minutes on a fresh machine: Spark alone is a download of 456 MB)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' -e $(BENCH)
 	@touch $@
 
-# One example writes to PostgreSQL; without it that test is skipped. Only a Debian we are root of is
-# given one.
+# One example writes to PostgreSQL; without it that test is skipped. It is installed
+# only on Debian, as root.
 POSTGRES := $(wildcard /usr/lib/postgresql/*/bin/initdb)
 postgres:
 	@if [ -z "$(POSTGRES)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -54,7 +55,7 @@ $(NODE): build/%/.installed: tests/%/package.json
 
 build/conformance/.installed: tests/conformance/suite.test.mjs
 
-demo: $(STAMP) ## exactly once through lost answers, kills and Spark; takes minutes
+demo: $(STAMP) ## exactly once through lost responses, kills and Spark; takes minutes
 	@echo "examples/quickstart.py:" && $(BIN)/python examples/quickstart.py
 	@$(BIN)/semel demo --force
 
@@ -84,21 +85,21 @@ check: $(STAMP) ## lint, format, types and the direction of imports
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## rewrite the code as the formatter wants it
+format: $(STAMP) ## fix and format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 facades: $(STAMP) ## generate the sync client from the async one
 	$(BIN)/python -m tests.facades
 
-rows: $(STAMP) ## the promises of the seeds and the tests that show each
+rows: $(STAMP) ## the promises of the source documents and the tests that show each
 	@$(BIN)/python -m tests.rows
 
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-bench: $(STAMP) ## measure
-	$(BIN)/python -m bench
+bench: $(STAMP) ## measure everything, or some: make bench NAMES='append engine'
+	$(BIN)/python -m semel_bench $(NAMES)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* htmlcov build dist .hypothesis .import_linter_cache

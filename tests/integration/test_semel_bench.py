@@ -10,10 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from semel.cli.bench import NAMES
-from semel.cli.benchmarks.figures import Figure, at_least, at_most, ratio_at_most
-from semel.cli.benchmarks.requests import BadAnswer, http_answer_bytes
-from semel.cli.benchmarks.resp import redis_answer_bytes
+from semel_bench.command import BENCHMARKS
 
 # What must have been more than nothing for the benchmark to have measured anything.
 POSITIVE = {
@@ -51,6 +48,9 @@ POSITIVE = {
     ("client", "p99, AsyncClient"),
 }
 
+# Tested in test_bench.py, and in tests/spark/test_bench.py.
+ELSEWHERE = frozenset({"engine", "stall", "restart", "pipeline", "spark"})
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from semel.cli.main import main; main()", "bench"]
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where one quick run left its report; no peer but ourselves, and nothing that needs Spark."""
     folder = tmp_path_factory.mktemp("bench")
     files = ("--json", str(folder / "report.json"), "--svg", str(folder / "report.svg"))
-    names = [name for name in NAMES if name not in ("pipeline", "spark")]
+    names = [name for name in BENCHMARKS if name not in ELSEWHERE]
     done = run(*names, "--quick", *files, "--dir", str(folder), "--node-modules", str(folder))
     assert done.returncode == 0, done.stderr
     (folder / "table").write_text(done.stdout)
@@ -129,36 +129,3 @@ def test_an_unknown_benchmark_is_refused() -> None:
     done = run("nothing")
     assert done.returncode == 64
     assert "no such benchmark: nothing" in done.stderr
-
-
-def test_a_target_is_met_on_its_own_side() -> None:
-    assert _figure(5, at_least(4)).is_met is True
-    assert _figure(5, at_least(6)).is_met is False
-    assert _figure(5, at_most(6)).is_met is True
-    assert _figure(5, ratio_at_most(1.3), ratio=1.4).is_met is False
-    assert _figure(5, None).is_met is None
-
-
-def _figure(value: float, target: Any, ratio: float | None = None) -> Figure:
-    return Figure(work="w", name="n", value=value, unit="u", target=target, ratio=ratio)
-
-
-def test_an_answer_is_whole_when_its_body_is() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n"
-    assert http_answer_bytes(head[:-1]) == 0
-    assert http_answer_bytes(head + b"ab") == 0
-    assert http_answer_bytes(head + b"abcd") == len(head) + 3
-    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    assert http_answer_bytes(empty) == len(empty)
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert http_answer_bytes(chunked) == 0
-    assert http_answer_bytes(chunked + b"0\r\n\r\n") == len(chunked) + 5
-
-
-def test_anything_but_success_ends_a_round() -> None:
-    with pytest.raises(BadAnswer):
-        http_answer_bytes(b"HTTP/1.1 404 Not Found\r\n\r\n")
-    with pytest.raises(BadAnswer):
-        redis_answer_bytes(b"-ERR no\r\n")
-    assert redis_answer_bytes(b"$3\r\nab") == 0
-    assert redis_answer_bytes(b"$3\r\nabc\r\n") == 9

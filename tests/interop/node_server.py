@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from semel.cli.benchmarks.peers import node_server
+from semel_bench.servers import node_server
 
 
 @contextmanager

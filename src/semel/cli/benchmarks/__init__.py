@@ -1,1 +1,0 @@
-"""What `semel bench` measures: the server over HTTP, beside its peers, on the same work."""

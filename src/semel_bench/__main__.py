@@ -1,0 +1,7 @@
+"""`python -m semel_bench`: the same as `semel bench`."""
+
+import sys
+
+from semel.cli.main import cli
+
+cli.main(["bench", *sys.argv[1:]], prog_name="semel")

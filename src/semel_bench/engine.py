@@ -1,0 +1,189 @@
+"""Durable appends without HTTP, compared with a bare loop of write and fdatasync.
+
+The broker's time includes making the commands and, every 64 MiB, the file of the next segment.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import Final
+
+from semel.broker.engine import Engine
+from semel.model.limits import KIB, MIB
+from semel_bench.engine_load import (
+    BareLoad,
+    BrokerLoad,
+    EngineLoad,
+    EngineRound,
+    Workload,
+    create_engine_streams,
+    workload,
+)
+from semel_bench.figures import Figure, Target, at_least, at_most, median
+from semel_bench.harness import Harness, Side, interleave
+
+_STREAMS: Final = 500
+_SMALL_BYTES: Final = 256
+_SMALL_FRAME_MAX: Final = 2 * _SMALL_BYTES
+_GROUP_APPENDS: Final = 100
+_LARGE_STREAMS: Final = 16
+_LARGE_FRAME_MAX: Final = MIB + 64 * KIB
+_IN_FLIGHT: Final = 256
+
+Rounds = dict[str, list[EngineRound]]
+
+
+async def measure_engine(harness: Harness) -> list[Figure]:
+    """Measure small appends in groups, through the engine, and large ones one by one."""
+    gc.collect()
+    return [*await _small(harness), *await _engine(harness), *await _large(harness)]
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Exclude what exists from garbage collection, as the engine does after its start."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+async def _compare(
+    harness: Harness, size: int, *, streams: int, counts: tuple[int, int, int], frame_max: int
+) -> Rounds:
+    """Interleave the broker, plain and tagged, with a bare loop in allocated and growing files.
+
+    `counts`: of rounds, of groups in a round, of appends in a group.
+    """
+    rounds, groups, appends = counts
+    with harness.scratch() as folder, ExitStack() as stack:
+        plain, tagged = (
+            stack.enter_context(
+                closing(
+                    BrokerLoad(
+                        f"{folder}/{name}",
+                        streams,
+                        workload(streams, size, is_tagged=name == "tagged"),
+                    )
+                )
+            )
+            for name in ("plain", "tagged")
+        )
+        allocated = (rounds + 1) * groups * appends * frame_max
+        bare = stack.enter_context(closing(BareLoad(f"{folder}/bare", allocated)))
+        sides: dict[str, Side[EngineRound]] = {
+            "plain": partial(plain.round, groups, appends),
+            "bare": lambda: bare.round(plain.group_bytes, appends),
+            "tagged": partial(tagged.round, groups, appends),
+        }
+        if size == MIB:
+            growing = stack.enter_context(closing(BareLoad(f"{folder}/growing", 0)))
+            sides["growing"] = lambda: growing.round(plain.group_bytes, appends)
+        await sides["plain"]()
+        with _frozen():
+            return await interleave(sides, rounds)
+
+
+def _shares(
+    name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
+) -> list[Figure]:
+    """Return the share of the bare loop's speed: of the median round, and of all together."""
+    shares = [b.wall_s / r.wall_s for r, b in zip(rounds, bare, strict=True)]
+    total = sum(b.wall_s for b in bare) / sum(r.wall_s for r in rounds)
+    return [
+        Figure(f"{name} share of bare loop", 100 * median(shares), "%", target),
+        Figure(f"{name} share of bare loop, total", 100 * total, "%", target),
+    ]
+
+
+# ---- small appends in groups ---------------------------------------------------------------------
+
+
+async def _small(harness: Harness) -> list[Figure]:
+    rounds, groups = harness.options.pick((45, 20), (3, 5))
+    counts = (rounds, groups, _GROUP_APPENDS)
+    found = await _compare(
+        harness, _SMALL_BYTES, streams=_STREAMS, counts=counts, frame_max=_SMALL_FRAME_MAX
+    )
+    plain, tagged, bare = found["plain"], found["tagged"], found["bare"]
+    extra = [t.cpu_us - p.cpu_us for t, p in zip(tagged, plain, strict=True)]
+    return [
+        *_small_costs("256 B", plain, at_most(8)),
+        *_shares("256 B", plain, bare),
+        Figure("256 B bare CPU per append", _cpu_us(bare), "us"),
+        *_small_costs("256 B tagged", tagged),
+        Figure("256 B tagged: extra CPU", median(extra), "us", at_most(3)),
+    ]
+
+
+def _cpu_us(rounds: list[EngineRound]) -> float:
+    return median([each.cpu_us for each in rounds])
+
+
+def _small_costs(
+    name: str, rounds: list[EngineRound], target: Target | None = None
+) -> list[Figure]:
+    # User time is sampled: one round alone is too short for it.
+    user_s, appends = sum(r.user_s for r in rounds), sum(r.appends for r in rounds)
+    return [
+        Figure(f"{name} durable", median([r.rate for r in rounds]), "appends/s"),
+        Figure(f"{name} CPU per append", _cpu_us(rounds), "us", target),
+        Figure(f"{name} CPU, least round", min(r.cpu_us for r in rounds), "us"),
+        Figure(f"{name} user CPU per append", user_s / appends * 1e6, "us"),
+        Figure(f"{name} CPU without the write", median([r.loop_us for r in rounds]), "us"),
+    ]
+
+
+# ---- small appends through the engine ------------------------------------------------------------
+
+
+async def _engine(harness: Harness) -> list[Figure]:
+    rounds, appends_each = harness.options.pick((10, 100), (2, 10))
+    figures = []
+    for name in ("engine", "engine tagged"):
+        work = workload(_STREAMS, _SMALL_BYTES, is_tagged=name == "engine tagged")
+        with harness.scratch() as folder:
+            found = await _drive(folder, work, rounds, appends_each)
+        gc.unfreeze()
+        figures += [
+            Figure(f"{name} durable", median([r.rate for r in found]), "appends/s"),
+            Figure(f"{name} CPU per append", _cpu_us(found), "us"),
+            Figure(f"{name} CPU of the loop alone", median([r.loop_us for r in found]), "us"),
+        ]
+    return figures
+
+
+async def _drive(path: str, work: Workload, rounds: int, appends_each: int) -> list[EngineRound]:
+    engine = await Engine.open(path)
+    await create_engine_streams(engine, _STREAMS)
+    load = EngineLoad(engine, work, _IN_FLIGHT)
+    _, *found = [await load.round(appends_each) for _ in range(rounds + 1)]
+    await engine.close()
+    return found
+
+
+# ---- large appends, one by one -------------------------------------------------------------------
+
+
+async def _large(harness: Harness) -> list[Figure]:
+    counts = harness.options.pick((20, 16, 1), (2, 3, 1))
+    found = await _compare(
+        harness, MIB, streams=_LARGE_STREAMS, counts=counts, frame_max=_LARGE_FRAME_MAX
+    )
+    plain, tagged, bare, growing = (found[name] for name in ("plain", "tagged", "bare", "growing"))
+    return [
+        Figure("1 MiB durable", _speed(plain), "MB/s"),
+        Figure("1 MiB bare loop", _speed(bare), "MB/s"),
+        Figure("1 MiB bare loop, growing file", _speed(growing), "MB/s"),
+        *_shares("1 MiB", plain, bare, at_least(70)),
+        *_shares("1 MiB (growing file)", plain, growing),
+        *_shares("1 MiB tagged", tagged, bare),
+        Figure("1 MiB CPU per append", _cpu_us(plain), "us"),
+        Figure("1 MiB tagged CPU per append", _cpu_us(tagged), "us"),
+        Figure("1 MiB bare CPU per append", _cpu_us(bare), "us"),
+    ]
+
+
+def _speed(rounds: list[EngineRound]) -> float:
+    return median([each.bytes / each.wall_s / 1e6 for each in rounds])

@@ -1,0 +1,265 @@
+"""Loads for the engine without HTTP, and what a round of them cost."""
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from msgspec import Struct
+
+from semel.broker.broker import Broker
+from semel.broker.clock import SystemClock
+from semel.broker.engine import Directory, Engine
+from semel.journal.identity import IDENTITY_BYTES
+from semel.journal.recovery import recover
+from semel.journal.writer import JournalWriter
+from semel.model.commands import Append, Batch, Create, ProducerTag
+from semel.model.limits import SEGMENT_BYTES_DEFAULT
+from semel.model.outcomes import Appended, Outcome
+from semel_bench.bare import BareFiles
+from semel_bench.requests import BYTES
+
+_PAYLOADS: Final = 64
+_CREATED_AT_ONCE: Final = 1_000
+
+Workload = Callable[[int, int], list[Append]]
+Times = dict[str, list[float]]
+
+
+def path_of(number: int) -> str:
+    """Return the path of a stream."""
+    return f"bench/stream-{number:06d}"
+
+
+def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
+    """Return a function that makes the appends `start`, `start + 1`, ...
+
+    They go to each stream in turn, but not in the order of creation. Names and payloads are made
+    here. Tagged appends come from one dense producer per stream that chooses its own epoch.
+    """
+    paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
+    producers = [f"producer-{number}" for number in range(streams)]
+    payloads = [os.urandom(size) for _ in range(_PAYLOADS)]
+    now_ms = SystemClock().now_ms
+
+    def plain(start: int, count: int) -> list[Append]:
+        now = now_ms()
+        return [
+            Append(paths[k % streams], now, BYTES, Batch(payloads[k % _PAYLOADS]))
+            for k in range(start, start + count)
+        ]
+
+    def tagged(start: int, count: int) -> list[Append]:
+        now = now_ms()
+        commands = []
+        for k in range(start, start + count):
+            seq, stream = divmod(k, streams)
+            tag = ProducerTag(producers[stream], seq, seq, 0)
+            batch = Batch(payloads[k % _PAYLOADS])
+            commands.append(Append(paths[stream], now, BYTES, batch, producer=tag))
+        return commands
+
+    return tagged if is_tagged else plain
+
+
+# ---- what a round cost ---------------------------------------------------------------------------
+
+
+class EngineRound(Struct):
+    """What one round cost: wall time, and CPU time of the thread that ran it.
+
+    The kernel counts `cpu_s` exactly and divides it into user and system time by sampling.
+    """
+
+    appends: int = 0
+    bytes: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    user_s: float = 0.0
+    write_cpu_s: float = 0.0
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of CPU per append."""
+        return self.cpu_s / self.appends * 1e6
+
+    @property
+    def loop_us(self) -> float:
+        """Microseconds of CPU per append, without the write."""
+        return (self.cpu_s - self.write_cpu_s) / self.appends * 1e6
+
+    @property
+    def rate(self) -> float:
+        """Appends per second."""
+        return self.appends / self.wall_s
+
+
+@contextmanager
+def _measured() -> Iterator[EngineRound]:
+    cost = EngineRound()
+    user, cpu, wall = _user_s(), time.thread_time(), time.perf_counter()
+    yield cost
+    cost.wall_s = time.perf_counter() - wall
+    cost.cpu_s = time.thread_time() - cpu
+    cost.user_s = _user_s() - user
+
+
+def _user_s() -> float:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_utime
+
+
+@contextmanager
+def timed(calls: dict[str, tuple[object, str]]) -> Iterator[Times]:
+    """Collect the seconds each call takes; `calls` maps a label to an owner and its attribute.
+
+    An attribute that the engine no longer has is left out: the total is measured anyway.
+    """
+    times: Times = {}
+    with ExitStack() as stack:
+        for label, (owner, name) in calls.items():
+            if hasattr(owner, name):
+                times[label] = []
+                call = _clocked(getattr(owner, name), times[label])
+                stack.enter_context(mock.patch.object(owner, name, call))
+        yield times
+
+
+def _clocked(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def clocked(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - began)
+
+    return clocked
+
+
+# ---- loads ---------------------------------------------------------------------------------------
+
+
+class BrokerLoad:
+    """A broker and its writer on a real directory, driven in this thread without an engine."""
+
+    def __init__(self, path: str, streams: int, work: Workload) -> None:
+        now_ms = SystemClock().now_ms()
+        self._directory = Directory(path)
+        identity = os.urandom(IDENTITY_BYTES)
+        recovered = recover(self._directory.disk, self._directory.store, fresh_identity=identity)
+        self._broker = Broker(recovered, now_ms=now_ms, segment_bytes=SEGMENT_BYTES_DEFAULT)
+        self._writer = JournalWriter(
+            self._directory.disk,
+            segment=recovered.segments.firsts[-1],
+            segment_bytes=SEGMENT_BYTES_DEFAULT,
+            reserve_bytes=0,
+        )
+        self._broker.set_room(self._writer.prepare())
+        self._work = work
+        self._next = 0
+        self.group_bytes: list[int] = []
+        self._commit([_create(number, now_ms) for number in range(streams)], [])
+
+    async def round(self, groups: int, appends: int) -> EngineRound:
+        """Measure groups of appends: make the commands, decide, apply, write, sync, answer."""
+        answers: list[Outcome] = []
+        self.group_bytes = []
+        write_cpu_s = 0.0
+        with _measured() as cost:
+            for _ in range(groups):
+                commands = self._work(self._next, appends)
+                self._next += appends
+                write_cpu_s += self._commit(commands, answers)
+        cost.appends, cost.bytes = groups * appends, sum(self.group_bytes)
+        cost.write_cpu_s = write_cpu_s
+        assert len(answers) == cost.appends
+        assert all(isinstance(answer, Appended) for answer in answers)
+        return cost
+
+    def _commit(self, commands: list[Append] | list[Create], answers: list[Outcome]) -> float:
+        """Write one group; return the CPU seconds of the write itself."""
+        submit, reply = self._broker.submit, answers.append
+        for command in commands:
+            submit(command, reply)
+        group = self._broker.next_group()
+        assert group is not None
+        began = time.thread_time()
+        self._writer.write(group)
+        if self._broker.needs_room:
+            self._broker.set_room(self._writer.make_room())
+        ended = time.thread_time()
+        self._broker.written(group)
+        self.group_bytes.append(group.size)
+        return ended - began
+
+    def close(self) -> None:
+        """Close the journal and the directory."""
+        self._writer.close()
+        self._directory.close()
+
+
+class BareLoad:
+    """As many bytes in one file, with one write and one fdatasync per group, and nothing else."""
+
+    def __init__(self, path: str, bytes_allocated: int) -> None:
+        self._files = BareFiles(path, bytes_allocated)
+
+    async def round(self, group_bytes: list[int], appends: int) -> EngineRound:
+        """Measure writes of the given sizes, each of which stands for `appends` appends."""
+        data = os.urandom(max(group_bytes))
+        chunks = {size: [data[:size]] for size in group_bytes}
+        with _measured() as cost:
+            for size in group_bytes:
+                self._files.write(chunks[size])
+        cost.appends, cost.bytes = len(group_bytes) * appends, sum(group_bytes)
+        return cost
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close()
+
+
+class EngineLoad:
+    """Coroutines on the engine's loop: each sends its next append when the last one is durable."""
+
+    def __init__(self, engine: Engine, work: Workload, in_flight: int) -> None:
+        self._engine = engine
+        self._work = work
+        self._in_flight = in_flight
+        self._numbers = count()
+
+    async def round(self, appends_each: int) -> EngineRound:
+        """Measure; CPU is that of all threads, and `write_cpu_s` that of all but the loop's."""
+        wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._in_flight):
+                tasks.create_task(self._append(appends_each))
+        return EngineRound(
+            appends=appends_each * self._in_flight,
+            wall_s=time.perf_counter() - wall,
+            cpu_s=time.process_time() - cpu,
+            write_cpu_s=(time.process_time() - cpu) - (time.thread_time() - loop_cpu),
+        )
+
+    async def _append(self, times: int) -> None:
+        execute, work, numbers = self._engine.execute, self._work, self._numbers
+        for _ in range(times):
+            outcome = await execute(work(next(numbers), 1)[0])
+            assert isinstance(outcome, Appended)
+
+
+def _create(number: int, now_ms: int) -> Create:
+    return Create(path_of(number), now_ms, f"{number:032x}", BYTES)
+
+
+async def create_engine_streams(engine: Engine, streams: int) -> None:
+    """Create the streams of a workload in an engine."""
+    now_ms = engine.clock.now_ms()
+    for start in range(0, streams, _CREATED_AT_ONCE):
+        numbers = range(start, min(start + _CREATED_AT_ONCE, streams))
+        await asyncio.gather(*(engine.execute(_create(number, now_ms)) for number in numbers))

@@ -1,0 +1,217 @@
+"""Requests as bytes, made before they are needed, and the little that is read of responses."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import count, cycle
+from typing import Any, Final
+
+import msgspec
+
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
+
+BYTES: Final = "application/octet-stream"
+JSON: Final = "application/json"
+FRAMES: Final = "application/vnd.semel.frames"
+SMALL_BODY: Final = bytes(range(256))
+
+Source = Callable[[], bytes | None]  # returns the next request; None: no more
+
+_MESSAGE_BYTES: Final = 100
+_HEAD_END: Final = b"\r\n\r\n"
+_EXACT: Final = b"Content-Length: "
+_LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: *([0-9]+)")
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+def large_bytes() -> bytes:
+    """Return 1 MiB."""
+    return bytes(range(256)) * (MIB // 256)
+
+
+def large_json() -> bytes:
+    """Return about as much: an array of 100-byte messages, as many as one append may hold."""
+    messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
+    return b"[" + b",".join(map(_message, range(messages))) + b"]"
+
+
+def small_values(number: int) -> list[Any]:
+    """Return values that are 100 bytes long as JSON."""
+    return [msgspec.json.decode(_message(index)) for index in range(number)]
+
+
+def _message(number: int) -> bytes:
+    text = b'{"number":%d,"name":"a message of a batch","tags":["a","b"],"pad":"' % number
+    return text + b"x" * (_MESSAGE_BYTES - len(text) - 2) + b'"}'
+
+
+# ---- responses -----------------------------------------------------------------------------------
+
+
+class BadAnswer(Exception):
+    """The server's response was not a success, or the connection was closed without one."""
+
+
+def http_answer_bytes(data: bytes) -> int:
+    """Return the size of the response at the start of `data`; 0 if it is incomplete.
+
+    Raises BadAnswer for a response that is not a success.
+    """
+    end = data.find(_HEAD_END)
+    if end < 0:
+        return 0
+    if data[9:10] != b"2":
+        raise BadAnswer(data[:200].decode("latin-1"))
+    if data[9:12] == b"204":
+        return end + 4
+    total = end + 4 + _body_bytes(data, end)
+    return total if total <= len(data) else 0
+
+
+def _body_bytes(data: bytes, end: int) -> int:
+    at = data.rfind(_EXACT, 0, end)
+    if at >= 0:
+        return int(data[at + len(_EXACT) : data.index(b"\r\n", at)])
+    length = _LENGTH.search(data, 0, end)
+    if length is not None:
+        return int(length[1])
+    last = data.find(_LAST_CHUNK, end)  # enough for the short responses that are sent in chunks
+    return last + len(_LAST_CHUNK) - (end + 4) if last >= 0 else len(data)
+
+
+def http_head_bytes(data: bytes) -> int:
+    """Return the size of the response without a body at the start of `data`; 0 if incomplete."""
+    return data.find(_HEAD_END) + 4 if _HEAD_END in data else 0
+
+
+def redis_answer_bytes(data: bytes) -> int:
+    """Return the size of the Redis bulk string at the start of `data`; 0 if it is incomplete.
+
+    Raises BadAnswer for any other reply.
+    """
+    if not data.startswith(b"$"):
+        raise BadAnswer(data[:200].decode("latin-1"))
+    end = data.find(b"\r\n")
+    if end < 0:
+        return 0
+    total = end + 2 + int(data[1:end]) + 2
+    return total if total <= len(data) else 0
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+def stream_url(name: str) -> str:
+    """Return the path of a stream."""
+    return f"/v1/stream/{name}"
+
+
+def bare_request(method: str, path: str, *fields: str) -> bytes:
+    """Return a request without a body."""
+    return _head(method, path, *fields) + b"\r\n"
+
+
+def _head(method: str, path: str, *fields: str) -> bytes:
+    """Return the head of a request, without the empty line that ends it."""
+    lines = (f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *fields)
+    return "".join(f"{line}\r\n" for line in lines).encode()
+
+
+def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
+    """Return the head of a POST of `size` bytes, without the empty line that ends it."""
+    return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
+
+
+def get(path: str, *fields: str) -> bytes:
+    """Return a request that reads."""
+    return bare_request("GET", path, *fields)
+
+
+def put(name: str, content_type: str) -> bytes:
+    """Return the request that creates a stream."""
+    fields = (f"Content-Type: {content_type}", "Content-Length: 0")
+    return bare_request("PUT", stream_url(name), *fields)
+
+
+def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
+    """Return a request that appends to a stream."""
+    return _body_head(stream_url(name), content_type, len(body), *fields) + b"\r\n" + body
+
+
+def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> Source:
+    """Append to each stream in turn, without end."""
+    return cycle([post(name, content_type, body) for name in names]).__next__
+
+
+def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
+    """Append to each stream in turn as a dense producer that chooses its own epoch, without end."""
+    fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
+    heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
+    starts = [head + b"Producer-Seq: " for head in heads]
+    rest = _HEAD_END + body
+    return (start + b"%d%b" % (seq, rest) for seq in count() for start in starts).__next__
+
+
+def xadd_appends(names: list[str], body: bytes) -> Source:
+    """Append to each Redis stream in turn, without end."""
+    commands = [(b"XADD", name.encode(), b"*", b"d", body) for name in names]
+    return cycle([_redis_command(*words) for words in commands]).__next__
+
+
+def _redis_command(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+
+
+def limited(requests: Iterator[bytes]) -> Source:
+    """Return a source that ends when `requests` does."""
+    return lambda: next(requests, None)
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+def _call(path: str, document: object) -> bytes:
+    body = msgspec.json.encode(document)
+    return _body_head(path, JSON, len(body)) + b"\r\n" + body
+
+
+def commits(producer: str, streams: list[str], message: object) -> Iterator[bytes]:
+    """Yield commits that append a message to all streams, without end."""
+    appends = [{"stream": stream, "messages": [message]} for stream in streams]
+    fixed = {"appends": appends, "producer_id": producer, "producer_epoch": 0}
+    return (_call("/v1/commits", {**fixed, "producer_seq": seq}) for seq in count())
+
+
+class TransactionRequests:
+    """Requests of the transactions with one id, which get the epochs 1, 2, ..."""
+
+    def __init__(self, name: str, stream: str) -> None:
+        self._id = name
+        self._producer = f"producer-{name}"
+        self._stream = stream
+        self._owner = {"producer_id": self._producer, "producer_epoch": 0}
+
+    def begin(self, kind: str = "inline") -> bytes:
+        """Return the request that begins the next transaction."""
+        named = {"transaction_id": self._id, "streams": [self._stream], "kind": kind}
+        return _call("/v1/transactions", {**named, **self._owner})
+
+    def publish(self, epoch: int, body: bytes) -> bytes:
+        """Return an append to an inline transaction."""
+        fields = (f"Producer-Id: {self._producer}", "Producer-Epoch: 0", "Producer-Seq: 0")
+        return self._post(epoch, body, *fields)
+
+    def stage(self, epoch: int, seq: int, body: bytes) -> bytes:
+        """Return an append of a chunk to a staged transaction."""
+        return self._post(epoch, body, f"Transaction-Seq: {seq}")
+
+    def end(self, epoch: int, action: str) -> bytes:
+        """Return the request that commits or aborts a transaction: `action` names which."""
+        document = {**self._owner, "transaction_epoch": epoch}
+        return _call(f"/v1/transactions/{self._id}/{action}", document)
+
+    def _post(self, epoch: int, body: bytes, *fields: str) -> bytes:
+        tag = (f"Transaction-Id: {self._id}", f"Transaction-Epoch: {epoch}")
+        return post(self._stream, BYTES, body, *tag, *fields)

@@ -1,0 +1,336 @@
+"""Opening a directory with much history and many streams, after a kill and after a close.
+
+One process builds the history and ends with appends in flight. The next one, with the kernel's
+cache dropped, is timed while it opens, then reads, checks a sample and closes; a third opens again.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from struct import Struct as Layout
+from typing import Any, Final
+
+import uvloop
+from msgspec import Struct
+
+from semel.broker import engine as engine_module
+from semel.broker.broker import ReadDone
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.journal import recovery
+from semel.journal.segments import segment_lsn
+from semel.model.commands import Append, Batch, ProducerTag
+from semel.model.limits import KIB, MIB
+from semel.model.outcomes import Duplicate, Outcome
+from semel_bench.engine_load import create_engine_streams, path_of, timed
+from semel_bench.figures import Figure, at_most, median, percentile
+from semel_bench.harness import Harness, Options
+from semel_bench.requests import BYTES
+from semel_bench.servers import Memory, memory_of
+
+_NEVER_MS: Final = 10**9
+# The longest tail is one segment: a checkpoint begins whenever the next one does.
+_TAIL_SHARE: Final = 0.8
+_PHASES: Final[dict[str, tuple[object, str]]] = {
+    "checkpoint": (recovery, "load"),
+    "replay": (recovery, "_replay_tail"),
+    "sync": (recovery, "_make_durable"),
+    "broker": (engine_module, "Broker"),
+}
+
+Step = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Extent(Struct, frozen=True):
+    """Appends 0 .. `submitted` went round robin to the streams; `acknowledged` were confirmed."""
+
+    streams: int
+    acknowledged: int
+    submitted: int
+
+    def confirmed(self, stream: int) -> int:
+        """Return how many messages of a stream were confirmed."""
+        return -(-max(self.acknowledged - stream, 0) // self.streams)
+
+    def sampled(self, sample: int) -> list[int]:
+        """Return a fixed random sample of the streams."""
+        return Random(2).sample(range(self.streams), min(sample, self.streams))
+
+
+class Reopened(Struct, frozen=True, kw_only=True):
+    """What a process measured that opened the directory."""
+
+    open_s: float
+    phases_s: dict[str, float]
+    frames: int
+    replayed_bytes: int
+    before: Memory
+    after: Memory
+    reads_s: list[float]
+    checked_messages: int
+
+
+async def measure_restart(harness: Harness) -> list[Figure]:
+    """Measure how long opening takes after a kill and after a close, and the memory it takes."""
+    return await asyncio.to_thread(_measure, harness)
+
+
+def _measure(harness: Harness) -> list[Figure]:
+    options = harness.options
+    sample = options.pick(1_000, 50)
+    with harness.scratch() as folder:
+        data = f"{folder}/data"
+        began = time.perf_counter()
+        extent: Extent = in_child(build, data, options, is_killed=True)
+        built_s = time.perf_counter() - began
+        history_bytes = sum(path.stat().st_size for path in Path(data).glob("*.seg"))
+        _drop_from_cache(data)
+        killed: Reopened = in_child(reopen, data, extent, sample)
+        closed: Reopened = in_child(reopen, data, extent, sample)
+    return [
+        Figure("history", history_bytes / MIB, "MiB"),
+        Figure("streams", extent.streams, ""),
+        Figure("appends", extent.acknowledged, ""),
+        Figure("build", built_s, "s"),
+        *_figures("after kill", killed, extent.streams),
+        *_figures("after close", closed, extent.streams),
+    ]
+
+
+def _figures(name: str, found: Reopened, streams: int) -> list[Figure]:
+    grown_kib = found.after.anonymous_kib - found.before.anonymous_kib
+    one_second_and_replay = at_most(1 + found.phases_s.get("replay", 0.0))
+    return [
+        Figure(f"{name}: open", found.open_s, "s", one_second_and_replay),
+        *(Figure(f"{name}: of which {k}", v, "s") for k, v in found.phases_s.items()),
+        Figure(f"{name}: replayed", found.replayed_bytes / MIB, "MiB"),
+        Figure(f"{name}: replayed frames", found.frames, ""),
+        Figure(f"{name}: resident before open", found.before.resident_kib / 1024, "MiB"),
+        Figure(f"{name}: resident after open", found.after.resident_kib / 1024, "MiB"),
+        Figure(f"{name}: resident peak", found.after.peak_kib / 1024, "MiB"),
+        Figure(f"{name}: memory per stream", grown_kib / streams, "KiB", at_most(1.2)),
+        Figure(f"{name}: first read", found.reads_s[0] * 1e3, "ms"),
+        Figure(f"{name}: read p50", median(found.reads_s) * 1e3, "ms"),
+        Figure(f"{name}: read p99", percentile(found.reads_s, 99) * 1e3, "ms"),
+        Figure(f"{name}: messages checked", found.checked_messages, ""),
+    ]
+
+
+def _drop_from_cache(directory: str) -> None:
+    """Ask the kernel to drop the pages of every file, so that the next reader reads the disk."""
+    for entry in os.scandir(directory):
+        fd = os.open(entry.path, os.O_RDONLY)
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def in_child(step: Step, *args: object, is_killed: bool = False) -> Any:
+    """Run a coroutine function in a new process and return its result.
+
+    With `is_killed` the process ends at once after its result: nothing is closed or flushed. Raises
+    RuntimeError if the function fails.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_run, args=(there, step, args, is_killed))
+    child.start()
+    there.close()
+    try:
+        return here.recv()
+    except EOFError:
+        raise RuntimeError(f"{step.__name__} failed in its process") from None
+    finally:
+        child.join()
+
+
+def _run(pipe: Connection, step: Step, args: tuple[object, ...], is_killed: bool) -> None:
+    async def main() -> None:
+        pipe.send(await step(*args))
+        if is_killed:
+            os._exit(0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+# ---- a history whose every byte can be computed again --------------------------------------------
+
+# Sizes of messages, and how many of 100 have them.
+_SIZES: Final = ((256, 70), (1 * KIB, 20), (4 * KIB, 8), (64 * KIB, 2))
+_PRODUCER_EVERY: Final = 10  # streams, of which the first is written by a producer
+_SALT: Final = 0x9E3779B1
+_HEAD: Final = Layout("<QQ")
+_FILLER: Final = Random(1).randbytes(2 * _SIZES[-1][0])
+_SIZE_OF_PERCENT: Final = [size for size, percent in _SIZES for _ in range(percent)]
+
+
+def _message(stream: int, index: int) -> bytes:
+    mixed = (stream * 31 + index * 17 + 1) * _SALT & 0xFFFFFFFF
+    size = _SIZE_OF_PERCENT[mixed % 100] - _HEAD.size
+    start = mixed >> 16
+    return _HEAD.pack(stream, index) + _FILLER[start : start + size]
+
+
+def _append_of(number: int, streams: int, now_ms: int) -> Append:
+    index, stream = divmod(number, streams)
+    tag = None
+    if stream % _PRODUCER_EVERY == 0:
+        tag = ProducerTag(f"producer-{stream}", index, index, 0)
+    return Append(path_of(stream), now_ms, BYTES, Batch(_message(stream, index)), producer=tag)
+
+
+# ---- the process that builds it ------------------------------------------------------------------
+
+
+async def build(data: str, options: Options) -> Extent:
+    """Write the history; checkpoints happen where the engine begins a segment."""
+    settings = options.pick(
+        Settings(checkpoint_interval_ms=_NEVER_MS), Settings(4 * MIB, 0, _NEVER_MS)
+    )
+    engine = await Engine.open(data, settings)
+    await create_engine_streams(engine, options.stream_count)
+    builder = _Builder(engine, options)
+    history_bytes = int(options.history_gib * 1024 * MIB)
+    tail_bytes = settings.segment_bytes * _TAIL_SHARE
+    while engine.broker.end < history_bytes or builder.tail_bytes(data) < tail_bytes:
+        await builder.append_some()
+    # The last checkpoint is done; what follows is in flight when the process ends.
+    await engine.settle()
+    await builder.begin_last()
+    return builder.extent
+
+
+class _Builder:
+    """Keeps a bounded number of appends in flight."""
+
+    def __init__(self, engine: Engine, options: Options) -> None:
+        self._engine = engine
+        self._streams = options.stream_count
+        self._mib = options.history_gib * 1024
+        self._submitted = 0
+        self._acknowledged = 0
+        self._awaited = 0
+        self._is_reached = asyncio.Event()
+        self._in_flight = options.pick(1_000, 50)
+        self._shown_at = time.monotonic()
+
+    @property
+    def extent(self) -> Extent:
+        """What was appended so far."""
+        return Extent(self._streams, self._acknowledged, self._submitted)
+
+    def tail_bytes(self, data: str) -> int:
+        """Return how far the last segment is filled."""
+        firsts = (segment_lsn(name) for name in os.listdir(data))
+        return self._engine.broker.end - max(first for first in firsts if first is not None)
+
+    async def append_some(self) -> None:
+        """Submit appends, and wait until those submitted before them are durable."""
+        await self._submit_and_wait()
+        if time.monotonic() - self._shown_at > 5:
+            self._shown_at = time.monotonic()
+            mib = self._engine.broker.end // MIB
+            sys.stderr.write(f"  {mib} of {self._mib:.0f} MiB\n")
+
+    async def begin_last(self) -> None:
+        """Submit the last appends, and return as soon as the first of them is durable."""
+        self._submit(1)
+        await asyncio.sleep(0)
+        await self._submit_and_wait()
+
+    async def _submit_and_wait(self) -> None:
+        self._awaited = self._submitted
+        self._submit(self._in_flight)
+        self._is_reached.clear()
+        if self._acknowledged < self._awaited:
+            await self._is_reached.wait()
+
+    def _submit(self, count: int) -> None:
+        now_ms = self._engine.clock.now_ms()
+        for number in range(self._submitted, self._submitted + count):
+            self._engine.submit(_append_of(number, self._streams, now_ms), self._take)
+        self._submitted += count
+
+    def _take(self, outcome: Outcome) -> None:
+        assert outcome.code == "ok", outcome
+        self._acknowledged += 1
+        if self._acknowledged == self._awaited:
+            self._is_reached.set()
+
+
+# ---- the processes that open it ------------------------------------------------------------------
+
+
+async def reopen(data: str, extent: Extent, sample: int) -> Reopened:
+    """Open the directory and time that, read, check a sample, close."""
+    before = memory_of(os.getpid())
+    began = time.perf_counter()
+    with timed(_PHASES) as phases:
+        engine = await Engine.open(data, Settings(checkpoint_interval_ms=_NEVER_MS))
+    open_s = time.perf_counter() - began
+    after = memory_of(os.getpid())
+    reads_s = [_timed_read(engine, stream) for stream in extent.sampled(sample)]
+    checked = await _check(engine, extent, sample)
+    frames, replayed_bytes = engine.replayed_frames, engine.replayed_bytes
+    await engine.close()
+    return Reopened(
+        open_s=open_s,
+        phases_s={label: sum(seconds) for label, seconds in phases.items()},
+        frames=frames,
+        replayed_bytes=replayed_bytes,
+        before=before,
+        after=after,
+        reads_s=reads_s,
+        checked_messages=checked,
+    )
+
+
+def _timed_read(engine: Engine, stream: int) -> float:
+    began = time.perf_counter()
+    _read(engine, stream, 0)
+    return time.perf_counter() - began
+
+
+async def _check(engine: Engine, extent: Extent, sample: int) -> int:
+    """Read a sample of streams; all confirmed messages must be there. Returns their number.
+
+    The last message of a producer is sent again, and must be found to be a duplicate.
+    """
+    messages = 0
+    for stream in extent.sampled(sample):
+        found = _read_all(engine, stream)
+        assert len(found) >= extent.confirmed(stream), f"stream {stream} lost a message"
+        assert found == [_message(stream, index) for index in range(len(found))]
+        messages += len(found)
+        if stream % _PRODUCER_EVERY == 0 and found:
+            repeat = _append_of((len(found) - 1) * extent.streams + stream, extent.streams, 0)
+            assert isinstance(await engine.execute(repeat), Duplicate)
+    return messages
+
+
+def _read_all(engine: Engine, stream: int) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    while True:
+        done = _read(engine, stream, offset)
+        found.extend(data for piece in done.slices for data in piece.messages())
+        if done.next_offset == done.tail.tail:
+            return found
+        offset = done.next_offset
+
+
+def _read(engine: Engine, stream: int, offset: int) -> ReadDone:
+    answers: list[object] = []
+    reply: Callable[[object], None] = answers.append
+    now_ms = engine.clock.now_ms()
+    engine.broker.read(path_of(stream), offset, now_ms=now_ms, reply=reply, bytes_max=MIB)
+    done = answers[0]
+    assert isinstance(done, ReadDone), done
+    return done

@@ -1,0 +1,167 @@
+"""The queries of the benchmark `spark`, and how long their batches took.
+
+Only this module of the benchmarks imports Spark. Spark's workers import it too, for its source, so
+it imports nothing of semel before the session starts: that would be time added to every batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+_SCHEMA: Final = (
+    "id long, customer string, amount double, currency string, is_paid boolean,"
+    " placed_at timestamp, note string"
+)
+_MASTER: Final = "local[2,4]"
+_SEMEL: Final = "semel"
+_NOOP: Final = "noop"
+_EMPTY: Final = "semel-empty"
+_VALUE: Final = b"x" * 200
+
+
+class SparkQueries:
+    """One session, and the queries that run in it: each up to what is there when it starts.
+
+    Every query returns the seconds of its batches, as Spark reports them.
+    """
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self._spark = spark
+        self._url = url
+        self._folder = folder
+        self._runs = 0
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        self.java_pid: int = gateway.proc.pid
+
+    def stop(self) -> None:
+        """End the session."""
+        self._spark.stop()
+
+    def text_to_noop(self, directory: str) -> list[float]:
+        """Read lines with Spark's own source, and drop them."""
+        return self._run(self._spark.readStream.text(directory), _NOOP)
+
+    def read_to_noop(self, stream: str) -> list[float]:
+        """Read messages as they are, and drop them."""
+        return self._run(self._read(stream), _NOOP)
+
+    def decode_to_noop(self, stream: str) -> list[float]:
+        """Read messages as seven columns, and drop them."""
+        return self._run(self._read(stream, _SCHEMA), _NOOP)
+
+    def copy(self, stream: str, rows_per_batch: int | None = None) -> list[float]:
+        """Copy messages to a new stream."""
+        frame = self._read(stream, rows_per_batch=rows_per_batch).select("value")
+        target = f"copy-{self._runs}"
+        return self._run(frame, _SEMEL, url=self._url, stream=target, retryTimeout="60s")
+
+    def empty(self, rows: int, batches: int) -> list[float]:
+        """Run batches from the source to the sink that do no work."""
+        reader = self._spark.readStream.format(_EMPTY)
+        return self._run(reader.options(rows=rows, batches=batches).load(), _EMPTY)
+
+    def _read(
+        self, stream: str, schema: str | None = None, rows_per_batch: int | None = None
+    ) -> DataFrame:
+        reader = self._spark.readStream.format(_SEMEL).options(url=self._url, stream=stream)
+        if rows_per_batch is not None:
+            reader = reader.option("maxOffsetsPerTrigger", rows_per_batch)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def _run(self, frame: DataFrame, sink: str, **options: str) -> list[float]:
+        self._runs += 1
+        writer = frame.writeStream.format(sink).options(**options)
+        writer = writer.option("checkpointLocation", str(self._folder / f"run-{self._runs}"))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        durations = [each["durationMs"] for each in query.recentProgress]
+        return [each["triggerExecution"] / 1e3 for each in durations if "addBatch" in each]
+
+
+def start(url: str, folder: Path) -> SparkQueries:
+    """Start Spark on two cores. Only the calling thread may run the queries."""
+    from semel.spark import session
+
+    spark = session("semel bench", _MASTER, sql_shuffle_partitions=2)
+    spark.dataSource.register(EmptySource)
+    return SparkQueries(spark, url, folder)
+
+
+# ---- a source and a sink that do no work: what a batch costs by itself ---------------------------
+
+
+class EmptySource(DataSource):
+    """Generates constant rows, `rows` in each of `batches`, and drops what is written."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `.format(...)`."""
+        return _EMPTY
+
+    def schema(self) -> str:
+        """Return the only column."""
+        return "value binary"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what generates rows."""
+        del schema
+        return _Reader(int(self.options["rows"]), int(self.options["batches"]))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return what drops rows."""
+        del schema, overwrite
+        return _Writer()
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, rows: int, batches: int) -> None:
+        self._rows = rows
+        self._batches = batches
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"batch": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Do nothing: the end is known."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        del limit
+        return {"batch": min(start["batch"] + 1, self._batches)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        del start, end
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        del partition
+        values = pa.array([_VALUE] * self._rows, pa.binary())
+        yield pa.RecordBatch.from_arrays([values], names=["value"])
+
+
+class _Writer(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: nothing was written."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: nothing was written."""

@@ -1,0 +1,224 @@
+"""Whether a checkpoint delays the event loop: a ticker during a steady load of appends.
+
+Every stream is written to before each checkpoint, so every tail and an index chunk of every stream
+is dirty. During every second checkpoint the appends come one by one, which the engine may write on
+the loop. A gap is how much later than its period a tick came; it includes the load's own bursts.
+The net gap leaves out the time that any thread of this process waited for a core: on a busy machine
+the truth lies between the two.
+"""
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.model.limits import MIB
+from semel.model.outcomes import Appended, Outcome
+from semel_bench.engine_load import Times, Workload, create_engine_streams, timed, workload
+from semel_bench.figures import Figure, Target, at_most, median, percentile
+from semel_bench.harness import Harness
+
+_TICK_S: Final = 0.001
+_PUMP_S: Final = 0.002
+_APPEND_BYTES: Final = 256
+_NEVER_MS: Final = 10**9
+_AFTER_S: Final = 0.5
+_THREADS: Final = Path("/proc/self/task")
+
+
+class Gaps(Struct):
+    """Seconds by which ticks were late, as observed and net of waiting for a core."""
+
+    seen: list[float] = field(default_factory=list)
+    net: list[float] = field(default_factory=list)
+
+    def add(self, gap_s: float, waited_s: float) -> None:
+        """Add one tick."""
+        self.seen.append(max(gap_s, 0.0))
+        self.net.append(max(gap_s - waited_s, 0.0))
+
+
+async def measure_stall(harness: Harness) -> list[Figure]:
+    """Measure the gaps with and without checkpoints, and the engine's work in a checkpoint."""
+    checkpoints, per_second = harness.options.pick((6, 10_000), (2, 2_000))
+    with harness.scratch() as folder:
+        figures = await _stall(folder, harness.options.stream_count, checkpoints, per_second)
+    gc.unfreeze()
+    return figures
+
+
+async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> list[Figure]:
+    # The segment never becomes full, so only the checkpoints that are requested happen.
+    segment_bytes = 16 * MIB + (checkpoints + 1) * streams * 4 * _APPEND_BYTES
+    engine = await Engine.open(path, Settings(segment_bytes, 0, _NEVER_MS))
+    await create_engine_streams(engine, streams)
+    pump = Pump(engine, workload(streams, _APPEND_BYTES, is_tagged=False), per_second)
+    durations: list[float] = []
+    with timed(_parts(engine)) as parts, _timed_collections(parts):
+        ticker = Ticker(lambda: _is_in_checkpoint(parts), pump)
+        tasks = [asyncio.create_task(pump.run()), asyncio.create_task(ticker.run())]
+        for index in range(checkpoints):
+            await pump.until(pump.submitted + streams)
+            pump.is_trickling = index % 2 == 1
+            durations.append(await _checkpoint(engine, parts))
+            # The ticker attributes the half second after a checkpoint to it.
+            await asyncio.sleep(_AFTER_S)
+            pump.is_trickling = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await engine.settle()
+    await engine.close()
+    return [
+        Figure("streams, all dirty", streams, ""),
+        Figure("checkpoint duration", median(durations), "s"),
+        *_gap_figures("gap without checkpoint", ticker.quiet),
+        *_gap_figures("gap during checkpoint", ticker.steady, at_most(20)),
+        *_gap_figures("gap during checkpoint, lone appends", ticker.trickle, at_most(20)),
+        *(Figure(f"{k} max", max(v, default=0.0) * 1e3, "ms") for k, v in parts.items()),
+    ]
+
+
+def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Figure]:
+    return [
+        Figure(f"{name} p50", percentile(gaps.seen, 50) * 1e3, "ms"),
+        Figure(f"{name} p99", percentile(gaps.seen, 99) * 1e3, "ms"),
+        Figure(f"{name} max", max(gaps.seen, default=0.0) * 1e3, "ms", target),
+        Figure(f"{name} max, net", max(gaps.net, default=0.0) * 1e3, "ms", target),
+    ]
+
+
+def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
+    """Return what the loop's thread does for a checkpoint, and what else may delay it."""
+    return {
+        "cut()": (engine.broker, "cut"),
+        "cut_done()": (engine.broker, "cut_done"),
+        "end of a cut": (engine, "_cut_over"),
+        "write on the loop": (engine, "_write_here"),
+        "answers of a group": (engine.broker, "written"),
+    }
+
+
+def _is_in_checkpoint(parts: Times) -> bool:
+    return len(parts["cut()"]) > len(parts["cut_done()"])
+
+
+async def _checkpoint(engine: Engine, parts: Times) -> float:
+    """Request a checkpoint and wait for its end; return how long it took."""
+    began = time.perf_counter()
+    engine.checkpoint()
+    while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
+        await asyncio.sleep(_TICK_S)
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _timed_collections(parts: Times) -> Iterator[None]:
+    """Time full garbage collections, which stop all threads whichever thread they run on."""
+    parts["full collection"] = []
+    began = 0.0
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal began
+        if info["generation"] == 2 and phase == "start":
+            began = time.perf_counter()
+        elif info["generation"] == 2:
+            parts["full collection"].append(time.perf_counter() - began)
+
+    gc.callbacks.append(note)
+    yield
+    gc.callbacks.remove(note)
+
+
+class Pump:
+    """A steady load, or single appends at intervals."""
+
+    def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
+        self._engine = engine
+        self._work = work
+        self._per_second = per_second
+        self.submitted = 0
+        self.is_trickling = False
+
+    async def run(self) -> None:
+        """Submit appends until cancelled."""
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(_PUMP_S)
+            # Appends missed in a stall are not caught up: that would be a burst of our own making.
+            elapsed_s = min(time.perf_counter() - began, 5 * _PUMP_S)
+            count = 1 if self.is_trickling else int(elapsed_s * self._per_second)
+            for command in self._work(self.submitted, count):
+                self._engine.submit(command, _check)
+                self.submitted += 1
+
+    async def until(self, submitted: int) -> None:
+        """Wait until this many appends are submitted."""
+        while self.submitted < submitted:  # noqa: ASYNC110 - the pump has no other duties
+            await asyncio.sleep(0.01)
+
+
+def _check(outcome: Outcome) -> None:
+    assert isinstance(outcome, Appended)
+
+
+class Ticker:
+    """Wakes every millisecond and records how late it is."""
+
+    def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:
+        self.quiet = Gaps()
+        self.steady = Gaps()
+        self.trickle = Gaps()
+        self._is_in_checkpoint = is_in_checkpoint
+        self._pump = pump
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        last = seen_in = time.perf_counter()
+        waits = CoreWaits()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = time.perf_counter()
+            if self._is_in_checkpoint():
+                seen_in = now
+            gaps = self._phase(last - seen_in < _AFTER_S)
+            gaps.add(now - last - _TICK_S, waits.since_last())
+            last = now
+
+    def _phase(self, is_near_checkpoint: bool) -> Gaps:
+        if not is_near_checkpoint:
+            return self.quiet
+        return self.trickle if self._pump.is_trickling else self.steady
+
+
+class CoreWaits:
+    """How long the threads of this process were ready to run but had no core. Linux.
+
+    Sums over the threads alive when it was created; 0 where the kernel does not count it.
+    """
+
+    def __init__(self) -> None:
+        stats = (thread / "schedstat" for thread in _THREADS.iterdir())
+        self._fds = [os.open(stat, os.O_RDONLY) for stat in stats if stat.exists()]
+        self._last_ns = self._total_ns()
+
+    def _total_ns(self) -> int:
+        # Three numbers: time on a core, time waiting for one, how often.
+        return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
+
+    def since_last(self) -> float:
+        """Return the seconds waited since the last call."""
+        last_ns, self._last_ns = self._last_ns, self._total_ns()
+        return (self._last_ns - last_ns) / 1e9
+
+    def __del__(self) -> None:
+        for fd in self._fds:
+            os.close(fd)

@@ -1,0 +1,54 @@
+"""Which codes of docs/reference/errors.md are provoked, and which are not, and why."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.golden.exchanges import Entry
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/errors.md"
+_CODE: Final = re.compile(r'^\{"code":"(\w+)"')
+# The codes of outcomes that are no refusals; no response carries them.
+DONE: Final = frozenset({"ok", "duplicate"})
+
+NOT_PROVOKED: Final[Mapping[str, str]] = {
+    "directory_locked": "the server does not start",
+    "disk_failed": "ends the process",
+    "engine_stopped": "raised to callers of the engine, never sent",
+    "error": "the name of a family of errors, none has it itself",
+    "internal_error": "only a bug provokes it",
+    "invariant_broken": "only a bug provokes it, and it is never sent",
+    "not_found": "no address leads there: what is not below /v1/stream/ is no_such_address",
+    "overloaded": "more must wait for the disk than a test can send in time",
+    "still_alive": "the server asks itself, no request does",
+    "stream_refused": "never sent: the response is that of its cause",
+}
+
+
+def documented_codes(page: str) -> set[str]:
+    """Find the codes on the page: what stands in backticks in a column named `code`."""
+    found: set[str] = set()
+    for header, rows in _tables(page):
+        if "code" not in header:
+            continue
+        column = header.index("code")
+        for row in rows:
+            found.update(re.findall(r"`(\w+)`", row[column]))
+    return found - DONE
+
+
+def _tables(page: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    table: list[list[str]] = []
+    for line in [*page.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif table:
+            yield table[0], table[2:]
+            table = []
+
+
+def codes_in(responses: Mapping[str, Sequence[Entry]]) -> set[str]:
+    """Find the codes of recorded refusals."""
+    bodies = (entry.get("body", "") for entries in responses.values() for entry in entries)
+    return {found[1] for body in bodies if (found := _CODE.match(body)) is not None}
