@@ -149,7 +149,10 @@ class TransactionsResource(Resource):
             refuse_method(responder, "POST")
             return
         command = parse_call(name, action, request.headers, request.body, now_ms=self.now_ms)
-        self.submit_with(command, responder, call_response)
+        if isinstance(command, Problem):
+            send_refusal(responder, command)
+        else:
+            self.submit(command, responder, partial(call_response, command=command))
 
     def _list(self, request: Request, responder: Responder) -> None:
         query = parse_txn_query(request.query)
