@@ -171,9 +171,11 @@ def let_zombies_live() -> Any:
 
 def forget_how_it_ended() -> Any:
     """Outcomes are not looked up."""
-    return patch.object(
-        lookups.Lookups, "find_outcome", lambda self, txn_id, epoch, now_ms: (None, 0)
-    )
+
+    def find(self: Any, txn_id: str, epoch: int, now_ms: int) -> tuple[None, int]:
+        return None, 0
+
+    return patch.object(lookups.Lookups, "find_outcome", find)
 
 
 def place_a_chunk_twice() -> Any:

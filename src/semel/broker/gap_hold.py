@@ -7,7 +7,7 @@ broker and sees outcomes only: an append that it releases is decided like any ot
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from semel.broker.broker import Reply
 from semel.model.commands import DENSE, Append
@@ -22,7 +22,7 @@ class Timer(Protocol):
 
 
 Submit = Callable[[Append, Reply], None]
-CallLater = Callable[[float, Callable[[], object]], Timer]
+CallLater = Callable[[float, Callable[[], Any]], Timer]
 Producer = tuple[str, str]  # path, id
 
 

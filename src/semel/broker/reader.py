@@ -179,14 +179,14 @@ def slice_section(
     extras = section.extras
     if count == section.count:
         return Slice(
-            offset,
-            count,
-            section.payload,
-            section.lengths,
-            section.is_joined,
-            time_ms,
-            extras,
-            producer,
+            offset=offset,
+            count=count,
+            payload=section.payload,
+            lengths=section.lengths,
+            is_joined=section.is_joined,
+            time_ms=time_ms,
+            extras=extras,
+            producer=producer,
         )
     if extras:
         extras = slice_extras(extras, section.count, skip, skip + count)
@@ -196,6 +196,13 @@ def slice_section(
     kept = lengths[skip : skip + count]
     size = sum(kept) + gap * (count - 1)
     packed = section.lengths[4 * skip : 4 * (skip + count)] if count > 1 else b""
-    payload = section.payload[start : start + size]
-    is_joined = section.is_joined and count > 1
-    return Slice(offset, count, payload, packed, is_joined, time_ms, extras, producer)
+    return Slice(
+        offset=offset,
+        count=count,
+        payload=section.payload[start : start + size],
+        lengths=packed,
+        is_joined=section.is_joined and count > 1,
+        time_ms=time_ms,
+        extras=extras,
+        producer=producer,
+    )

@@ -233,6 +233,7 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
         raise BadFrame("the meta reaches past the frame")
     record = _decode_record(kind, data[meta_from : meta_from + meta_bytes])
     sections = _decode_sections(data, meta_from + meta_bytes, count, at + length)
+    # Positional: this runs once per frame of a replay.
     return Frame(lsn, lsn + length, crc, previous_crc, watermark, time_ms, record, sections)
 
 

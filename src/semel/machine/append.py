@@ -83,7 +83,7 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     )
     if refusal is not None:
         return Decision(refusal)
-    stamp = ProducerStamp(
+    stamp = ProducerStamp(  # positional: this runs once per append
         tag.id,
         tag.mode,
         check.epoch,

@@ -111,7 +111,16 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         add_fork(state.by_number[row.fork.source], row.number)
     tail = _advance(row.number, start, sections)
     dedup_from = None if isinstance(event, UnguardedCreated) else 0
-    first = TailRow(event.head, tail, event.is_closed, False, None, time_ms, dedup_from, tail)
+    first = TailRow(
+        head=event.head,
+        tail=tail,
+        is_closed=event.is_closed,
+        is_deleted=False,
+        stream_seq=None,
+        written_ms=time_ms,
+        dedup_from=dedup_from,
+        stable=tail,
+    )
     stream = Stream(row, first)
     state.next_stream += 1
     state.by_number[row.number] = stream
@@ -225,6 +234,7 @@ def _apply_switched(
 
 
 # ---- producers -----------------------------------------------------------------------------------
+# Rows are made with positional arguments, because this runs once per append.
 
 
 def _record_producer(
@@ -351,18 +361,14 @@ def _apply_expired(
     assert stream.producers is not None
     old = stream.producers[event.id]
     state.live_producers -= 1
-    tombstone = ProducerRow(
-        old.mode,
-        old.epoch,
-        old.session,
-        old.old_sessions,
-        old.last_seq,
-        b"",
-        old.first_receipt,
-        old.cursor,
-        old.updated_ms,
-        -1 if old.mode == DENSE else old.last_seq,
+    tombstone = replace(
+        old,
+        receipts=b"",
+        forgotten_seq=-1 if old.mode == DENSE else old.last_seq,
         is_expired=True,
+        txn=0,
+        txn_receipts=b"",
+        latest_seq=-1,
     )
     stream.producers[event.id] = tombstone
     state.dirty.producers[event.stream, event.id] = tombstone

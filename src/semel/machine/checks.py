@@ -112,7 +112,7 @@ def section_of(
 ) -> Section:
     """Return the section of a batch at an offset of a stream; a staged one has no offset yet."""
     is_joined = batch.count > 1 and is_json(content_type)
-    return Section(
+    return Section(  # positional: this runs once per append
         number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
     )
 

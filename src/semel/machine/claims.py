@@ -145,18 +145,33 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
     """Return the row of a producer after a claim."""
     is_dense = event.mode == DENSE
     if old is None:
-        old = ProducerRow(event.mode, 0, None, (), -1, b"", b"", None, time_ms)
+        old = new_producer(event.mode, 0, time_ms)
     return ProducerRow(
-        event.mode,
-        event.epoch,
-        event.session,
-        retained_sessions(old, event.session),
-        -1 if is_dense else old.last_seq,
-        b"" if is_dense else old.receipts,
-        last_receipt(old) if is_dense else b"",
-        old.cursor,
-        time_ms,
-        old.forgotten_seq,
+        mode=event.mode,
+        epoch=event.epoch,
+        session=event.session,
+        old_sessions=retained_sessions(old, event.session),
+        last_seq=-1 if is_dense else old.last_seq,
+        receipts=b"" if is_dense else old.receipts,
+        first_receipt=last_receipt(old) if is_dense else b"",
+        cursor=old.cursor,
+        updated_ms=time_ms,
+        forgotten_seq=old.forgotten_seq,
+    )
+
+
+def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
+    """Return the row of a producer that has stored nothing."""
+    return ProducerRow(
+        mode=mode,
+        epoch=epoch,
+        session=None,
+        old_sessions=(),
+        last_seq=-1,
+        receipts=b"",
+        first_receipt=b"",
+        cursor=None,
+        updated_ms=time_ms,
     )
 
 

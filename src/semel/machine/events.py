@@ -1,7 +1,7 @@
-"""What a frame says happened, and what a decision proposes.
+"""What a frame says happened, and what a decision contains.
 
-An event is the meta of one frame; the messages travel beside it in sections. `apply` reads nothing
-else, so whatever the state needs of a command has to be in here.
+An event is the meta of one frame; the messages are beside it, in sections. `apply` reads nothing
+else, so it must contain everything that the state needs of a command.
 """
 
 from typing import Final
@@ -12,8 +12,7 @@ from semel.machine.rows import NamedPosition, SnapshotRow, StreamRow
 from semel.model.outcomes import Outcome
 from semel.model.transactions import Owner
 
-# ---- txn events ----------------------------------------------------------------------------------
-# What a frame says happened to transactions, groups and sinks.
+# ---- transactions, groups and sinks --------------------------------------------------------------
 
 
 class Ended(Struct, frozen=True, gc=False, array_like=True):
@@ -26,7 +25,7 @@ class Ended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction begins. `ended`: those of an older instance of its producer."""
+    """A transaction begins. `ended` are those of older instances of its producer."""
 
     number: int
     id: str
@@ -42,7 +41,7 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
     """A transaction may write more streams.
 
-    `positions`, (group, stream, offset), were named here before there was `PositionsNamed`.
+    `positions` (group, stream, offset) are in old journals only: `PositionsNamed` replaced them.
     """
 
     txn: int
@@ -65,13 +64,13 @@ class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction is sealed."""
+    """A transaction is prepared."""
 
     txn: int
 
 
 class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The producer of a one-shot commit; without a sequence its epoch is raised and no more."""
+    """The producer of a one-shot commit; without a sequence, only its epoch is raised."""
 
     id: str
     epoch: int
@@ -89,10 +88,10 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Decided(Struct, frozen=True, gc=False, array_like=True):
-    """The decision: transactions end, chunks get their offsets, positions move. All at once.
+    """Transactions end, chunks get their offsets, positions move: all at once.
 
-    `extents` are packed (`parts.py`), in the order of `ended`; messages appended directly are in
-    the sections before the control records.
+    `extents` are packed (`txn/chunk_list.py`), in the order of `ended`; messages of a one-shot
+    commit are in the sections before the control records.
     """
 
     ended: tuple[Ended, ...] = ()
@@ -104,20 +103,20 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
-    """Groups move, without a transaction: (group, stream, offset)."""
+    """Positions move without a transaction: (group, stream, offset)."""
 
     positions: tuple[tuple[str, int, int], ...]
 
 
 class SnapshotPinned(Struct, frozen=True, gc=False, array_like=True):
-    """A group fixes what its next step reads."""
+    """A group pins what its next step reads."""
 
     group: str
     row: SnapshotRow
 
 
 class SinkRebound(Struct, frozen=True, gc=False, array_like=True):
-    """A sink belongs to another query."""
+    """A sink is bound to another query."""
 
     app: str
     query_id: str
@@ -125,7 +124,7 @@ class SinkRebound(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SinkForgotten(Struct, frozen=True, gc=False, array_like=True):
-    """Nothing is known of a sink any more."""
+    """The row of a sink is dropped."""
 
     app: str
 
@@ -144,10 +143,10 @@ TxnEvent = (
 )
 
 
-# ---- events --------------------------------------------------------------------------------------
+# ---- streams and producers -----------------------------------------------------------------------
 
 
-# What a section holds: messages, a control record, or messages that have no offset yet.
+# The kinds of a section: messages, a control record, or messages that have no offset yet.
 SECTION_DATA: Final = 0
 SECTION_CONTROL: Final = 4
 SECTION_STAGED: Final = 8
@@ -156,10 +155,10 @@ SECTION_STAGED: Final = 8
 class Section(Struct, frozen=True, gc=False):
     """Messages of one stream inside a frame, from offset `base` on.
 
-    `is_joined`: the messages of `payload` stand with a comma between them (a JSON stream), else end
-    to end. `lengths` holds a little-endian u32 for each; it is empty for a single message.
-    `extras` are the keys, headers and timestamps of the messages, or empty. A `SECTION_STAGED` has
-    no base. A `SECTION_CONTROL` takes an offset, and no reader gets it.
+    `is_joined`: the messages in `payload` have a comma between them (a JSON stream), else nothing.
+    `lengths` holds a little-endian u32 for each; it is empty for a single message. `extras` are the
+    keys, headers and timestamps of the messages, or empty. A `SECTION_STAGED` has no base. A
+    `SECTION_CONTROL` takes an offset, and no reader gets it.
     """
 
     stream: int
@@ -173,7 +172,7 @@ class Section(Struct, frozen=True, gc=False):
 
 
 class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The producer side of an append, in the same frame as its data."""
+    """The identity of a producer's append, in the same frame as its messages."""
 
     id: str
     mode: str
@@ -186,7 +185,7 @@ class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
-    """A stream begins, its first messages in the sections."""
+    """A stream is created; its first messages are in the sections."""
 
     row: StreamRow
     head: int
@@ -194,11 +193,11 @@ class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
 
 
 class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
-    """A stream begins that recognises no duplicates."""
+    """A stream without duplicate detection is created."""
 
 
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
-    """Messages (in the section), a close, or both."""
+    """Messages are appended (in the section), the stream is closed, or both."""
 
     stream: int
     close: bool = False
@@ -209,13 +208,13 @@ class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamDeleted(Struct, frozen=True, gc=False, array_like=True):
-    """A stream ends on request."""
+    """A stream is deleted on request."""
 
     stream: int
 
 
 class StreamExpired(Struct, frozen=True, gc=False, array_like=True):
-    """A stream ends because its time is over."""
+    """A stream ends because it has expired."""
 
     stream: int
 
@@ -228,14 +227,14 @@ class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
 
 
 class DedupSwitched(Struct, frozen=True, gc=False, array_like=True):
-    """A stream recognises duplicates from an offset on, or (None) forgets and does not."""
+    """Duplicate detection starts at an offset, or (None) stops and its rows are dropped."""
 
     stream: int
     dedup_from: int | None
 
 
 class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
-    """A producer identity is given out or its epoch raised."""
+    """A producer is registered, or its epoch is raised."""
 
     id: str
     epoch: int
@@ -243,7 +242,7 @@ class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerClaimed(Struct, frozen=True, gc=False, array_like=True):
-    """A session takes a producer over; whoever wrote before is fenced."""
+    """A session takes a producer over; the previous instance is fenced."""
 
     stream: int
     id: str
@@ -260,7 +259,7 @@ class ProducerForgotten(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
-    """A stream keeps only a producer's tombstone."""
+    """The row of a producer becomes a tombstone."""
 
     stream: int
     id: str
@@ -274,7 +273,7 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """Something that raises an epoch, and with it the older instance's transactions end."""
+    """An epoch is raised, and the pending transactions of older instances end with it."""
 
     ended: tuple[Ended, ...]
     append: StreamAppended | None = None
@@ -301,10 +300,10 @@ Event = (
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """The answer, and the event to make durable before it is given (None: nothing changes).
+    """The outcome, and the event to make durable before it is returned (None: nothing changes).
 
-    `grows` tells whether the event needs room a full disk cannot give; what frees room, or ends
-    something, uses the reserve.
+    `grows`: the event is refused on a full disk. One that frees room or ends something is not: it
+    may use the reserve.
     """
 
     outcome: Outcome

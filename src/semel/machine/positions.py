@@ -221,8 +221,7 @@ def _refuse_incarnation(
         stored.offset,
         incarnation,
         stored.version,
-        None,
-        BY_INCARNATION,
+        reason=BY_INCARNATION,
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows of the state: frozen, so that a checkpoint may keep a reference and read it later."""
+"""The rows of the state: immutable, so that a checkpoint can refer to them and read them later."""
 
 from msgspec import Struct
 
@@ -7,13 +7,13 @@ from semel.model.txn_outcome import TxnOutcome
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
-    """Anything the checkpoint stores under a key."""
+    """A value that the checkpoint stores under a key."""
 
 
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
-    """Where a fork leaves its source: everything before `start` is read there.
+    """The source of a fork: everything before `start` is read there.
 
-    `anchor` and `sub_offset` are what the first creation asked for, to compare a second one with.
+    `anchor` and `sub_offset` are those of the request, to compare a repeated one with.
     """
 
     source: int
@@ -38,11 +38,11 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TailRow(Row, frozen=True, gc=False, array_like=True):
-    """What moves with every append, and what an operator moves.
+    """What changes with every append, and what an operator changes.
 
-    `dedup_from` is the offset from which duplicates are recognised; None: they are not. Whatever
-    lies below `stable` is decided: the first offset of the oldest inline transaction open in the
-    stream, else the tail. From `aborted_end` on nothing is aborted: readers need not look for it.
+    `dedup_from` is the offset from which duplicates are recognised; None if they are not. `stable`
+    is the first offset of the oldest pending inline transaction in the stream, else the tail; -1
+    in rows from before transactions. From `aborted_end` on there are no aborted ranges.
     """
 
     head: int
@@ -57,10 +57,10 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
-    """What a stream knows of a producer.
+    """A producer in one stream.
 
     `receipts` and `first_receipt` are packed (`receipts.py`). `forgotten_seq` is the last sequence
-    of the newest receipt a sparse producer dropped, -1 before the first. An expired row is a
+    of the newest receipt that a sparse producer dropped, -1 before the first. An expired row is a
     tombstone. Between a claim and the first append after it, `last_seq` of a dense producer is -1
     and `first_receipt` holds the last append before the claim (`claims.py`).
 
@@ -87,7 +87,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
-    """The answer to remember for an idempotency key; `number` keeps the order of use."""
+    """What the append with an idempotency key returned; `number` keeps the order of use."""
 
     number: int
     time_ms: int
@@ -97,11 +97,11 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer identity known to the whole server.
+    """A producer in the registry of the server.
 
-    `commit_seq` numbers its one-shot commits at this epoch; `results` are those of the newest, each
-    packed, and `digests` tell what they brought. `decided` counts its transactions that ended;
-    `txn_epoch` is the highest epoch one of those had.
+    `commit_seq` numbers its one-shot commits at this epoch; `results` are the packed results of the
+    newest ones, and `digests` those of their requests. `decided` counts its ended transactions;
+    `txn_epoch` is the highest transaction epoch of those.
     """
 
     epoch: int
@@ -113,7 +113,7 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
-    """The counters."""
+    """The counters of the state."""
 
     next_stream: int
     next_producer: int
@@ -122,8 +122,7 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
     next_outcome: int = 1
 
 
-# ---- txn rows ------------------------------------------------------------------------------------
-# The rows of transactions, groups and sinks.
+# ---- transactions, groups and sinks --------------------------------------------------------------
 
 
 # A producer (True) whatever its epoch, or a sink's app (False) whatever its task.
@@ -133,8 +132,8 @@ OwnerKey = tuple[bool, str]
 class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     """A position that the commit of a transaction moves to the offset `to`.
 
-    `guard` is the stored version when the transaction first named it: the commit compares. The
-    last two are those of the call that named it last, to recognise a repeat.
+    `guard` is the stored version when the transaction first named it: the commit compares it.
+    `expected` and `version` are those of the last call that named it, to recognise a repeat.
     """
 
     group: str
@@ -146,11 +145,10 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
-    """A transaction that is not decided.
+    """A pending transaction.
 
-    `deleted` are the paths of streams it knew that ended under it, `lost` the positions it named in
-    such streams: (group, path), in this order. `next_seq` is the next chunk's number of a staged
-    one.
+    `deleted` are the paths of its streams that ended since, `lost` the positions that it named in
+    such streams: (group, path). `next_seq` is the number of the next chunk of a staged one.
     """
 
     number: int
@@ -171,7 +169,7 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
-    """A stream a transaction may write, and what it did there; `first` is -1 without an offset."""
+    """A stream that a transaction may write, and what it wrote; `first` is -1 without messages."""
 
     first: int = -1
     messages: int = 0
@@ -179,15 +177,15 @@ class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
-    """A page of a transaction's parts, packed: see `parts.py`."""
+    """A block of the chunks or extents of a transaction, packed (`txn/chunk_list.py`)."""
 
     packed: bytes
 
 
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
-    """Where a group is in a stream. `version` counts its moves, of every kind.
+    """The position of a group in a stream. `version` counts its moves of every kind.
 
-    `mover`: who moved it last by a transaction or a one-shot commit, if anybody did.
+    `mover` moved it last by a transaction or a one-shot commit; None if there was none.
     """
 
     offset: int
@@ -205,7 +203,7 @@ class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class VersionRow(Row, frozen=True, gc=False, array_like=True):
-    """One version a sink committed: digest of its input, and the packed result."""
+    """One version that a sink committed: the digest of its input, and the packed result."""
 
     version: int
     input: str | None
@@ -213,7 +211,7 @@ class VersionRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class SinkRow(Row, frozen=True, gc=False, array_like=True):
-    """A sink; `versions` oldest first. Outcomes numbered below `outcomes_from` are let go."""
+    """A sink; `versions` oldest first. Outcomes numbered below `outcomes_from` have expired."""
 
     query_id: str
     last_version: int
@@ -222,7 +220,7 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
-    """How a transaction ended. `number` counts all outcomes, `ordinal` those of its producer."""
+    """A transaction outcome. `number` counts all outcomes, `ordinal` those of its producer."""
 
     number: int
     ordinal: int
@@ -231,7 +229,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class AbortedRow(Struct, frozen=True, gc=False):
-    """Offsets of a stream that an aborted transaction wrote, from `first` up to `next`."""
+    """An aborted range of a stream, from `first` up to `next`."""
 
     stream: int
     first: int
@@ -239,7 +237,7 @@ class AbortedRow(Struct, frozen=True, gc=False):
 
 
 class PlacedChunkRow(Struct, frozen=True, gc=False):
-    """A staged chunk that a decision gave its offsets."""
+    """A chunk to which a decision frame gave offsets, from `base` on."""
 
     lsn: int
     stream: int

@@ -65,13 +65,13 @@ def decide_create(state: State, command: Create) -> Decision:
     if refusal is not None:
         return Decision(refusal)
     row = StreamRow(
-        state.next_stream,
-        command.path,
-        command.incarnation,
-        content_type,
-        state.frame_time(command.now_ms),
-        command.ttl_ms,
-        command.expires_at_ms,
+        number=state.next_stream,
+        path=command.path,
+        incarnation=command.incarnation,
+        content_type=content_type,
+        created_ms=state.frame_time(command.now_ms),
+        ttl_ms=command.ttl_ms,
+        expires_at_ms=command.expires_at_ms,
     )
     dedup = command.dedup_default if command.dedup is None else command.dedup
     return _accept(row, command, head=0, start=0, prefix=None, dedup=dedup)
@@ -144,15 +144,15 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         prefix = Batch(fork.stored.payload[: fork.sub_offset])
     inherits = command.ttl_ms is None and command.expires_at_ms is None
     row = StreamRow(
-        state.next_stream,
-        command.path,
-        command.incarnation,
-        content_type,
-        state.frame_time(command.now_ms),
-        source.row.ttl_ms if inherits else command.ttl_ms,
-        source.row.expires_at_ms if inherits else command.expires_at_ms,
-        inherits,
-        ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
+        number=state.next_stream,
+        path=command.path,
+        incarnation=command.incarnation,
+        content_type=content_type,
+        created_ms=state.frame_time(command.now_ms),
+        ttl_ms=source.row.ttl_ms if inherits else command.ttl_ms,
+        expires_at_ms=source.row.expires_at_ms if inherits else command.expires_at_ms,
+        inherits_expiry=inherits,
+        fork=ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
     )
     dedup = source.tail.dedup_from is not None if command.dedup is None else command.dedup
     return _accept(row, command, head=source.tail.head, start=start, prefix=prefix, dedup=dedup)

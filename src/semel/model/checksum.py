@@ -8,10 +8,10 @@ __all__ = ["crc32c", "digest_of"]
 
 
 def digest_of(payload: bytes, extras: bytes = b"") -> int:
-    """Tell two payloads, with what goes with them, apart with 64 bits: CRC32C beside CRC32.
+    """Return the 64-bit digest of a payload and its extras: CRC32C, then CRC32.
 
-    Two independent polynomials miss a difference only where one of degree 64 would. It guards a
-    producer against its own mistakes, not against an attacker, who could only fool himself.
+    Two independent polynomials miss a difference as rarely as one of degree 64. It protects a
+    producer against its own mistakes, not against an attacker.
     """
     if extras:
         checks = crc32c(extras, crc32c(payload)), zlib.crc32(extras, zlib.crc32(payload))

@@ -1,7 +1,7 @@
-"""What a caller asks of the engine.
+"""The commands of streams and producers.
 
-A command carries everything its decision needs: the time, random identities and facts read from
-the journal. That is what makes the decision a pure function.
+A command carries everything its decision needs: the time, random ids, and lookups from the journal.
+So the decision is a pure function.
 """
 
 from typing import Final
@@ -15,11 +15,11 @@ SPARSE: Final = "sparse"
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """The messages of one append, all or nothing.
+    """The messages of one append, stored together or not at all.
 
-    One message: `payload` is the message. Several: the messages byte for byte, joined by commas,
-    and `lengths` holds each one's length as a little-endian u32. `extras`, if not empty, holds
-    their keys, timestamps and headers: see `extras.py`.
+    One message: `payload` is the message. Several: `payload` is the messages one after another, of
+    a JSON stream with commas between them, and `lengths` holds a little-endian u32 for each.
+    `extras`, if not empty, holds their keys, timestamps and headers: see `messages.py`.
     """
 
     payload: bytes
@@ -29,11 +29,11 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class ProducerTag(Struct, frozen=True, gc=False):
-    """The identity an append claims.
+    """The identity that an append carries.
 
-    A dense producer numbers its appends 0, 1, 2, ...: `first_seq == last_seq`. A sparse one numbers
-    them as it likes, upwards, and may cover a range. With neither epoch nor session the claim is
-    bare, and the payload's digest has to tell a retry from a restart.
+    A dense producer numbers its appends 0, 1, 2, ...: `first_seq == last_seq`. A sparse one chooses
+    growing numbers, and one append may cover a range. With neither epoch nor session the append is
+    bare, and the digest of its payload has to distinguish a retry from a restart.
     """
 
     id: str
@@ -47,10 +47,10 @@ class ProducerTag(Struct, frozen=True, gc=False):
 
 
 class TxnTag(Struct, frozen=True, gc=False):
-    """The transaction an append claims to be part of; `seq` numbers the chunks of a staged one.
+    """The transaction that an append names; `seq` numbers the chunks of a staged one.
 
     `is_strict`: a chunk that differs from the one stored under its number is refused. The last two
-    are facts: the outcome of it, and the epoch of the id's newest outcome.
+    are lookups: the outcome of the transaction, and the epoch of the newest outcome of its id.
     """
 
     id: str
@@ -64,7 +64,7 @@ class TxnTag(Struct, frozen=True, gc=False):
 class Append(Struct, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
-    `body_error` is what was wrong with the body; it speaks at its place in the order of checks.
+    `body_error` says what is wrong with the body; it is reported in the order of checks.
     """
 
     path: str
@@ -81,11 +81,10 @@ class Append(Struct, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """A fact the broker read from the journal for a fork inside an append.
+    """A lookup for a fork inside an append: the stored append at an offset of a stream.
 
-    `stream` and `offset` say what was read: the stored append that holds `offset`. `units` is how
-    many units of it lie at or after `offset`: messages of a JSON stream, bytes of any other, for
-    which `payload` is the message itself.
+    `units` is how many units of it are at or after `offset`: messages of a JSON stream, bytes of
+    any other, for which `payload` is the message itself.
     """
 
     stream: int
@@ -95,7 +94,7 @@ class StoredAppend(Struct, frozen=True, gc=False):
 
 
 class ForkRequest(Struct, frozen=True, gc=False):
-    """Start a stream as a copy of another up to `offset` (default: its tail) plus `sub_offset`."""
+    """Fork another stream at `offset` (default: its stable offset) plus `sub_offset`."""
 
     source: str
     offset: int | None = None
@@ -104,9 +103,9 @@ class ForkRequest(Struct, frozen=True, gc=False):
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Create a stream, or make sure it is there with this configuration.
+    """Create a stream, or check that it exists with this configuration.
 
-    `dedup` is what was asked for, if anything was; `dedup_default` what the server does otherwise.
+    `dedup` is that of the request, if it has one; `dedup_default` is that of the server.
     """
 
     path: str
@@ -124,14 +123,14 @@ class Create(Struct, frozen=True, gc=False):
 
 
 class Delete(Struct, frozen=True, gc=False):
-    """Delete a stream; while forks live on it, its data stays for them."""
+    """Delete a stream; while forks need its messages, it is soft-deleted."""
 
     path: str
     now_ms: int
 
 
 class Trim(Struct, frozen=True, gc=False):
-    """Give up the messages before an offset."""
+    """Drop the messages before an offset."""
 
     path: str
     now_ms: int
@@ -139,7 +138,7 @@ class Trim(Struct, frozen=True, gc=False):
 
 
 class SwitchDedup(Struct, frozen=True, gc=False):
-    """Recognise duplicates on a stream from now on, or no longer."""
+    """Switch duplicate detection of a stream on or off."""
 
     path: str
     now_ms: int
@@ -147,7 +146,7 @@ class SwitchDedup(Struct, frozen=True, gc=False):
 
 
 class Expire(Struct, frozen=True, gc=False):
-    """End a stream whose time is over; `touched_ms` is its latest use the broker knows of."""
+    """End an expired stream; `touched_ms` is its last use as the broker has it."""
 
     path: str
     now_ms: int
@@ -155,9 +154,9 @@ class Expire(Struct, frozen=True, gc=False):
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Give out a producer identity, or raise the epoch of a known one.
+    """Assign a producer id, or raise the epoch of a registered one.
 
-    An id that was not registered before begins with `first_epoch`.
+    A producer that is not registered begins with `first_epoch`.
     """
 
     now_ms: int
@@ -166,9 +165,9 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class ClaimProducer(Struct, frozen=True, gc=False):
-    """Take a producer over: fence whoever wrote before, and only then tell what is stored.
+    """Take a producer over: fence the previous instance, then report how far it came.
 
-    `session` is fresh for each instance. The same one again is a retry of the same claim.
+    `session` is new for each instance. The same session again is a retry of the same claim.
     """
 
     path: str
@@ -179,7 +178,7 @@ class ClaimProducer(Struct, frozen=True, gc=False):
 
 
 class ForgetProducer(Struct, frozen=True, gc=False):
-    """Drop what a stream remembers of a producer (an operator's reset)."""
+    """Drop the row of a producer in a stream, on the request of an operator."""
 
     path: str
     now_ms: int
@@ -187,7 +186,7 @@ class ForgetProducer(Struct, frozen=True, gc=False):
 
 
 class ExpireProducer(Struct, frozen=True, gc=False):
-    """Replace a producer idle for `idle_ms` by a tombstone that keeps its epoch fenced."""
+    """Replace a producer that is idle for `idle_ms` by a tombstone, which keeps it fenced."""
 
     path: str
     now_ms: int

@@ -1,16 +1,16 @@
-"""Errors the world can cause, and the one only a bug can.
+"""The errors that the environment can cause, and the one that only a bug can cause.
 
     SemelError
     ├── EngineError             the engine cannot start, or must stop; has an exit code
-    │   ├── CorruptData         65  a checksum, an order or a promise on disk is broken
+    │   ├── CorruptData         65  data on disk is damaged or missing
     │   ├── DirectoryLocked     73  another process owns the directory
     │   └── DiskFailed          74  the operating system refused a read, write or sync
-    ├── ReadFailed              one stored frame cannot be read; everything else serves
+    ├── ReadFailed              one stored frame cannot be read; the rest can
     │   └── CorruptRead         ... because it is not what was written
     ├── EngineStopped           the call came after the engine ended
     └── InvariantBroken         a bug
 
-Refusals a caller must expect (duplicate, gap, fenced, closed, ...) are values, not errors: see
+Refusals that a caller must expect (gap, fenced, closed, ...) are values, not errors: see
 `outcomes.py`.
 """
 
@@ -18,13 +18,13 @@ from typing import ClassVar
 
 
 class SemelError(Exception):
-    """Everything semel raises on purpose."""
+    """The base of all errors that semel raises."""
 
     code: str = "error"
 
 
 class EngineError(SemelError):
-    """The engine cannot start or go on; the process ends with `exit_code`."""
+    """The engine cannot start or continue; the process ends with `exit_code`."""
 
     exit_code: ClassVar[int] = 70
 
@@ -43,14 +43,14 @@ class CorruptData(EngineError):
 
 
 class DirectoryLocked(EngineError):
-    """Another process serves this directory."""
+    """Another process has locked this directory."""
 
     code = "directory_locked"
     exit_code = 73
 
 
 class DiskFailed(EngineError):
-    """A system call on the data directory failed; only a restart can tell what is on disk."""
+    """A system call on the data directory failed; only a restart shows what is on disk."""
 
     code = "disk_failed"
     exit_code = 74
@@ -63,7 +63,7 @@ class ReadFailed(SemelError):
 
 
 class CorruptRead(ReadFailed):
-    """A sealed frame does not read back as it was written."""
+    """A durable frame is not what was written."""
 
     code = "corrupt_data"
 
@@ -74,18 +74,18 @@ class CorruptRead(ReadFailed):
 
 
 class EngineStopped(SemelError):
-    """The engine has ended; open it again."""
+    """The engine has stopped; open it again."""
 
     code = "engine_stopped"
 
 
 class InvariantBroken(SemelError):
-    """Something that only a bug can break is broken."""
+    """An invariant does not hold: a bug."""
 
     code = "invariant_broken"
 
 
 def invariant(condition: bool, message: str) -> None:
-    """Stop if a fact the design rests on does not hold; unlike assert, also under -O."""
+    """Raise InvariantBroken if a condition does not hold; unlike assert, also under -O."""
     if not condition:
         raise InvariantBroken(message)

@@ -1,6 +1,6 @@
 """Every limit of the engine, with its unit, in one place.
 
-What a connection may ask of the process is in `semel.server.limits_http`: those can be set.
+The limits of connections can be set; they are in `semel.server`.
 """
 
 from typing import Final
@@ -29,19 +29,19 @@ HEADER_NAME_CHARACTERS_MAX: Final = 256
 HEADER_VALUE_BYTES_MAX: Final = 64 * KIB
 SEQUENCE_SPAN_MAX: Final = 2**32 - 1
 
-# How much the state may hold. Reaching one is an answer, never an eviction.
+# How much the state may hold. At a limit commands are refused; nothing is evicted.
 STREAMS_MAX: Final = 1_000_000
 PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
 FORKS_PER_STREAM_MAX: Final = 10_000
 REGISTRY_MAX: Final = 1_000_000
 
-# Receipts: how many answers per producer are remembered word for word.
+# How many receipts are retained per producer.
 RECEIPTS_DEFAULT: Final = 64
 RECEIPTS_MIN: Final = 5
 SESSIONS_REMEMBERED: Final = 16
 
-# The one promise with a window.
+# The retention of idempotency keys.
 IDEMPOTENCY_KEYS_MAX: Final = 10_000
 IDEMPOTENCY_WINDOW_MS: Final = 24 * 60 * 60 * 1000
 
@@ -53,7 +53,7 @@ TXN_PENDING_MAX: Final = 5
 TXN_OPEN_MAX: Final = 10_000
 TXN_STREAMS_MAX: Final = 1_000
 TXN_POSITIONS_MAX: Final = 1_000
-TXN_CHUNKS_MAX: Final = 250_000  # and what half a segment holds: one decision places them
+TXN_CHUNKS_MAX: Final = 250_000  # or fewer: their extents must fit in half a segment
 TXN_LIST_MAX: Final = 1_000
 SINK_TXN_OPEN_MAX: Final = 100_000
 SINK_IDLE_MS: Final = 24 * 60 * 60 * 1000

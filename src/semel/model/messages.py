@@ -1,9 +1,9 @@
-"""What a message may carry beside its bytes: a key, a timestamp, headers.
+"""The payload and the extras of a batch: keys, timestamps and headers.
 
-The extras of an append are one block, column by column, little-endian. It is stored and sent on as
-it came; only whoever wants a column takes it apart.
+The extras of a batch are one block, column by column, little-endian. It is stored and sent as it
+was received, and decoded only where a column is needed.
 
-    columns u32: 1 keys, 2 timestamps, 4 headers; then those that are there, in this order:
+    columns u32: 1 keys, 2 timestamps, 4 headers; then those that exist, in this order:
     timestamps: one i64 per message, ms since 1970; -2^63 for none
     keys: one u32 per message, its key's length, 0xffffffff for none; then the keys, end to end
     headers: u32, the bytes that follow; a msgpack array with an element per message: nil, or an
@@ -25,14 +25,13 @@ from semel.model.limits import (
     NUMBER_MAX,
 )
 
-# ---- payloads ------------------------------------------------------------------------------------
-# Taking a payload apart again.
+# ---- payload -------------------------------------------------------------------------------------
 
 
 def split_messages(
     payload: bytes, count: int, lengths: bytes, *, is_joined: bool
 ) -> Iterator[bytes]:
-    """Split the payload of an append into its messages; joined ones have a comma between them."""
+    """Yield the messages of a payload; joined ones have a comma between them."""
     if count == 1:
         yield payload
         return
@@ -64,7 +63,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """Where the columns are; empty if one is not there."""
+    """The bytes of each column; empty if it does not exist."""
 
     timestamps: memoryview
     key_lengths: memoryview
@@ -79,14 +78,18 @@ def encode_extras(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Pack what `count` messages carry, one element per message; empty if they carry nothing."""
+    """Return the extras of `count` messages; empty if there are none.
+
+    Each column has one element per message. Raises ValueError if it does not.
+    """
     for column in (keys, headers, timestamps):
         if column is not None and len(column) != count:
             raise ValueError(f"{count} messages need {count} keys, headers or timestamps, or none")
     times = lengths = names = packed = b""
     if timestamps is not None and any(time is not None for time in timestamps):
-        known = [NO_TIMESTAMP if time is None else time for time in timestamps]
-        times = struct.pack(f"<{count}q", *known)
+        times = struct.pack(
+            f"<{count}q", *(NO_TIMESTAMP if time is None else time for time in timestamps)
+        )
     if keys is not None and any(key is not None for key in keys):
         sizes = [NO_KEY if key is None else len(key) for key in keys]
         lengths = struct.pack(f"<{count}I", *sizes)
@@ -97,14 +100,14 @@ def encode_extras(
 
 
 def pack_headers(headers: Sequence[Sequence[Header] | None]) -> bytes:
-    """Pack the column of headers."""
+    """Return the column of headers."""
     return _encode_headers([list(pairs) if pairs else None for pairs in headers])
 
 
 def pack_columns(
     *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
 ) -> bytes:
-    """Put columns that are packed already into one block; an empty one is not there."""
+    """Return the extras made of encoded columns; an empty column is left out."""
     columns = (
         HAS_TIMESTAMPS * bool(timestamps)
         | HAS_KEYS * bool(key_lengths)
@@ -117,23 +120,23 @@ def pack_columns(
 
 
 def find_extras_fault(extras: bytes, count: int) -> str | None:
-    """Say what is wrong with the extras of `count` messages; None if they can be stored."""
+    """Return what is wrong with the extras of `count` messages; None if they are valid."""
     try:
         columns = _columns(extras, count)
         if columns.headers and len(_decode_headers(columns.headers)) != count:
-            return "the headers are not one element per message"
+            return "the headers do not have one element per message"
     except (ValueError, struct.error) as error:
-        # msgspec's errors and those of UTF-8 are ValueErrors as well.
+        # The errors of msgspec and of UTF-8 are ValueErrors, too.
         return f"the keys, timestamps or headers are malformed: {error}"
-    if columns.keys and max(_lengths(columns)) > MESSAGE_KEY_BYTES_MAX:
-        return f"a key may have {MESSAGE_KEY_BYTES_MAX} bytes"
+    if columns.keys and max(_lengths_of(columns.key_lengths)) > MESSAGE_KEY_BYTES_MAX:
+        return f"a key may have at most {MESSAGE_KEY_BYTES_MAX} bytes"
     if not all(time is None or abs(time) <= NUMBER_MAX for time in _times(columns)):
-        return f"a timestamp may be {NUMBER_MAX} ms away from 1970"
+        return f"a timestamp may be at most {NUMBER_MAX} ms before or after 1970"
     return None
 
 
 def keys_of(extras: bytes, count: int) -> list[bytes | None]:
-    """Take the key of each message out of sound extras; None where there is none."""
+    """Return the key of each message from valid extras; None where there is none."""
     columns = _columns(extras, count)
     if not columns.key_lengths:
         return [None] * count
@@ -150,12 +153,12 @@ def keys_of(extras: bytes, count: int) -> list[bytes | None]:
 
 
 def timestamps_of(extras: bytes, count: int) -> list[int | None]:
-    """Take the timestamp of each message out of sound extras; None where there is none."""
+    """Return the timestamp of each message from valid extras; None where there is none."""
     return _times(_columns(extras, count)) or [None] * count
 
 
 def headers_of(extras: bytes, count: int) -> list[list[Header]]:
-    """Take the headers of each message out of sound extras."""
+    """Return the headers of each message from valid extras."""
     columns = _columns(extras, count)
     if not columns.headers:
         return [[] for _ in range(count)]
@@ -163,7 +166,7 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Keep the extras of the messages from `start` up to `end`, of `count`."""
+    """Return the extras of the messages from `start` up to `end`, of `count`."""
     return encode_extras(
         end - start,
         keys=keys_of(extras, count)[start:end],
@@ -173,14 +176,14 @@ def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
 
 
 def _columns(extras: bytes, count: int) -> _Columns:
-    """Find the columns; raises ValueError unless they fill the block exactly."""
+    """Return the columns. Raises ValueError unless they fill the block exactly."""
     view = memoryview(extras)
     columns: int = _U32.unpack_from(view)[0]
     if not columns or columns & ~_ALL:
         raise ValueError("unknown columns")
     timestamps, view = _take(view[4:], 8 * count if columns & HAS_TIMESTAMPS else 0)
     key_lengths, view = _take(view, 4 * count if columns & HAS_KEYS else 0)
-    keys, view = _take(view, sum(_check_known_columns(key_lengths)))
+    keys, view = _take(view, sum(_lengths_of(key_lengths)))
     headers = view[:0]
     if columns & HAS_HEADERS:
         packed_bytes: int = _U32.unpack_from(view)[0]
@@ -188,22 +191,18 @@ def _columns(extras: bytes, count: int) -> _Columns:
         if not headers:
             raise ValueError("no headers")
     if view:
-        raise ValueError("something follows the last column")
+        raise ValueError("there are bytes after the last column")
     return _Columns(timestamps, key_lengths, keys, headers)
 
 
 def _take(view: memoryview, size: int) -> tuple[memoryview, memoryview]:
     if size > len(view):
-        raise ValueError("cut short")
+        raise ValueError("truncated")
     return view[:size], view[size:]
 
 
-def _check_known_columns(key_lengths: memoryview) -> list[int]:
+def _lengths_of(key_lengths: memoryview) -> list[int]:
     return [length for length in key_lengths.cast("I") if length != NO_KEY]
-
-
-def _lengths(columns: _Columns) -> list[int]:
-    return _check_known_columns(columns.key_lengths)
 
 
 def _times(columns: _Columns) -> list[int | None]:

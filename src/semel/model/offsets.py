@@ -1,4 +1,4 @@
-"""Offsets: ordinals of a stream's messages, and how they are printed."""
+"""Offsets: the sortable strings that clients see, and the ordinals they stand for."""
 
 from typing import Final
 
@@ -10,19 +10,19 @@ _PREFIX: Final = "0" * OFFSET_DIGITS + "_"
 
 
 def print_offset(ordinal: int) -> str:
-    """Print an ordinal as the protocol's sortable offset."""
+    """Return the offset of an ordinal."""
     return f"{_PREFIX}{ordinal:016d}"
 
 
 def parse_offset(text: str) -> int | None:
-    """Read a printed offset; None if it is not one.
+    """Return the ordinal of an offset; None if the text is not an offset.
 
-    The left half is always zero in ours. A foreign offset with another left half is well formed and
-    lies beyond every tail, so it reads as the largest ordinal.
+    The first half is zero in the offsets of this server. One of another server with another first
+    half is well formed and after every tail, so it becomes the largest ordinal.
     """
-    left, underscore, right = text.partition("_")
-    if not underscore or len(left) != OFFSET_DIGITS or len(right) != OFFSET_DIGITS:
+    high, underscore, low = text.partition("_")
+    if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:
         return None
-    if not (text.isascii() and left.isdigit() and right.isdigit()):
+    if not (text.isascii() and high.isdigit() and low.isdigit()):
         return None
-    return NUMBER_MAX if int(left) else min(int(right), NUMBER_MAX)
+    return NUMBER_MAX if int(high) else min(int(low), NUMBER_MAX)

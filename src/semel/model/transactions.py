@@ -1,7 +1,7 @@
-"""What a caller asks of transactions, groups and sinks: the second half of the commands.
+"""The commands of transactions, groups and sinks.
 
-The rules are in `docs/reference/transactions.md`. As in `commands`, everything a decision needs
-travels in the command: the time, and what the broker looked up in the store.
+The rules are in `docs/reference/transactions.md`. As in `commands.py`, everything a decision needs
+is in the command: the time, and the lookups.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from semel.model.txn_outcome import TxnOutcome
 TXN_INLINE: Final = "inline"
 TXN_STAGED: Final = "staged"
 
-# What a reader is shown: all but control records, or only what is decided and not aborted.
+# What a reader gets: all messages, or only those before the stable offset and not aborted.
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
@@ -27,7 +27,7 @@ class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=Tr
 
 
 class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
-    """A transaction of one task of a sink's version."""
+    """A transaction of one task of a version of a sink."""
 
     app: str
     version: int
@@ -38,7 +38,7 @@ Owner = ProducerOwner | SinkOwner
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Begin a transaction, or find the one of that id still open."""
+    """Begin a transaction, or find the open one of that id."""
 
     now_ms: int
     id: str
@@ -47,13 +47,13 @@ class Begin(Struct, frozen=True, gc=False):
     timeout_ms: int | None = None
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
-    last_epoch: int = 0  # a fact: of the id's newest remembered outcome
+    last_epoch: int = 0  # a lookup: that of the newest retained outcome of the id
 
 
 class TxnCall(Struct, frozen=True, gc=False):
-    """What every call on a transaction carries. `remembered` is a fact: the outcome of it.
+    """What every call on a transaction carries.
 
-    `by_operator`: by hand, whoever owns it.
+    `by_operator`: the owner is not checked. The last two are lookups, as in `TxnTag`.
     """
 
     now_ms: int
@@ -67,7 +67,7 @@ class TxnCall(Struct, frozen=True, gc=False):
 
 
 class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Let a transaction write these streams."""
+    """Add streams that a transaction may write."""
 
     streams: tuple[str, ...]
 
@@ -75,8 +75,8 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 class PositionMove(Struct, frozen=True, gc=False):
     """A move of a group in a stream, to the offset `to`.
 
-    `expected` (`from` outside), `version` and `incarnation` are conditions, if given: the stored
-    position, how often it was moved, and which of the streams the path has had.
+    `expected` (`from` in HTTP), `version` and `incarnation` are optional conditions: on the stored
+    position, on its version, and on the incarnation of the stream.
     """
 
     group: str
@@ -88,32 +88,32 @@ class PositionMove(Struct, frozen=True, gc=False):
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Let a transaction's commit move these positions."""
+    """Add positions that the commit of a transaction moves."""
 
     positions: tuple[PositionMove, ...]
 
 
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Seal a transaction; the counts, if given, must be what is staged."""
+    """Prepare a transaction; the counts, if there are any, must match what is staged."""
 
     chunks: int | None = None
     messages: tuple[tuple[str, int], ...] | None = None
 
 
 class CommitTxn(TxnCall, frozen=True, gc=False):
-    """Decide: commit."""
+    """Commit a transaction."""
 
 
 class AbortTxn(TxnCall, frozen=True, gc=False):
-    """Decide: abort."""
+    """Abort a transaction."""
 
 
 class FenceTxn(TxnCall, frozen=True, gc=False):
-    """Abort by hand and raise the owner's epoch, so that it cannot go on."""
+    """Abort a transaction and raise the epoch of its producer, so that the instance is fenced."""
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction whose deadline has passed, or a sink's that nobody touched."""
+    """Abort a transaction whose deadline has passed, or one of a sink that is idle."""
 
     now_ms: int
     id: str
@@ -130,7 +130,7 @@ class CommitAppend(Struct, frozen=True, gc=False):
 
 
 class ListedTxn(Struct, frozen=True, gc=False):
-    """A staged transaction a one-shot commit names; the last two are facts."""
+    """A staged transaction that a one-shot commit names; the last two are lookups."""
 
     id: str
     epoch: int
@@ -139,7 +139,7 @@ class ListedTxn(Struct, frozen=True, gc=False):
 
 
 class SinkTag(Struct, frozen=True, gc=False):
-    """The version of a sink a one-shot commit is."""
+    """The sink and version that a one-shot commit carries."""
 
     app: str
     query_id: str
@@ -149,9 +149,9 @@ class SinkTag(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """Append, move positions and decide staged transactions: all or nothing, in one frame.
+    """Append, move positions and commit staged transactions: all or nothing, in one frame.
 
-    `digest` tells what it brings; a repeat of a producer's sequence has to have the same.
+    `digest` is that of the request; a repeat of the producer's sequence should have the same.
     """
 
     now_ms: int
@@ -167,7 +167,7 @@ class Commit(Struct, frozen=True):
 
 
 class SetPositions(Struct, frozen=True, gc=False):
-    """Move positions of a group, without any transaction."""
+    """Move positions of groups, without a transaction."""
 
     now_ms: int
     positions: tuple[PositionMove, ...]
@@ -183,7 +183,7 @@ class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PinSnapshot(Struct, frozen=True, gc=False):
-    """Fix what a group's next step reads; the first one wins."""
+    """Pin what the next step of a group reads, unless that number is pinned already."""
 
     now_ms: int
     group: str
@@ -193,7 +193,7 @@ class PinSnapshot(Struct, frozen=True, gc=False):
 
 
 class RebindSink(Struct, frozen=True, gc=False):
-    """Give a sink to another query, at a version; -1: it begins with version 0."""
+    """Bind a sink to another query, at a version; -1: it begins with version 0."""
 
     now_ms: int
     app: str
@@ -202,7 +202,7 @@ class RebindSink(Struct, frozen=True, gc=False):
 
 
 class ForgetSink(Struct, frozen=True, gc=False):
-    """Drop what is known of a sink."""
+    """Drop the row of a sink."""
 
     now_ms: int
     app: str

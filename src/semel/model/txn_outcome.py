@@ -1,4 +1,4 @@
-"""What is kept of a transaction once it is decided."""
+"""What is retained of an ended transaction."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ BY_OPERATOR: Final = "operator"
 
 
 class StreamResult(Struct, frozen=True, gc=False, array_like=True):
-    """What a decision did to one stream: `messages` of data between the two offsets."""
+    """What a commit wrote to one stream: `messages` between the two offsets."""
 
     path: str
     first_offset: int
@@ -26,7 +26,7 @@ class StreamResult(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionResult(Struct, frozen=True, gc=False, array_like=True):
-    """A position a decision moved."""
+    """A position that a commit moved."""
 
     group: str
     path: str
@@ -34,7 +34,7 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnResult(Struct, frozen=True, array_like=True):
-    """What a commit did; kept to answer it again."""
+    """The result of a commit; retained to answer a repeat."""
 
     streams: tuple[StreamResult, ...] = ()
     positions: tuple[PositionResult, ...] = ()
@@ -42,7 +42,7 @@ class TxnResult(Struct, frozen=True, array_like=True):
 
 
 class TxnOutcome(Struct, frozen=True, array_like=True):
-    """The outcome of a decided transaction, as the store keeps it."""
+    """The outcome of a transaction, as it is stored."""
 
     id: str
     epoch: int

@@ -1,7 +1,7 @@
-"""What a command may say at all: names, numbers and batches within their limits.
+"""Validation of commands: names, numbers and batches within their limits.
 
-A front door refuses nonsense in its own words. This is the last door: what passes here can be
-stored, indexed and read back, so one bad value can never end the engine.
+The HTTP layer refuses malformed requests with its own messages. This is the last check: a command
+that passes it can be stored, indexed and read back, so no value can stop the engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +14,13 @@ from semel.model.commands import (
     Batch,
     ClaimProducer,
     Create,
+    Delete,
+    Expire,
     ExpireProducer,
     ForgetProducer,
     ProducerTag,
     Register,
+    SwitchDedup,
     Trim,
     TxnTag,
 )
@@ -62,19 +65,13 @@ from semel.model.transactions import (
     SinkTag,
     SnapshotRange,
     TxnCall,
-    TxnCommand,
 )
 
-# ---- txn names -----------------------------------------------------------------------------------
-# What a command about transactions, groups and sinks may say at all; see `names.py`.
-
-
-# ---- spelling ------------------------------------------------------------------------------------
-# The three things every bound is made of: a name, a number, a batch.
+# ---- names, numbers, batches ---------------------------------------------------------------------
 
 
 def is_name(text: str, bytes_max: int) -> bool:
-    """Tell whether a text is neither empty nor too long, and can be written as UTF-8."""
+    """Return whether a text is neither empty nor too long, and can be encoded as UTF-8."""
     if not 0 < len(text) <= bytes_max:
         return False
     if text.isascii():
@@ -86,27 +83,21 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Tell whether a number survives every JSON parser, and is none below zero."""
+    """Return whether an integer is not negative, and exact in every JSON parser."""
     return 0 <= number <= NUMBER_MAX
 
 
 def is_batch(batch: Batch) -> bool:
-    """Tell whether a batch has as many lengths as it needs."""
+    """Return whether a batch has a length for each message."""
     if batch.count == 1:
         return not batch.lengths
     return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
 
 
-# ---- txn names -----------------------------------------------------------------------------------
+# ---- transactions, groups and sinks --------------------------------------------------------------
 
 
-def find_invalid_txn_field(command: TxnCommand) -> str | None:
-    """Name the field of a command that is out of bounds; None if all is well."""
-    return _CHECKS[type(command)](command)
-
-
-def find_invalid_txn_tag_field(tag: TxnTag) -> str | None:
-    """Name the field of an append's transaction that is out of bounds."""
+def _in_txn_tag(tag: TxnTag) -> str | None:
     if not is_name(tag.id, TXN_ID_BYTES_MAX):
         return "transaction_id"
     if not is_number(tag.epoch):
@@ -129,8 +120,8 @@ def _in_begin(command: Begin) -> str | None:
 def _in_owner(owner: Owner) -> str | None:
     if isinstance(owner, ProducerOwner):
         return _in_producer(owner.id, owner.epoch)
-    is_sound = is_name(owner.app, TXN_ID_BYTES_MAX)
-    return None if is_sound and is_number(owner.version) and is_number(owner.partition) else "sink"
+    is_valid = is_name(owner.app, TXN_ID_BYTES_MAX)
+    return None if is_valid and is_number(owner.version) and is_number(owner.partition) else "sink"
 
 
 def _in_producer(producer_id: str | None, epoch: int | None) -> str | None:
@@ -204,13 +195,13 @@ def _in_committer(command: Commit) -> str | None:
 
 def _in_sink(tag: SinkTag) -> str | None:
     digests = (tag.input or "-", tag.previous or "-")
-    is_sound = (
+    is_valid = (
         is_name(tag.app, TXN_ID_BYTES_MAX)
         and is_name(tag.query_id, TXN_ID_BYTES_MAX)
         and is_number(tag.version)
         and all(is_name(digest, DIGEST_BYTES_MAX) for digest in digests)
     )
-    return None if is_sound else "sink"
+    return None if is_valid else "sink"
 
 
 def _in_commit_append(append: CommitAppend) -> str | None:
@@ -222,11 +213,11 @@ def _in_commit_append(append: CommitAppend) -> str | None:
 
 
 def _in_listed(command: Commit) -> str | None:
-    is_sound = all(
+    is_valid = all(
         is_name(listed.id, TXN_ID_BYTES_MAX) and is_number(listed.epoch)
         for listed in command.transactions
     )
-    return None if is_sound else "transactions"
+    return None if is_valid else "transactions"
 
 
 def _in_moves(positions: tuple[PositionMove, ...]) -> str | None:
@@ -236,8 +227,8 @@ def _in_moves(positions: tuple[PositionMove, ...]) -> str | None:
 
 def _in_expects(command: Commit) -> str | None:
     paths = dict(command.expects)
-    is_sound = len(paths) == len(command.expects) and all(map(is_number, paths.values()))
-    return _in_paths(paths) if is_sound else "expects"
+    is_valid = len(paths) == len(command.expects) and all(map(is_number, paths.values()))
+    return _in_paths(paths) if is_valid else "expects"
 
 
 def _in_set(command: SetPositions) -> str | None:
@@ -256,76 +247,34 @@ def _in_pin(command: PinSnapshot) -> str | None:
     return None if is_sized and all(map(_is_range, command.ranges)) else "ranges"
 
 
-def _is_range(part: SnapshotRange) -> bool:
-    names = is_name(part.path, PATH_BYTES_MAX) and is_name(part.incarnation, INCARNATION_BYTES_MAX)
-    return names and 0 <= part.start <= part.end <= NUMBER_MAX
+def _is_range(span: SnapshotRange) -> bool:
+    names = is_name(span.path, PATH_BYTES_MAX) and is_name(span.incarnation, INCARNATION_BYTES_MAX)
+    return names and 0 <= span.start <= span.end <= NUMBER_MAX
 
 
 def _in_rebind(command: RebindSink) -> str | None:
-    # -1: before the first.
-    tag = SinkTag(command.app, command.query_id, command.last_version + 1)
-    return _in_sink(tag)
+    # The last version may be -1: before the first.
+    return _in_sink(SinkTag(command.app, command.query_id, command.last_version + 1))
 
 
 def _in_forget(command: ForgetSink) -> str | None:
     return None if is_name(command.app, TXN_ID_BYTES_MAX) else "sink"
 
 
-_CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
-    Begin: _in_begin,
-    AddStreams: _in_streams,
-    AddPositions: _in_added_positions,
-    Prepare: _in_call,
-    CommitTxn: _in_call,
-    AbortTxn: _in_call,
-    FenceTxn: _in_call,
-    ExpireTxn: _in_call,
-    Commit: _in_commit,
-    SetPositions: _in_set,
-    PinSnapshot: _in_pin,
-    RebindSink: _in_rebind,
-    ForgetSink: _in_forget,
-}
-
-
-# ---- names ---------------------------------------------------------------------------------------
-
-
-def find_invalid_field(command: EngineCommand) -> str | None:
-    """Name the field of a command that is out of bounds; None if all is well."""
-    if command.now_ms > NUMBER_MAX:
-        return "now"
-    if isinstance(command, Append):
-        return _in_append(command)
-    if isinstance(command, TxnCommand):
-        return find_invalid_txn_field(command)
-    if isinstance(command, Register):
-        producer_id = command.producer_id
-        if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
-            return "producer_id"
-        return None if is_number(command.first_epoch) else "producer_epoch"
-    if not is_name(command.path, PATH_BYTES_MAX):
-        return "path"
-    if isinstance(command, Create):
-        return _in_create(command)
-    if isinstance(command, Trim):
-        return None if is_number(command.before) else "before"
-    if isinstance(command, ClaimProducer | ForgetProducer | ExpireProducer):
-        return _in_producer_tag(command)
-    return None
+# ---- streams and producers -----------------------------------------------------------------------
 
 
 def _in_append(command: Append) -> str | None:
     if command.batch is not None and not is_batch(command.batch):
         return "batch"
     if command.producer is not None:
-        fault = _in_tag(command.producer)
-        if fault is not None:
-            return fault
+        field = _in_tag(command.producer)
+        if field is not None:
+            return field
     if command.transaction is not None:
-        fault = find_invalid_txn_tag_field(command.transaction)
-        if fault is not None:
-            return fault
+        field = _in_txn_tag(command.transaction)
+        if field is not None:
+            return field
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:
@@ -351,18 +300,37 @@ def _in_tag(tag: ProducerTag) -> str | None:
     return None
 
 
-def _in_producer_tag(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
-    if not is_name(command.producer_id, PRODUCER_ID_BYTES_MAX):
-        return "producer_id"
-    if not isinstance(command, ClaimProducer):
-        return None
-    if command.mode not in (DENSE, SPARSE):
+def _in_path(command: Create | Delete | Expire | SwitchDedup | Trim) -> str | None:
+    return None if is_name(command.path, PATH_BYTES_MAX) else "path"
+
+
+def _in_trim(command: Trim) -> str | None:
+    return _in_path(command) or (None if is_number(command.before) else "before")
+
+
+def _in_register(command: Register) -> str | None:
+    return _in_producer(command.producer_id, command.first_epoch)
+
+
+def _in_producer_command(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
+    if not is_name(command.path, PATH_BYTES_MAX):
+        return "path"
+    return None if is_name(command.producer_id, PRODUCER_ID_BYTES_MAX) else "producer_id"
+
+
+def _in_claim(command: ClaimProducer) -> str | None:
+    field = _in_producer_command(command)
+    if field is None and command.mode not in (DENSE, SPARSE):
         return "producer_mode"
-    return None if is_name(command.session, SESSION_BYTES_MAX) else "producer_session"
+    if field is None and not is_name(command.session, SESSION_BYTES_MAX):
+        return "producer_session"
+    return field
 
 
 def _in_create(command: Create) -> str | None:
     media_type, fork, batch = command.content_type, command.fork, command.batch
+    if not is_name(command.path, PATH_BYTES_MAX):
+        return "path"
     if not is_name(command.incarnation, INCARNATION_BYTES_MAX):
         return "incarnation"
     if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
@@ -380,9 +348,44 @@ def _in_create(command: Create) -> str | None:
 
 
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
-    """Tell whether the lengths of several messages divide their payload without a rest.
+    """Return whether the lengths of several messages add up to their payload.
 
-    Only whoever knows the stream's media type can ask: JSON messages have a comma between them.
+    `is_joined`: the messages of a JSON stream have a comma between them.
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
+
+
+# ---- all commands --------------------------------------------------------------------------------
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
+    Append: _in_append,
+    Create: _in_create,
+    Delete: _in_path,
+    Trim: _in_trim,
+    SwitchDedup: _in_path,
+    Expire: _in_path,
+    Register: _in_register,
+    ClaimProducer: _in_claim,
+    ForgetProducer: _in_producer_command,
+    ExpireProducer: _in_producer_command,
+    Begin: _in_begin,
+    AddStreams: _in_streams,
+    AddPositions: _in_added_positions,
+    Prepare: _in_call,
+    CommitTxn: _in_call,
+    AbortTxn: _in_call,
+    FenceTxn: _in_call,
+    ExpireTxn: _in_call,
+    Commit: _in_commit,
+    SetPositions: _in_set,
+    PinSnapshot: _in_pin,
+    RebindSink: _in_rebind,
+    ForgetSink: _in_forget,
+}
+
+
+def find_invalid_field(command: EngineCommand) -> str | None:
+    """Return the name of the first invalid field of a command; None if all are valid."""
+    return "now" if command.now_ms > NUMBER_MAX else _CHECKS[type(command)](command)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from semel.machine import receipts
 from semel.machine.checks import digest_of_chunk
-from semel.machine.claims import last_receipt
+from semel.machine.claims import last_receipt, new_producer
 from semel.machine.events import (
     SECTION_STAGED,
     ChunkStaged,
@@ -20,7 +20,7 @@ from semel.machine.events import (
 )
 from semel.machine.positions import stored_position
 from semel.machine.receipts import retained_sessions
-from semel.machine.rows import ChunkBlockRow, NamedPosition, ProducerRow, TxnRow, TxnStreamRow
+from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
     NO_EFFECTS,
     Effects,
@@ -68,16 +68,16 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
         store_registration(state, owner.id, owner.epoch)
     deadline_ms = None if event.timeout_ms is None else time_ms + event.timeout_ms
     row = TxnRow(
-        event.number,
-        event.id,
-        event.epoch,
-        event.kind,
-        owner,
-        event.is_implicit,
-        time_ms,
-        event.timeout_ms,
-        deadline_ms,
-        time_ms,
+        number=event.number,
+        id=event.id,
+        epoch=event.epoch,
+        kind=event.kind,
+        owner=owner,
+        is_implicit=event.is_implicit,
+        begun_ms=time_ms,
+        timeout_ms=event.timeout_ms,
+        deadline_ms=deadline_ms,
+        touched_ms=time_ms,
     )
     txn = Txn(row, {}, [])
     add_transaction(state, txn)
@@ -187,7 +187,7 @@ def _record_publish(
         state.live_producers += 1
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
     receipt = receipts.pack(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
-    row = ProducerRow(DENSE, stamp.epoch, None, (), -1, b"", b"", None, time_ms)
+    row = new_producer(DENSE, stamp.epoch, time_ms)
     ring = b""
     if old is not None:
         is_same = old.epoch == stamp.epoch and not old.is_expired

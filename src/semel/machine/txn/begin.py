@@ -130,15 +130,15 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
     last_epoch = command.last_epoch if old is None else old.row.epoch
     epoch = 1 + max(last_epoch, expired_epoch(state, owner))
     event = TxnBegun(
-        state.next_txn,
-        command.id,
-        epoch,
-        command.kind,
-        owner,
-        command.is_implicit,
-        timeout_ms,
-        tuple(stream.row.number for stream in streams.values()),
-        tuple(draft.ended),
+        number=state.next_txn,
+        id=command.id,
+        epoch=epoch,
+        kind=command.kind,
+        owner=owner,
+        is_implicit=command.is_implicit,
+        timeout_ms=timeout_ms,
+        streams=tuple(stream.row.number for stream in streams.values()),
+        ended=tuple(draft.ended),
     )
     deadline_ms = None if timeout_ms is None else state.frame_time(command.now_ms) + timeout_ms
     outcome = outcomes.Begun(command.id, epoch, deadline_ms, is_new=True)

@@ -116,7 +116,14 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     if refusal is not None:
         return Decision(refusal)
     stamp = ProducerStamp(
-        tag.id, DENSE, tag.epoch, tag.session, tag.first_seq, tag.last_seq, digest, None
+        id=tag.id,
+        mode=DENSE,
+        epoch=tag.epoch,
+        session=tag.session,
+        first_seq=tag.first_seq,
+        last_seq=tag.last_seq,
+        digest=digest,
+        cursor=None,
     )
     return _accept_inline(txn, stream, command, stamp)
 
