@@ -162,7 +162,10 @@ def test_an_error_that_cannot_be_printed_is_an_error_all_the_same() -> None:
         raise Unprintable
 
     ((stream, error),) = made(evaluation(fail), seen(1))
-    assert (stream, error["cause"]["message"]) == ("errors", "its text cannot be printed: RuntimeError")
+    assert (stream, error["cause"]["message"]) == (
+        "errors",
+        "its text cannot be printed: RuntimeError",
+    )
 
 
 def test_an_input_nested_too_deep_for_an_error_message_is_left_away() -> None:

@@ -49,7 +49,10 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(in_="a\ud800", out="d"), "which is not UTF-8"),
         (with_stream(in_="a", out={"x": 5}), "p: it names the stream 5; expected a string"),
         (with_stream(in_="a", out="g/trace"), "p: g/trace is the stream for the trace"),
-        (with_stream(in_="a", out="d", types={"z": "t"}), "p: types= names 'z', which is not one of its inputs"),
+        (
+            with_stream(in_="a", out="d", types={"z": "t"}),
+            "p: types= names 'z', which is not one of its inputs",
+        ),
         (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= names 'z'"),
         (with_stream(in_="a", out="d", graph_errors="x//"), "the graph names the stream 'x//'"),
     ],
