@@ -24,7 +24,9 @@ def test_the_session_that_runs_is_returned_and_changed_where_it_can_be(
     assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert session(ui_enabled=False) is spark
-    with pytest.raises(ValueError, match=r"spark\.ui\.enabled cannot change .*; stop\(\) it first"):
+    with pytest.raises(
+        ValueError, match=r"spark\.ui\.enabled cannot change .*; call stop\(\) first"
+    ):
         session(ui_enabled=True)
 
 
