@@ -16,7 +16,7 @@ SOURCE_ROOT = Path(__file__).resolve().parents[1] / "src"
 POSITIONAL_MAX = 6
 FILE_LINES_LONG = 500
 SHORT_WORDS = 4
-GENERATED = "# Generated "
+GENERATED = "# generated from "
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -164,11 +164,11 @@ def test_a_print_is_noticed_outside_the_rooms_that_may_speak() -> None:
 # tests.tidy` prints all of them. The comments say where they were before the source was put in
 # order: the most that a limit may ever become again.
 AT_MOST = {
-    "one-importer modules per 100": 20.8,  # 28.3
-    "names defined twice per 1,000": 39.5,  # 87.9
-    "calls with more than 6 positional arguments": 52,  # 52
-    "files over 500 lines": 2,  # 2
-    "docstrings of at most 4 words": 270,  # 271
+    "one-importer modules per 100": 18.0,  # 28.3
+    "names defined twice per 1,000": 30.9,  # 87.9
+    "calls with more than 6 positional arguments": 16,  # 52
+    "files over 500 lines": 0,  # 2
+    "docstrings of at most 4 words": 101,  # 271
 }
 MEDIAN_LINES = (130, 250)  # 106
 
@@ -176,7 +176,58 @@ MEDIAN_LINES = (130, 250)  # 106
 # importer is in another package, or the import contracts keep the two apart. `lazy`: it is imported
 # when it is used, since it loads something heavy. `public`: a package's `__init__` hands on its
 # names. `size`: together they would have more than 400 lines.
-ONE_IMPORTER: dict[str, str] = {}
+ONE_IMPORTER: dict[str, str] = {
+    "semel.broker.checkpoints": "size",
+    "semel.broker.gap_hold": "layer",
+    "semel.broker.lookups": "size",
+    "semel.broker.timers": "size",
+    "semel.cli.demo.driver": "size",
+    "semel.cli.demo.run": "size",
+    "semel.cli.environment": "size",
+    "semel.cli.graph": "size",
+    "semel.client.aio.sink": "size",
+    "semel.client.aio.stream": "size",
+    "semel.client.aio.transaction": "size",
+    "semel.client.producer.pump": "size",
+    "semel.client.sync.transaction": "size",
+    "semel.journal.verify.rows": "public",
+    "semel.journal.verify.segments": "public",
+    "semel.journal.verify.transactions": "size",
+    "semel.machine.append": "size",
+    "semel.machine.commits": "size",
+    "semel.machine.txn.apply_open": "size",
+    "semel.machine.txn.publish": "size",
+    "semel.pipeline.graph.data": "size",
+    "semel.pipeline.graph.drawing": "size",
+    "semel.pipeline.graph.validate": "size",
+    "semel.pipeline.local.engine": "size",
+    "semel.pipeline.local.sources": "size",
+    "semel.pipeline.local.step": "size",
+    "semel.pipeline.spark.query": "size",
+    "semel.server.connection": "size",
+    "semel.server.event_stream": "size",
+    "semel.server.producers": "size",
+    "semel.server.request_body": "size",
+    "semel.server.transactions": "size",
+    "semel.spark.sink.foreach": "public",
+    "semel.spark.source.catalog": "size",
+    "semel.spark.source.decode": "size",
+    "semel.spark.source.readers": "size",
+    "semel.testing.check": "public",
+    "semel.testing.disk": "public",
+    "semel.testing.fault_session": "size",
+    "semel.testing.store": "public",
+    "semel.testing.txn.check": "public",
+    "semel.testing.txn.cycles": "size",
+    "semel.testing.txn.ends": "size",
+    "semel.testing.txn.positions": "size",
+    "semel.wire.commits": "layer",
+    "semel.wire.producers": "layer",
+    "semel.wire.refusal_table_txn": "size",
+    "semel_bench.command": "layer",
+    "semel_bench.spark_queries": "layer",
+    "semel_bench.svg_report": "layer",
+}
 REASONS = {"layer", "lazy", "public", "size"}
 
 MODULES = tidy.load(SOURCE_ROOT)
@@ -227,7 +278,7 @@ def test_names_calls_and_statements_are_counted(tmp_path: Path) -> None:
         {
             "a.py": '"""A module."""\n\ndef f():\n    """Do it."""\n    g(1, 2, 3, 4, 5, 6, 7)\n',
             "b.py": "class f: ...\ndef _g(): ...\ng(1, 2, 3, 4, 5, 6)\n",
-            "c.py": "# Generated from a.\ndef f(): ...\ndef only(): ...\n",
+            "c.py": "# generated from a\ndef f(): ...\ndef only(): ...\n",
         },
     )
     measured = tidy.figures(modules)
