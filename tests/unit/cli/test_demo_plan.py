@@ -9,7 +9,7 @@ from semel.cli.demo.plan import (
     Order,
     Plan,
     Total,
-    draw,
+    draw_number,
     expected_enriched,
     expected_raw,
     expected_totals,
@@ -19,9 +19,9 @@ INPUT = Plan(orders=100, seed=7).input()
 
 
 def test_a_draw_belongs_to_its_name_and_seed() -> None:
-    assert draw(1, "a") == draw(1, "a")
-    assert len({draw(1, "a"), draw(2, "a"), draw(1, "b")}) == 3
-    assert all(0 <= draw(3, index) < 1 for index in range(1_000))
+    assert draw_number(1, "a") == draw_number(1, "a")
+    assert len({draw_number(1, "a"), draw_number(2, "a"), draw_number(1, "b")}) == 3
+    assert all(0 <= draw_number(3, index) < 1 for index in range(1_000))
 
 
 def test_the_same_seed_makes_the_same_orders() -> None:

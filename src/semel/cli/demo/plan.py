@@ -76,7 +76,7 @@ class Total(Struct, frozen=True):
         return self.start
 
 
-def draw(seed: int, *what: object) -> float:
+def draw_number(seed: int, *what: object) -> float:
     """Return a number in [0, 1) that depends on `what` only, not on the order of draws."""
     return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
 
@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True):
     def kill_points(self) -> list[int]:
         """Return the numbers of confirmed orders after which the server is killed."""
         width = self.orders / (self.server_kills + 1)
-        shifts = (draw(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
+        shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
 
 
