@@ -53,6 +53,16 @@ def test_a_state_loaded_from_its_rows_is_the_state_that_was() -> None:
     assert snapshot(twin) == snapshot(state)
 
 
+def test_a_stream_without_its_tail_is_not_loaded() -> None:
+    state = machine_of(create()).state
+    dirty = state.take_dirty()
+    twin = State(state.limits)
+    for key, row in dirty.streams.items():
+        STATE_TABLES["streams"].load(twin, key, row)
+    with pytest.raises(KeyError):
+        twin.load_links()
+
+
 def test_the_counters_are_a_row() -> None:
     assert machine_of(*STORY).state.meta_row() == MetaRow(3, 2, 4)
 

@@ -51,6 +51,7 @@ def tagged(**fields: object) -> Append:
         (ClaimProducer("s", 0, "p", "x", "thick"), "producer_mode"),
         (ExpireProducer("s", 0, "p" * 257, 1), "producer_id"),
         (Trim("s", 0, -1), "before"),
+        (replace(CREATE, path=""), "path"),
         (replace(CREATE, content_type=""), "content_type"),
         (replace(CREATE, ttl_ms=-1), "ttl"),
         (replace(CREATE, expires_at_ms=NUMBER_MAX + 1), "expires_at"),
