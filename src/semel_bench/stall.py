@@ -102,7 +102,7 @@ def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
         "cut()": (engine.broker, "cut"),
         "cut_done()": (engine.broker, "cut_done"),
         "end of a cut": (engine, "_cut_over"),
-        "write on the loop": (engine, "_write_here"),
+        "write on the loop": (engine, "_write_next"),
         "answers of a group": (engine.broker, "written"),
     }
 
