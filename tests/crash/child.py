@@ -14,10 +14,11 @@ import sys
 from functools import partial
 from typing import Any
 
-from semel.broker import engine as engine_module
+from semel.broker import settings
 from semel.broker.broker import ReadDone
 from semel.broker.clock import SystemClock
 from semel.broker.engine import Engine
+from semel.journal.disk import RealDisk
 from semel.model.commands import Append, Batch
 from semel.model.errors import EngineError
 from semel.model.outcomes import Outcome, Unreadable
@@ -162,7 +163,8 @@ class Server:
 
 async def serve(job: Job, connection: socket.socket) -> None:
     if job.is_faulty:
-        vars(engine_module)["RealDisk"] = faulty.FaultyDisk
+        assert vars(settings)["RealDisk"] is RealDisk, "the engine opens its disk somewhere else"
+        vars(settings)["RealDisk"] = faulty.FaultyDisk
     engine = await Engine.open(job.path, job.settings)
     reader, writer = await asyncio.open_connection(sock=connection)
     await Server(engine, writer).serve(reader)
