@@ -75,10 +75,10 @@ __all__ = [
 Version = CommitSink
 _AGAIN: Final = (
     "commit the same again, with the same producer_id, epoch and seq: it is done once, and"
-    " `duplicate` tells whether it was done before"
+    " `duplicate` shows whether it was done before"
 )
 _VERSION_AGAIN: Final = (
-    "commit the same version again, with the same input: it is done once, and `duplicate` tells"
+    "commit the same version again, with the same input: it is done once, and `duplicate` shows"
     " whether it was done before"
 )
 _KNOWN_STREAMS_MAX: Final = 10_000
