@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.version import install_advice
 from semel_bench.figures import (
     Figure,
     Target,
@@ -77,7 +78,7 @@ async def measure_spark(harness: Harness) -> list[Figure]:
     figures: list[Figure] = []
     with harness.optional():
         if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-            raise Unavailable("Spark: not installed; run: pip install 'semel[spark]'")
+            raise Unavailable("Spark: not installed; " + install_advice("'.[spark]'"))
         figures = await _measure(harness)
     return figures
 

@@ -1,9 +1,14 @@
 """`semel bench`: the benchmarks, which are a package of their own, semel-bench."""
 
+from typing import Final
+
 import click
 
 import semel
 from semel.cli.exit_codes import EXIT_UNAVAILABLE, CommandRefused
+from semel.version import install_advice
+
+_ADVICE: Final = install_advice(". ./src/semel_bench")  # both, so that their versions agree
 
 
 def _find_command() -> click.Command:
@@ -13,11 +18,10 @@ def _find_command() -> click.Command:
     except ModuleNotFoundError as error:
         if error.name != "semel_bench":
             raise
-        return _unavailable("the benchmarks are not installed; run: pip install 'semel[bench]'")
+        return _unavailable(f"the benchmarks are not installed; {_ADVICE}")
     ours, theirs = semel.__version__, semel_bench.__version__
     if theirs != ours:
-        advice = f"run: pip install 'semel-bench=={ours}'"
-        return _unavailable(f"semel-bench {theirs} cannot measure semel {ours}; {advice}")
+        return _unavailable(f"semel-bench {theirs} cannot measure semel {ours}; {_ADVICE}")
     from semel_bench.command import command
 
     return command

@@ -24,6 +24,7 @@ from semel.spark.runtime.environment import (
     python_problem,
     worker_python,
 )
+from semel.version import install_advice
 
 DEPENDENCIES: Final = ("click", "crc32c", "lmdb", "msgspec", "rich", "uvloop")
 _PYTHON_MIN: Final = (3, 11)
@@ -94,7 +95,7 @@ REQUIRED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas
 def check_spark() -> list[Check]:
     """Run the checks for Spark; if it is not installed, the only result says so."""
     if importlib.util.find_spec("pyspark") is None:
-        advice = "to read and write streams with Spark, run: pip install 'semel[spark]'"
+        advice = "to read and write streams with Spark, " + install_advice("'.[spark]'")
         return [Check("spark", "info", f"pyspark is not installed; {advice}")]
     packages = [_check_package(*requirement) for requirement in REQUIRED]
     python = worker_python()

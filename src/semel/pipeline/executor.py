@@ -16,6 +16,7 @@ from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
 from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.values import Delivery, GraphError, Step
+from semel.version import install_advice
 
 
 class RunState(StrEnum):
@@ -180,7 +181,7 @@ def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     except ModuleNotFoundError as error:
         raise GraphError(
             graph.id,
-            [f"the engine {name} needs {error.name}; run: pip install 'semel[spark]'"],
+            [f"the engine {name} needs {error.name}; " + install_advice("'.[spark]'")],
         ) from error
     values = {key: value for key, value in options.items() if value is not None}
     if values and name == LOCAL:

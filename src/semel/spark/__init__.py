@@ -6,6 +6,8 @@ Importing this package does not import Spark: its names are loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.version import install_advice
+
 if TYPE_CHECKING:
     from semel.spark.runtime.environment import JavaMissing, WrongPython, ensure_java
     from semel.spark.runtime.session import register, session
@@ -35,7 +37,7 @@ def __getattr__(name: str) -> Any:
         if missing not in _EXTRA:
             raise
         raise ModuleNotFoundError(
-            f"{missing} is not installed; run: pip install 'semel[spark]'", name=missing
+            f"{missing} is not installed; " + install_advice("'.[spark]'"), name=missing
         ) from error
 
 

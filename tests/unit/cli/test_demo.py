@@ -18,7 +18,8 @@ from semel.spark.runtime import environment
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert (
-        command.missing_for_spark() == "pyspark is not installed; run: pip install 'semel[spark]'"
+        command.missing_for_spark()
+        == "pyspark is not installed; in a checkout of semel, run: pip install '.[spark]'"
     )
 
 

@@ -34,7 +34,7 @@ def test_without_spark_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     (check,) = check_spark()
     assert check.status == "info"
-    assert "pip install 'semel[spark]'" in check.detail
+    assert "in a checkout of semel, run: pip install '.[spark]'" in check.detail
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def test_without_the_package_the_command_says_how_to_install_it(arguments: tuple
     done = run(ABSENT, "bench", *arguments)
     assert done.returncode == 69
     assert done.stderr == (
-        "semel: the benchmarks are not installed; run: pip install 'semel[bench]'\n"
+        "semel: the benchmarks are not installed; "
+        "in a checkout of semel, run: pip install . ./src/semel_bench\n"
     )
 
 
@@ -68,7 +69,8 @@ def test_without_the_package_the_command_is_still_listed() -> None:
 def test_benchmarks_of_another_version_are_refused() -> None:
     done = run(OLDER, "bench", "--help")
     assert done.returncode == 69
-    assert f"pip install 'semel-bench=={semel.__version__}'" in done.stderr
+    assert f"cannot measure semel {semel.__version__}; in a checkout of semel" in done.stderr
+    assert "pip install . ./src/semel_bench" in done.stderr
 
 
 def test_a_module_that_the_benchmarks_lack_is_no_missing_package() -> None:

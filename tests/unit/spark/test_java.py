@@ -107,7 +107,7 @@ def test_no_java_names_both_cures_in_one_line() -> None:
         ensure_java()
     said = str(caught.value)
     assert "\n" not in said
-    assert "pip install 'semel[spark-jre]'" in said
+    assert "in a checkout of semel, run: pip install '.[spark-jre]'" in said
     assert "openjdk-17-jre-headless" in said
     assert "JAVA_HOME" not in os.environ
 

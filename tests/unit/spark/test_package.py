@@ -28,7 +28,8 @@ def test_importing_it_does_not_import_spark() -> None:
 def test_without_spark_each_name_says_which_extra_to_install() -> None:
     command = [sys.executable, "-c", BLOCKED.format(module="pyspark", name="session")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == "pyspark is not installed; run: pip install 'semel[spark]'\n"
+    advice = "in a checkout of semel, run: pip install '.[spark]'"
+    assert said == f"pyspark is not installed; {advice}\n"
 
 
 def test_java_is_found_without_spark() -> None:

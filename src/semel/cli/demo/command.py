@@ -18,6 +18,7 @@ from semel.cli.demo.run import DemoRun, LaneResult, RunFacts
 from semel.cli.exit_codes import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused
 from semel.cli.output import printable
 from semel.client.errors import ClientError
+from semel.version import install_advice
 
 
 @click.command("demo")
@@ -64,7 +65,7 @@ def missing_for_spark() -> str | None:
     """Return what is missing for Spark and how to install it; None if nothing is missing."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
-            return f"{name} is not installed; run: pip install 'semel[spark]'"
+            return f"{name} is not installed; " + install_advice("'.[spark]'")
     from semel.spark.runtime.environment import JavaMissing, find_java
 
     try:

