@@ -1,13 +1,19 @@
-"""Runs flows on the running event loop."""
+"""Runs flows on the running event loop.
+
+`AsyncTail` cannot await in its constructor, so it begins when it is entered or iterated; a wait for
+a message is ended by cancelling its task.
+"""
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from semel.client.errors import ClientClosed
 from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -27,6 +33,7 @@ from semel.client.transport import (
     jitter,
     reason_of,
 )
+from semel.client.values import Message
 
 T = TypeVar("T")
 
@@ -261,3 +268,71 @@ class AsyncDriver:
 
 def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(deadline - time.monotonic(), 0)
+
+
+# ---- the iterators that `tail` returns -----------------------------------------------------------
+
+
+class AsyncTail(AsyncIterator[Message]):
+    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        reader: PageReader,
+        timeout: float,
+        before: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._timeout = timeout
+        self._before = before  # awaited once, before the first request
+        self._lock = asyncio.Lock()  # held while a page is fetched
+        self._ready: deque[Message] = deque()
+        self._is_over = False
+
+    def __aiter__(self) -> "AsyncTail":
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            async with self._lock:
+                if not self._ready and not self._is_over:
+                    await self._fetch()
+        return self._ready.popleft()
+
+    async def __aenter__(self) -> "AsyncTail":
+        await self._prepare()
+        await self._driver.run(self._reader.begin(), self._timeout)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @property
+    def offset(self) -> str:
+        """The next offset after the messages that were fetched so far."""
+        return self._reader.offset
+
+    async def close(self) -> None:
+        """End the iteration. To end a wait for a message, cancel the task that waits."""
+        self._is_over = True
+        await self._driver.run(self._reader.hang_up())
+
+    async def _prepare(self) -> None:
+        if self._before is not None:
+            await self._before()
+            self._before = None
+
+    async def _fetch(self) -> None:
+        await self._prepare()
+        timeout = FOREVER if self._reader.has_begun else self._timeout
+        try:
+            page = await self._driver.run(self._reader.next_page(), timeout)
+        except BaseException:
+            await self._driver.run(self._reader.hang_up())
+            raise
+        self._ready.extend(page or ())
+        self._is_over = page is None

@@ -20,17 +20,20 @@ from semel.client.server_calls import decoded, get, post, sinks_target
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.transport import random_id
 from semel.client.txn_calls import action_target
-from semel.client.txn_values import (
+from semel.client.values import (
     KIND_STAGED,
+    PREENCODED,
     CommitResult,
+    Extras,
     Moves,
     Offset,
+    Receipt,
+    encode,
     offset_of,
     parse_token,
     targets_of,
     token_of,
 )
-from semel.client.values import PREENCODED, Extras, Receipt, encode
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.media import is_json
 from semel.wire.headers import BATCH, read_flag

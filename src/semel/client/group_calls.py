@@ -15,16 +15,17 @@ from semel.client.reading import PageReader
 from semel.client.requests import query
 from semel.client.server_calls import decoded, get, post
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import (
+from semel.client.values import (
+    Message,
     Move,
     Moves,
+    OnCommit,
     PinnedStep,
     offset_of,
     ordinal_of,
     targets_of,
     token_of,
 )
-from semel.client.values import Message, OnCommit
 from semel.model.offsets import parse_offset
 from semel.wire.paths import GROUPS
 from semel.wire.schema import groups as schema

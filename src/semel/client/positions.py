@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from semel.client.txn_values import Move, Moves, ordinal_of
-from semel.client.values import START, ReadOffset
+from semel.client.values import START, Move, Moves, ReadOffset, ordinal_of
 from semel.model.offsets import parse_offset
 
 PositionName = tuple[str, str]  # group and path

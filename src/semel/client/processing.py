@@ -24,8 +24,7 @@ from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import ordinal_of
-from semel.client.values import START, Message, Registration
+from semel.client.values import START, Message, Registration, ordinal_of
 
 Outputs = Mapping[str, Iterable[Any]]
 

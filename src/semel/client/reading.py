@@ -14,8 +14,7 @@ from semel.client.flows import Exchanged, Flow, OnRetry, RetrySafety, ask
 from semel.client.requests import Fields, Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import StreamCalls
-from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
-from semel.client.values import NOW, Message
+from semel.client.values import NOW, READ_COMMITTED, READ_UNCOMMITTED, Message
 from semel.model.media import is_json, normalise
 from semel.model.messages import timestamps_of
 from semel.model.offsets import parse_offset

@@ -7,8 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from semel.client.errors import NotSupported, ProtocolError, Refused
-from semel.client.flows import Exchanged, Flow, RetrySafety, ask
-from semel.client.refusals import error_of
+from semel.client.flows import Exchanged, Flow, RetrySafety, ask, error_of
 from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls

@@ -1,4 +1,7 @@
-"""Runs flows with blocking sockets. Threads may share a driver."""
+"""Runs flows with blocking sockets. Threads may share a driver.
+
+`Tail` begins in its constructor, and `close` from another thread ends a wait for a message.
+"""
 
 import contextlib
 import os
@@ -8,10 +11,12 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from semel.client.errors import ClientClosed
 from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -31,6 +36,7 @@ from semel.client.transport import (
     jitter,
     reason_of,
 )
+from semel.client.values import Message
 
 T = TypeVar("T")
 SyncLock = threading.Lock
@@ -279,3 +285,74 @@ def _seconds_until(deadline: float) -> float | None:
 def _shut_down(line: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it is closed already
         line.shutdown(socket.SHUT_RDWR)
+
+
+# ---- the iterators that `tail` returns -----------------------------------------------------------
+
+
+class Tail(Iterator[Message]):
+    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        reader: PageReader,
+        timeout: float,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._timeout = timeout
+        self._stop = Stop()
+        self._lock = threading.Lock()  # held while a page is fetched
+        self._ready: deque[Message] = deque()
+        if before is not None:
+            before()
+        driver.run(reader.begin(), timeout, self._stop)
+
+    def __iter__(self) -> "Tail":
+        return self
+
+    def __next__(self) -> Message:
+        while not self._ready:
+            if self._stop.is_set:
+                raise StopIteration
+            with self._lock:
+                self._fetch()
+        return self._ready.popleft()
+
+    def __enter__(self) -> "Tail":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def offset(self) -> str:
+        """The next offset after the messages that were fetched so far."""
+        return self._reader.offset
+
+    def close(self) -> None:
+        """End the iteration, from any thread; a thread that waits for a message gets the end."""
+        self._stop.set()
+        if self._lock.acquire(blocking=False):
+            self._hang_up()
+            self._lock.release()
+
+    def _fetch(self) -> None:
+        timeout = FOREVER if self._reader.has_begun else self._timeout
+        try:
+            page = self._driver.run(self._reader.next_page(), timeout, self._stop)
+        except BaseException:
+            self._hang_up()
+            if self._stop.is_set:
+                return
+            raise
+        self._ready.extend(page or ())
+        if page is None:
+            self._stop.set()
+        if self._stop.is_set:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._driver.run(self._reader.hang_up())

@@ -14,17 +14,20 @@ from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_o
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, post
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import (
+from semel.client.values import (
     KIND_INLINE,
     KIND_STAGED,
     CommitResult,
+    Extras,
+    Message,
     Moves,
+    Receipt,
+    Registration,
     TransactionStatus,
     parse_token,
     targets_of,
     token_of,
 )
-from semel.client.values import Extras, Message, Receipt, Registration
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 from semel.wire.paths import TRANSACTIONS
 from semel.wire.schema import StrictRequest

@@ -19,15 +19,17 @@ from semel.client.processing import (
 )
 from semel.client.reading import PageReader
 from semel.client.txn_calls import TransactionCalls
-from semel.client.txn_values import (
+from semel.client.values import (
     CommitResult,
+    Extras,
+    Message,
     PinnedRange,
     PinnedStep,
+    Registration,
     StreamResult,
     offset_of,
     parse_token,
 )
-from semel.client.values import Extras, Message, Registration
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames

@@ -8,10 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from semel.client import commit_calls, server_calls, txn_calls
-from semel.client.aio.group import AsyncGroup
-from semel.client.aio.sink import AsyncSink
-from semel.client.aio.stream import AsyncStream
-from semel.client.aio.transaction import AsyncTransaction
+from semel.client.aio.stream import AsyncGroup, AsyncStream
+from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.errors import ClientError
@@ -37,8 +35,15 @@ from semel.client.transport import (
     transport_to,
 )
 from semel.client.txn_calls import TransactionCalls, Unresolved
-from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
-from semel.client.values import Registration, StreamEntry
+from semel.client.values import (
+    KIND_INLINE,
+    CommitResult,
+    Moves,
+    Offset,
+    Registration,
+    StreamEntry,
+    TransactionStatus,
+)
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.flows import backoff_seconds
+from semel.client.flows import backoff_seconds, error_of, retry_after_of
 from semel.client.producer.batches import (
     Acknowledgements,
     BatchAck,
@@ -51,7 +51,6 @@ from semel.client.producer.batches import (
     ProducerSettings,
 )
 from semel.client.producer.opening import ProducerIdentity
-from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra
 from semel.model.commands import SPARSE
 from semel.model.offsets import parse_offset, print_offset

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
-from semel.client.producer.async_producer import ProducerFacade
 from semel.client.producer.batches import BatchEvent, ProducerSettings
 from semel.client.producer.opening import OpenResult, ProducerOptions
+from semel.client.producer.pump import ProducerFacade
 from semel.client.transport import FOREVER, Transport
 from semel.client.values import Headers, Key
 

@@ -23,10 +23,8 @@ from semel.client.processing import (
 from semel.client.producer.opening import OpenProducers
 from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
-from semel.client.sync.group import Group
-from semel.client.sync.sink import Sink
-from semel.client.sync.stream import Stream
-from semel.client.sync.transaction import Transaction
+from semel.client.sync.stream import Group, Stream
+from semel.client.sync.transaction import Sink, Transaction
 from semel.client.sync_driver import Stop, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
@@ -38,8 +36,15 @@ from semel.client.transport import (
     transport_to,
 )
 from semel.client.txn_calls import TransactionCalls, Unresolved
-from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
-from semel.client.values import Registration, StreamEntry
+from semel.client.values import (
+    KIND_INLINE,
+    CommitResult,
+    Moves,
+    Offset,
+    Registration,
+    StreamEntry,
+    TransactionStatus,
+)
 
 T = TypeVar("T")
 
