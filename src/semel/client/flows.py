@@ -109,15 +109,15 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """A final response. `was_lost`: an earlier attempt of the same request may be applied."""
 
-    answer: Response
+    response: Response
     was_lost: bool = False
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
         """Return the response if it has one of these statuses; raise the error it means if not."""
-        status = self.answer.status
+        status = self.response.status
         if status in statuses:
-            return self.answer
+            return self.response
         if status < 400:
             raise errors.ProtocolError(
                 f"the response has status {status}; expected {' or '.join(map(str, statuses))}"
@@ -126,7 +126,7 @@ class Exchanged(Struct, frozen=True):
 
     def error(self) -> ClientError:
         """Return the error that a response with a status of 400 or more means."""
-        return error_of(self.answer.status, self.answer.headers, self.answer.body)
+        return error_of(self.response.status, self.response.headers, self.response.body)
 
 
 # ---- retries -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def ask(
             raise _final_error(error, kind, was_lost=was_lost)
         if on_retry is not None:
             on_retry(error, tries)
-        if not (yield pause_after(tries, _retry_after(error))):
+        if not (yield pause_after(tries, error.retry_after)):
             raise _final_error(error, kind, was_lost=was_lost)
         tries += 1
 
@@ -216,20 +216,16 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     return error if is_temporary else None
 
 
-def _retry_after(error: ClientError) -> float | None:
-    if isinstance(error, Refused | Unavailable | Indeterminate):
-        return error.retry_after
-    return None
-
-
 def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
     """Return the error to raise, which says whether anything may have been applied."""
-    status = getattr(error, "status", None)
     if kind is RetrySafety.READ:
-        return Unavailable(error.message, status=status) if error.applied != errors.NO else error
+        return (
+            error if error.applied == errors.NO else Unavailable(error.message, status=error.status)
+        )
     if was_lost and error.applied == errors.NO:
         return Indeterminate(
-            f"an earlier attempt got no response; the last one: {error.message}", status=status
+            f"an earlier attempt got no response; the last one: {error.message}",
+            status=error.status,
         )
     return error
 

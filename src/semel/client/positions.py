@@ -229,7 +229,7 @@ class MovePlanner:
         rest = {path: move for path, move in moves.items() if path not in read}
         return self.plan(group, read), rest
 
-    def plan_known(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
+    def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
         """Return the move to send from a given position."""
         return {name[1]: self._from(name, position, to)}
 

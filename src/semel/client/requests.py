@@ -39,9 +39,9 @@ class Address(Struct, frozen=True):
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
-    def target(self, path: str) -> str:
-        """Return the request target of a resource such as `/v1/streams`."""
-        return self.prefix + path
+    def target(self, path: str, *names: str) -> str:
+        """Return the request target of a resource such as `/v1/streams`, or of names below it."""
+        return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
     def stream_target(self, path: str) -> str:
         """Return the request target of a stream. Raises ValueError for an invalid path."""

@@ -63,7 +63,7 @@ class StreamCalls:
             body = _single_batch(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
         request = Request("PUT", self.target, configuration.headers, body)
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
-        answer = exchange.answer
+        answer = exchange.response
         if answer.status == 409:
             raise _conflict(exchange)
         exchange.expect(200, 201)
@@ -78,7 +78,7 @@ class StreamCalls:
     def head(self) -> Flow[StreamInfo]:
         """Return the metadata of the stream. Raises StreamNotFound or StreamGone."""
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
-        if exchange.answer.status >= 400:
+        if exchange.response.status >= 400:
             raise _bodiless(exchange, self.path)
         info = _info(exchange.expect(200))
         self.content_type = info.content_type
@@ -98,7 +98,7 @@ class StreamCalls:
         """Delete the stream."""
         exchange = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
-        if exchange.was_lost and exchange.answer.status in (404, 410):
+        if exchange.was_lost and exchange.response.status in (404, 410):
             return  # the request whose response was lost did it
         exchange.expect(204)
 
@@ -172,14 +172,14 @@ class StreamCalls:
         is_safe = conditions.is_tagged or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
         exchange = yield from self._ask(Request("POST", self.target, headers, body), kind)
-        if exchange.answer.status < 400:
+        if exchange.response.status < 400:
             return _receipt(exchange.expect(200, 204), conditions)
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
             raise Indeterminate(
                 "an earlier request got no response, and may be the cause of this refusal:"
                 f" {error.message}",
-                status=exchange.answer.status,
+                status=exchange.response.status,
             )
         raise error
 

@@ -12,7 +12,6 @@ from semel.client.group_calls import (
     STABLE_SECONDS_MAX,
     GroupCursor,
     GroupReader,
-    GroupReading,
     refuse_events,
 )
 from semel.client.producer.async_producer import AsyncProducer
@@ -249,13 +248,16 @@ class AsyncStream:
             reader.source = client.positions.read_position(self.path, offset)
             return AsyncTail(client.driver, reader, seconds)
         refuse_events(live)
-        wait_seconds = min(STABLE_SECONDS_MAX, seconds / 2)
-        reading = GroupReading(
-            client.site, group, client.positions, client.unresolved, wait_seconds
+        cursor = GroupCursor(
+            client.site,
+            group,
+            self.path,
+            client.positions,
+            client.unresolved,
+            min(STABLE_SECONDS_MAX, seconds / 2),
         )
-        cursor = GroupCursor(reading, self.path)
         on_commit = AsyncMessageCommitter(client, cursor)
-        reader = GroupReader(self.calls, offset, reading, cursor, on_commit, isolation=isolation)
+        reader = GroupReader(self.calls, offset, cursor, on_commit, isolation=isolation)
         register = None if producer_id is None else partial(client.registered, producer_id)
         return AsyncTail(client.driver, reader, seconds, register)
 
@@ -359,11 +361,11 @@ class AsyncGroup:
 class AsyncMessageCommitter:
     """Moves a group after messages, one at a time: what `message.commit()` calls."""
 
-    def __init__(self, client: "AsyncClient", place: GroupCursor) -> None:
+    def __init__(self, client: "AsyncClient", cursor: GroupCursor) -> None:
         self._client = client
-        self.place = place
+        self.cursor = cursor
         self._lock = AsyncLock()
 
     async def __call__(self, message: Message) -> None:
         async with self._lock:
-            await self._client.run(self.place.move(message))
+            await self._client.run(self.cursor.move(message))

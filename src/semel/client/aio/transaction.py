@@ -6,7 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from semel.client import commit_calls
+from semel.client import commit_calls, server_calls
 from semel.client.async_driver import AsyncLock
 from semel.client.commit_calls import Parts, SinkInfo, TaskCalls, Version
 from semel.client.errors import ClientError, Refused
@@ -201,7 +201,7 @@ class AsyncTransaction:
             try:
                 return await self._client.run(flow, timeout)
             finally:
-                if self.calls.is_decided and self._in_use is not None:
+                if self.calls.is_ended and self._in_use is not None:
                     owner, self._in_use = self._in_use, None
                     self.calls.forget()
                     if self._registration is None:
@@ -279,7 +279,7 @@ class AsyncSink:
 
     async def forget(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove what the server stores about the sink: the next commit begins a new one."""
-        await self._client.run(commit_calls.forget_sink_info(self._client.site, self.app), timeout)
+        await self._client.run(server_calls.forget_sink(self._client.site, self.app), timeout)
 
 
 class AsyncSinkTask:

@@ -12,7 +12,6 @@ from semel.client.group_calls import (
     STABLE_SECONDS_MAX,
     GroupCursor,
     GroupReader,
-    GroupReading,
     refuse_events,
 )
 from semel.client.producer.opening import ProducerOptions, open_producer
@@ -249,13 +248,16 @@ class Stream:
             reader.source = client.positions.read_position(self.path, offset)
             return Tail(client.driver, reader, seconds)
         refuse_events(live)
-        wait_seconds = min(STABLE_SECONDS_MAX, seconds / 2)
-        reading = GroupReading(
-            client.site, group, client.positions, client.unresolved, wait_seconds
+        cursor = GroupCursor(
+            client.site,
+            group,
+            self.path,
+            client.positions,
+            client.unresolved,
+            min(STABLE_SECONDS_MAX, seconds / 2),
         )
-        cursor = GroupCursor(reading, self.path)
         on_commit = MessageCommitter(client, cursor)
-        reader = GroupReader(self.calls, offset, reading, cursor, on_commit, isolation=isolation)
+        reader = GroupReader(self.calls, offset, cursor, on_commit, isolation=isolation)
         register = None if producer_id is None else partial(client.registered, producer_id)
         return Tail(client.driver, reader, seconds, register)
 
@@ -359,11 +361,11 @@ class Group:
 class MessageCommitter:
     """Moves a group after messages, one at a time: what `message.commit()` calls."""
 
-    def __init__(self, client: "Client", place: GroupCursor) -> None:
+    def __init__(self, client: "Client", cursor: GroupCursor) -> None:
         self._client = client
-        self.place = place
+        self.cursor = cursor
         self._lock = SyncLock()
 
     def __call__(self, message: Message) -> None:
         with self._lock:
-            self._client.run(self.place.move(message))
+            self._client.run(self.cursor.move(message))
