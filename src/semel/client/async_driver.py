@@ -9,10 +9,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
@@ -21,21 +20,18 @@ from semel.client.response_parser import (
     ParserEvent,
     Response,
     ResponseCut,
-    ResponseParser,
 )
 from semel.client.transport import (
     FOREVER,
-    IDLE_COUNT_MAX,
-    IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
+    ConnectionPool,
+    PooledConnection,
     Transport,
     connect_error,
     jitter,
     reason_of,
 )
 from semel.client.values import Message
-
-T = TypeVar("T")
 
 
 class AsyncLock:
@@ -84,21 +80,22 @@ class AsyncStop:
                 await self._event.wait()
 
 
-class AsyncConnection:
-    """A connection, and the responses on it."""
+class AsyncConnection(PooledConnection):
+    """A connection of an event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.parser = ResponseParser()
-        self.idle_since = 0.0
-        self.is_reused = False
-        self.events: deque[ParserEvent] = deque()
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._writer = writer
 
-    def is_quiet(self) -> bool:
-        """Return whether the server has not closed it, as far as the loop has noticed."""
-        return not (self._reader.at_eof() or self._writer.transport.is_closing())
+    def is_usable(self) -> bool:
+        """Return whether the server has not closed it, as far as the running loop has noticed.
+
+        A connection of an event loop that has ended cannot be used.
+        """
+        is_closed = self._reader.at_eof() or self._writer.transport.is_closing()
+        return self._loop is asyncio.get_running_loop() and not is_closed
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -113,16 +110,11 @@ class AsyncConnection:
             until = min(deadline, time.monotonic() + silence_seconds)
             async with asyncio.timeout(_seconds_until(until)):
                 data = await self._reader.read(RECEIVE_BYTES)
-            if data:
-                self.events.extend(self.parser.feed(data))
-                continue
-            self.events.extend(self.parser.end())
-            if not self.events:
-                raise ConnectionResetError("the server closed the connection")
+            self.take(data)
         return self.events.popleft()
 
     def close(self) -> None:
-        if not self.loop.is_closed():
+        if not self._loop.is_closed():
             self._writer.transport.abort()
 
 
@@ -131,8 +123,7 @@ class AsyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._idle: list[AsyncConnection] = []
-        self._is_closed = False
+        self._pool: ConnectionPool[AsyncConnection] = ConnectionPool()
 
     async def run(
         self, flow: Flow[T], timeout: float = FOREVER, stop: AsyncStop | None = None
@@ -157,27 +148,18 @@ class AsyncDriver:
             elif isinstance(step, Pause):
                 reply = await self._pause(step, deadline, stop)
             else:
-                self.hang(step.channel)
+                self._pool.give_back(step.channel, is_whole=True)
                 reply = None
 
     async def close(self) -> None:
         """Close idle connections. Running calls continue; new ones raise ClientClosed."""
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._pool.close()
         await asyncio.sleep(0)  # the loop closes them in its next iteration
-
-    def hang(self, connection: AsyncConnection) -> None:
-        """Stop reading a streamed response."""
-        self._give_back(connection, is_whole=True)
 
     # ---- steps -----------------------------------------------------------------------------------
 
     async def _send(self, step: Send, deadline: float, stop: AsyncStop) -> Reply:
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
-        connection = self._take(step.kind)
+        connection = self._pool.take(step.kind)
         if connection is None:
             try:
                 connection = await self._connect(deadline)
@@ -191,7 +173,7 @@ class AsyncDriver:
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Response))
+                self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
     async def _exchange(self, connection: AsyncConnection, step: Send, deadline: float) -> Reply:
         request = step.request
@@ -200,11 +182,8 @@ class AsyncDriver:
         try:
             event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
-            if connection.has_unsent():
-                return NotSent(f"{reason}; the request was not sent completely")
-            is_stale = connection.is_reused and not connection.parser.has_begun
-            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+            url = self._transport.address.url
+            return connection.failure(error, url, is_sent=not connection.has_unsent())
         assert isinstance(event, Response)
         return Opened(event, connection) if event.is_streamed else event
 
@@ -228,33 +207,6 @@ class AsyncDriver:
             return False
         await stop.wait(seconds)
         return not stop.is_set
-
-    # ---- connections -----------------------------------------------------------------------------
-
-    def _take(self, kind: RetrySafety) -> AsyncConnection | None:
-        """Return an idle connection that is still open, or None.
-
-        The server may be about to close one that has been idle for long, so a request that must not
-        be sent twice gets a fresher one.
-        """
-        loop = asyncio.get_running_loop()
-        while self._idle:
-            connection = self._idle.pop()
-            idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.loop is loop  # not of an event loop that has ended
-            if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
-                connection.is_reused = True
-                return connection
-            connection.close()
-        return None
-
-    def _give_back(self, connection: AsyncConnection, *, is_whole: bool) -> None:
-        is_good = is_whole and connection.parser.is_reusable and not connection.events
-        if is_good and not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-        else:
-            connection.close()
 
     async def _connect(self, deadline: float) -> AsyncConnection:
         transport, address = self._transport, self._transport.address

@@ -18,7 +18,7 @@ from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
 from semel.client.requests import Request
 from semel.client.response_parser import Response
 from semel.model.media import JSON_MEDIA_TYPE, normalise
-from semel.wire.headers import PROBLEM, to_number
+from semel.wire.headers import PROBLEM, read_flag, to_number
 from semel.wire.refusal_table import BY_CODE
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a reader without a deadline must not sleep for a day
 _DOUBLINGS_MAX: Final = 10
-_TEMPORARY: Final = frozenset({408, 429, 507})
+_TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
@@ -207,13 +207,9 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     if reply.status < 400:
         return None
     error = error_of(reply.status, reply.headers, reply.body)
-    if not isinstance(error, Refused):
-        return error
     # 429 without Retry-After is a limit that waiting does not change.
-    is_temporary = error.status == 408 or (
-        error.status in _TEMPORARY and error.retry_after is not None
-    )
-    return error if is_temporary else None
+    is_limit = reply.status not in _TEMPORARY or error.retry_after is None
+    return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
 
 
 def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
@@ -231,8 +227,6 @@ def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> Cl
 
 
 # ---- from a response to the error that is raised -------------------------------------------------
-# From the response of a refused request to the error that is raised.
-#
 # semel's responses have a stable code. Those of another Durable Streams server are recognised by
 # their status and headers.
 
@@ -268,7 +262,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientErro
     """Return the error for a response of 300 or more: Refused, Unavailable or Indeterminate."""
     problem = _problem(headers, body)
     message = _message(status, problem, body)
-    retry_after = retry_after_of(headers)
+    seconds = to_number(headers.get("retry-after", ""))  # None for a date
+    retry_after = None if seconds is None else float(seconds)
     applied = problem.get("applied")
     code = problem.get("code")
     code = code if isinstance(code, str) else None
@@ -288,12 +283,6 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientErro
     )
 
 
-def retry_after_of(headers: Mapping[str, str]) -> float | None:
-    """Return Retry-After in seconds; None if it is absent, a date or malformed."""
-    seconds = to_number(headers.get("retry-after", ""))
-    return None if seconds is None else float(seconds)
-
-
 def _error_class(status: int, code: str | None, headers: Mapping[str, str]) -> type[Refused]:
     kind = _BY_CODE.get(code or "")
     if kind is not None:
@@ -302,7 +291,7 @@ def _error_class(status: int, code: str | None, headers: Mapping[str, str]) -> t
         return errors.ProducerFenced
     if status == 409 and "producer-expected-seq" in headers:
         return errors.SequenceGap
-    if status == 409 and headers.get("stream-closed", "").lower() == "true":
+    if status == 409 and read_flag(headers, "stream-closed"):
         return errors.StreamClosed
     if status == 409:
         return Refused

@@ -73,8 +73,7 @@ class LocalProcess:
         """The standard error of all its runs so far."""
         if self._errors.closed:
             return ""
-        output = os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0)
-        return output.decode(errors="replace")
+        return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
 
     def stop(self) -> None:
         """Shut it down, and remove a temporary directory. A repeat has no effect."""

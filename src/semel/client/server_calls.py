@@ -1,12 +1,12 @@
 """Calls about a server and not about one stream. Pure: flows, no sockets."""
 
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from semel.client.errors import NotSupported, ProtocolError, Refused
-from semel.client.flows import Exchanged, Flow, RetrySafety, ask
+from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
 from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
@@ -35,7 +35,6 @@ from semel.wire.schema.producers import (
 from semel.wire.schema.streams import StreamsPage
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
-T = TypeVar("T")
 # A JSON document as it came: the calls of an operator show it as it is.
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)

@@ -12,10 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
@@ -24,13 +23,12 @@ from semel.client.response_parser import (
     ParserEvent,
     Response,
     ResponseCut,
-    ResponseParser,
 )
 from semel.client.transport import (
     FOREVER,
-    IDLE_COUNT_MAX,
-    IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
+    ConnectionPool,
+    PooledConnection,
     Transport,
     connect_error,
     jitter,
@@ -38,7 +36,6 @@ from semel.client.transport import (
 )
 from semel.client.values import Message
 
-T = TypeVar("T")
 SyncLock = threading.Lock
 _LINGER_SECONDS: Final = 1.0
 
@@ -74,20 +71,21 @@ class Stop:
         self._event.wait(seconds)
 
 
-class SyncConnection:
-    """A connection, and the responses on it."""
+class SyncConnection(PooledConnection):
+    """A connection with a blocking socket."""
 
     def __init__(self, line: socket.socket) -> None:
+        super().__init__()
         self.line = line
-        self.pid = os.getpid()
-        self.parser = ResponseParser()
-        self.idle_since = 0.0
-        self.is_reused = False
-        self.events: deque[ParserEvent] = deque()
+        self._pid = os.getpid()
 
-    def is_quiet(self) -> bool:
-        """Return whether the server has neither closed it nor sent anything without a request."""
-        if isinstance(self.line, ssl.SSLSocket) and self.line.pending():
+    def is_usable(self) -> bool:
+        """Return whether the server has neither closed it nor sent anything without a request.
+
+        A forked process must not use the connections of its parent.
+        """
+        is_ours = self._pid == os.getpid()
+        if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
             return False
         poll = select.poll()
         poll.register(self.line, select.POLLIN)
@@ -109,13 +107,7 @@ class SyncConnection:
         """Return the next event. Raises OSError or ResponseCut if there will be none."""
         while not self.events:
             self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))
-            data = self.line.recv(RECEIVE_BYTES)
-            if data:
-                self.events.extend(self.parser.feed(data))
-                continue
-            self.events.extend(self.parser.end())
-            if not self.events:
-                raise ConnectionResetError("the server closed the connection")
+            self.take(self.line.recv(RECEIVE_BYTES))
         return self.events.popleft()
 
     def close(self) -> None:
@@ -127,9 +119,7 @@ class SyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._idle: list[SyncConnection] = []
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._pool: ConnectionPool[SyncConnection] = ConnectionPool()
 
     def run(self, flow: Flow[T], timeout: float = FOREVER, stop: Stop | None = None) -> T:
         """Run a flow and return its result, or raise what the flow raises.
@@ -152,27 +142,17 @@ class SyncDriver:
             elif isinstance(step, Pause):
                 reply = self._pause(step, deadline, stop)
             else:
-                self.hang(step.channel)
+                self._pool.give_back(step.channel, is_whole=True)
                 reply = None
 
     def close(self) -> None:
         """Close idle connections. Running calls continue; new ones raise ClientClosed."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def hang(self, connection: SyncConnection) -> None:
-        """Stop reading a streamed response."""
-        self._give_back(connection, is_whole=True)
+        self._pool.close()
 
     # ---- steps -----------------------------------------------------------------------------------
 
     def _send(self, step: Send, deadline: float, stop: Stop) -> Reply:
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
-        connection = self._take(step.kind)
+        connection = self._pool.take(step.kind)
         if connection is None:
             try:
                 connection = self._connect(deadline)
@@ -186,25 +166,20 @@ class SyncDriver:
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Response))
+                self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
     def _exchange(self, connection: SyncConnection, step: Send, deadline: float) -> Reply:
         request = step.request
         data = render(request, self._transport.fixed)
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
-        sent = connection.send(data, deadline)
-        is_sent = sent == len(data)
+        is_sent = connection.send(data, deadline) == len(data)
         if not is_sent:
             # The server may have refused it before all of it was sent; then a response comes.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
             event = connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
-            if not is_sent:
-                return NotSent(f"{reason}; the request was not sent completely")
-            is_stale = connection.is_reused and not connection.parser.has_begun
-            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+            return connection.failure(error, self._transport.address.url, is_sent=is_sent)
         assert isinstance(event, Response)
         if not is_sent:
             connection.parser.is_closing = True
@@ -228,35 +203,6 @@ class SyncDriver:
             return False
         stop.wait(seconds)
         return not stop.is_set
-
-    # ---- connections -----------------------------------------------------------------------------
-
-    def _take(self, kind: RetrySafety) -> SyncConnection | None:
-        """Return an idle connection that is still open, or None.
-
-        The server may be about to close one that has been idle for long, so a request that must not
-        be sent twice gets a fresher one.
-        """
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.pid == os.getpid()  # a fork must not use its parent's connections
-            if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
-                connection.is_reused = True
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: SyncConnection, *, is_whole: bool) -> None:
-        if is_whole and connection.parser.is_reusable and not connection.events:
-            connection.idle_since = time.monotonic()
-            with self._lock:
-                if not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
-                    self._idle.append(connection)
-                    return
-        connection.close()
 
     def _connect(self, deadline: float) -> SyncConnection:
         transport, address = self._transport, self._transport.address

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.flows import Exchanged, Flow
+from semel.client.flows import Exchanged, Flow, T
 from semel.client.group_calls import cursor_of, end_offset_of
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
@@ -39,7 +39,6 @@ from semel.wire.schema.transactions import (
     TxnRequest,
 )
 
-T = TypeVar("T")
 R = TypeVar("R", bound=TxnRequest)
 
 NEW: Final = "new"

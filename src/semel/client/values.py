@@ -357,14 +357,11 @@ def _offset(position: int | str | None) -> str | None:
     return print_offset(position) if isinstance(position, int) else position
 
 
-def join_messages(messages: Iterable[Message]) -> bytes:
+def join_messages(messages: Sequence[Message]) -> bytes:
     """Join the messages of a byte stream. Raises TypeError for a JSON stream."""
-    parts: list[bytes] = []
-    for message in messages:
-        if is_json(message.content_type):
-            raise TypeError("the messages of a JSON stream are values: use read()")
-        parts.append(message.raw)
-    return b"".join(parts)
+    if any(is_json(message.content_type) for message in messages):
+        raise TypeError("the messages of a JSON stream are values: use read()")
+    return b"".join(message.raw for message in messages)
 
 
 # ---- transactions, commits and groups ------------------------------------------------------------

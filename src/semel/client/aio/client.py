@@ -3,17 +3,16 @@
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
-from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow, T, with_silence_limit
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     AsyncTransform,
@@ -34,7 +33,6 @@ from semel.client.transport import (
     seconds_of,
     transport_to,
 )
-from semel.client.txn_calls import TransactionCalls, Unresolved
 from semel.client.values import (
     KIND_INLINE,
     CommitResult,
@@ -44,8 +42,6 @@ from semel.client.values import (
     StreamEntry,
     TransactionStatus,
 )
-
-T = TypeVar("T")
 
 
 class AsyncClient:
@@ -87,9 +83,9 @@ class AsyncClient:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
-        self.known_streams = KnownStreams(self.site)
+        self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: Unresolved = {}  # transactions this client has begun and not ended
+        self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
         self._pool = ProducerPool()
         self._registering = AsyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[AsyncProducer] = OpenProducers()
@@ -103,10 +99,8 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            await self.close()
-            return
-        with suppress(ClientError):  # the exception of the block is the one to raise
+        # An exception of the block is the one to raise.
+        with nullcontext() if error is None else suppress(ClientError):
             await self.close()
 
     def __repr__(self) -> str:
@@ -148,8 +142,9 @@ class AsyncClient:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        limited = with_silence_limit(flow, seconds_of(silence, self.timeout))
-        return await self.driver.run(limited, stop=stop)
+        return await self.driver.run(
+            with_silence_limit(flow, seconds_of(silence, self.timeout)), stop=stop
+        )
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -219,12 +214,11 @@ class AsyncClient:
         generates ids. With kind="staged" the messages have no offsets before the commit, and no
         reader waits for them.
         """
-        calls = TransactionCalls(
-            self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
-        )
         return AsyncTransaction(
             self,
-            calls,
+            txn_calls.TransactionCalls(
+                self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+            ),
             tuple(streams),
             producer_id=producer_id,
             registration=check_owner(producer_id, producer_epoch),
@@ -240,13 +234,15 @@ class AsyncClient:
         self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> CommitResult:
         """Commit a prepared transaction of any client. A repeat returns the same result."""
-        flow = txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved)
-        return await self.run(flow, timeout)
+        return await self.run(
+            txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
+        )
 
     async def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort a prepared transaction of any client. A repeat changes nothing."""
-        flow = txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved)
-        await self.run(flow, timeout)
+        await self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
+        )
 
     async def commit(
         self,
@@ -269,9 +265,12 @@ class AsyncClient:
         since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
         transactions of this producer.
         """
-        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        commit_id = CommitId(producer_id, epoch, seq)
-        flow = commit_calls.commit_known_parts(self.known_streams, commit_id, parts, self.positions)
+        flow = commit_calls.commit_known_parts(
+            self.known_streams,
+            commit_calls.CommitId(producer_id, epoch, seq),
+            commit_calls.Parts(appends or {}, offsets or {}, if_ or {}, transactions),
+            self.positions,
+        )
         result = await self.run(flow, timeout)
         txn_calls.note_listed(self.unresolved, transactions)
         return result
@@ -286,7 +285,7 @@ class AsyncClient:
         """Return the sink of an application, which writes numbered versions; nothing is sent."""
         return AsyncSink(self, app)
 
-    async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[SinkInfo]:
+    async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
         """List the sinks."""
         return await self.run(commit_calls.list_sink_infos(self.site), timeout)
 

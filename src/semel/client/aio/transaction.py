@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
 from semel.client.async_driver import AsyncLock
-from semel.client.commit_calls import Parts, SinkInfo, TaskCalls, Version
 from semel.client.errors import ClientError, Refused
-from semel.client.flows import Flow
+from semel.client.flows import Flow, T
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.values import (
@@ -26,8 +25,6 @@ from semel.client.values import (
 
 if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient
-
-T = TypeVar("T")
 
 
 class AsyncTransaction:
@@ -107,9 +104,8 @@ class AsyncTransaction:
 
     async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Begin the transaction, as entering the `async with` block does."""
-        owner = self._registration or await self._client.registered(self._producer_id)
-        self._in_use = owner
-        await self._run(self.calls.begin(owner, self._streams), timeout)
+        self._in_use = self._registration or await self._client.registered(self._producer_id)
+        await self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     async def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Allow it to write to more streams, if it was begun with a list of them."""
@@ -228,7 +224,7 @@ class AsyncSink:
         the block aborts it.
         """
         return AsyncSinkTask(
-            self._client, TaskCalls(self._client.site, self.app, version, partition)
+            self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
         )
 
     async def commit(
@@ -255,8 +251,8 @@ class AsyncSink:
         client = self._client
         flow = commit_calls.commit_version_known(
             client.known_streams,
-            Version(self.app, query_id or self.app, version, input, previous),
-            Parts(appends or {}, offsets or {}, transactions=tokens),
+            commit_calls.Version(self.app, query_id or self.app, version, input, previous),
+            commit_calls.Parts(appends or {}, offsets or {}, transactions=tokens),
             client.positions,
         )
         return await client.run(flow, timeout)
@@ -265,17 +261,20 @@ class AsyncSink:
         """Abort a pending task. Raises TransactionCommitted if it is committed."""
         await self._client.run(commit_calls.abort_version(self._client.site, token), timeout)
 
-    async def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> SinkInfo:
+    async def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> commit_calls.SinkInfo:
         """Return what the server stores. Raises Refused, `unknown_sink`, before a first commit."""
-        flow = commit_calls.show_sink_info(self._client.site, self.app)
-        return await self._client.run(flow, timeout)
+        return await self._client.run(
+            commit_calls.show_sink_info(self._client.site, self.app), timeout
+        )
 
     async def rebind(
         self, query_id: str, last_version: int, *, timeout: Timeout = CLIENT_DEFAULT
-    ) -> SinkInfo:
+    ) -> commit_calls.SinkInfo:
         """Bind the sink to another query, which continues after `last_version`; -1: at 0."""
-        flow = commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version)
-        return await self._client.run(flow, timeout)
+        return await self._client.run(
+            commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
+            timeout,
+        )
 
     async def forget(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove what the server stores about the sink: the next commit begins a new one."""
@@ -285,7 +284,7 @@ class AsyncSink:
 class AsyncSinkTask:
     """One attempt of one task of a version. `calls`, its flows, are internal."""
 
-    def __init__(self, client: "AsyncClient", calls: TaskCalls) -> None:
+    def __init__(self, client: "AsyncClient", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
         self._client = client
 

@@ -131,7 +131,7 @@ class AsyncProducer(ProducerFacade):
         self._pump.step()
         try:
             async with asyncio.timeout(timeout):
-                while not self._is_settled(goal):
+                while self._reported_count < goal:
                     await self._changed.wait()
         except TimeoutError:
             return False

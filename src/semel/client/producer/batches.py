@@ -345,9 +345,14 @@ class Acknowledgements:
         """Count the messages of a batch that will not be sent again."""
         self._release(batch)
         self.stats.messages_failed += batch.count
-        applied = NO if is_certain else UNKNOWN
         self._events.append(
-            FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
+            FailedBatch(
+                batch.count,
+                batch.messages,
+                batch.seq,
+                NO if is_certain else UNKNOWN,
+                batch.cursor,
+            )
         )
 
     def take_events(self) -> list[BatchEvent]:

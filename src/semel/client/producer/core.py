@@ -41,7 +41,7 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.flows import backoff_seconds, error_of, retry_after_of
+from semel.client.flows import backoff_seconds, error_of
 from semel.client.producer.batches import (
     Acknowledgements,
     BatchAck,
@@ -350,7 +350,7 @@ class ProducerCore:
         batch.is_doubtful |= error.applied == UNKNOWN
         if status in _WORTH_A_RETRY:
             self._is_stalled = True
-            self._backoff.begin(now, error, retry_after_of(headers))
+            self._backoff.begin(now, error, error.retry_after)
         elif self._is_own_gap(error, batch):
             self._is_stalled = True
         elif not self._can_send_again(error, batch):
@@ -401,7 +401,7 @@ class ProducerCore:
     def _timeout_error(self) -> ClientError:
         oldest = self._unsettled[0] if self._unsettled else None
         error = self._backoff.last_error
-        reason = f": {error}" if error is not None else ""
+        reason = "" if error is None else f": {error}"
         message = f"not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
         if oldest is not None and (oldest.is_doubtful or oldest.is_in_flight):
             return Indeterminate(message)

@@ -52,7 +52,7 @@ from semel.model.commands import Batch as Payloads
 from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_MAX
 from semel.model.media import is_json
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH, to_number
+from semel.wire.headers import BATCH, read_flag, to_number
 from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
 
 OnBatchAck = Callable[[BatchAck], object]
@@ -61,6 +61,7 @@ OnError = Callable[[ClientError, FailedBatch], object]
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
+_MISMATCH: Final = "producer-payload-mismatch"
 
 
 P = TypeVar("P")
@@ -330,9 +331,12 @@ class ProducerIdentity:
 
     def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
         """Check a successful response and learn the epoch; return an error if it is not ours."""
-        if _is_mismatch(headers):
-            message = "the sequence of the batch was used before, with other messages"
-            return PayloadMismatch(message, status=204, facts={"current_epoch": self.epoch})
+        if read_flag(headers, _MISMATCH):
+            return PayloadMismatch(
+                "the sequence of the batch was used before, with other messages",
+                status=204,
+                facts={"current_epoch": self.epoch},
+            )
         if headers.get("producer-dedup", "").lower() == "off":
             return ProtocolError(_UNGUARDED)
         epoch = _epoch_in(headers)
@@ -364,7 +368,7 @@ class ProducerIdentity:
         messages. But if the epoch was unused, a proxy has sent a copy of our request: to send it
         again would be a duplicate.
         """
-        is_own = not _is_mismatch(headers) and (batch.is_doubtful or self._is_unused)
+        is_own = not read_flag(headers, _MISMATCH) and (batch.is_doubtful or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
@@ -392,10 +396,6 @@ class ProducerIdentity:
         self.epoch = epoch + 1
         self._is_unused = True
         return True
-
-
-def _is_mismatch(headers: Mapping[str, str]) -> bool:
-    return headers.get("producer-payload-mismatch", "").lower() == "true"
 
 
 def _epoch_in(headers: Mapping[str, str]) -> int | None:

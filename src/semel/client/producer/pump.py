@@ -102,8 +102,9 @@ class ProducerConnection(asyncio.Protocol):
             return
         self._is_over = True
         responses: BatchResponses = []
-        reason = "the server closed it" if exc is None else str(exc)
-        end: ClientError = Indeterminate(f"the connection was lost: {reason}")
+        end: ClientError = Indeterminate(
+            f"the connection was lost: {exc or 'the server closed it'}"
+        )
         try:
             responses = self._matched(self._parser.end())
         except ProtocolError as error:
@@ -409,9 +410,6 @@ class ProducerFacade:
             raise failure
         if self._is_closed:
             raise ClientClosed("the producer is closed")
-
-    def _is_settled(self, goal: int) -> bool:
-        return self._reported_count >= goal
 
     def _check_settled(self, *, is_again: bool) -> None:
         """Raise the failure of the producer, unless `on_error` was called with it.

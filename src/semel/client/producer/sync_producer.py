@@ -135,8 +135,7 @@ class Producer(ProducerFacade):
         """Wait, with the lock held, until enough is stored; callbacks must not wait."""
         if self._background.is_here:
             return
-        limit = self._pending_bytes_max
-        self._changed.wait_for(lambda: self._core.acks.pending_bytes < limit)
+        self._changed.wait_for(lambda: self._core.acks.pending_bytes < self._pending_bytes_max)
         self._check()
 
     def _drain(self, timeout: float | None) -> bool:
@@ -145,7 +144,7 @@ class Producer(ProducerFacade):
             self._core.hurry()
         self._wake()
         with self._lock:
-            return self._changed.wait_for(lambda: self._is_settled(goal), timeout)
+            return self._changed.wait_for(lambda: self._reported_count >= goal, timeout)
 
     def _give_up(self, error: Indeterminate) -> None:
         with self._lock:
@@ -153,7 +152,7 @@ class Producer(ProducerFacade):
         self._wake()
         with self._lock:
             goal = self._core.appended_count
-            self._changed.wait_for(lambda: self._is_settled(goal))
+            self._changed.wait_for(lambda: self._reported_count >= goal)
 
     def _refuse_in_fork(self) -> None:
         """Raise RuntimeError in a forked process, which has no background thread."""

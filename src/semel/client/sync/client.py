@@ -4,14 +4,13 @@
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
-from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow, T, with_silence_limit
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     ProcessLoop,
@@ -35,7 +34,6 @@ from semel.client.transport import (
     seconds_of,
     transport_to,
 )
-from semel.client.txn_calls import TransactionCalls, Unresolved
 from semel.client.values import (
     KIND_INLINE,
     CommitResult,
@@ -45,8 +43,6 @@ from semel.client.values import (
     StreamEntry,
     TransactionStatus,
 )
-
-T = TypeVar("T")
 
 
 class Client:
@@ -88,9 +84,9 @@ class Client:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
-        self.known_streams = KnownStreams(self.site)
+        self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: Unresolved = {}  # transactions this client has begun and not ended
+        self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
         self._pool = ProducerPool()
         self._registering = SyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[Producer] = OpenProducers()
@@ -104,10 +100,8 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(ClientError):  # the exception of the block is the one to raise
+        # An exception of the block is the one to raise.
+        with nullcontext() if error is None else suppress(ClientError):
             self.close()
 
     def __repr__(self) -> str:
@@ -149,8 +143,9 @@ class Client:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        limited = with_silence_limit(flow, seconds_of(silence, self.timeout))
-        return self.driver.run(limited, stop=stop)
+        return self.driver.run(
+            with_silence_limit(flow, seconds_of(silence, self.timeout)), stop=stop
+        )
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -219,12 +214,11 @@ class Client:
         generates ids. With kind="staged" the messages have no offsets before the commit, and no
         reader waits for them.
         """
-        calls = TransactionCalls(
-            self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
-        )
         return Transaction(
             self,
-            calls,
+            txn_calls.TransactionCalls(
+                self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+            ),
             tuple(streams),
             producer_id=producer_id,
             registration=check_owner(producer_id, producer_epoch),
@@ -238,13 +232,15 @@ class Client:
 
     def commit_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
         """Commit a prepared transaction of any client. A repeat returns the same result."""
-        flow = txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved)
-        return self.run(flow, timeout)
+        return self.run(
+            txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
+        )
 
     def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort a prepared transaction of any client. A repeat changes nothing."""
-        flow = txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved)
-        self.run(flow, timeout)
+        self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
+        )
 
     def commit(
         self,
@@ -267,9 +263,12 @@ class Client:
         since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
         transactions of this producer.
         """
-        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        commit_id = CommitId(producer_id, epoch, seq)
-        flow = commit_calls.commit_known_parts(self.known_streams, commit_id, parts, self.positions)
+        flow = commit_calls.commit_known_parts(
+            self.known_streams,
+            commit_calls.CommitId(producer_id, epoch, seq),
+            commit_calls.Parts(appends or {}, offsets or {}, if_ or {}, transactions),
+            self.positions,
+        )
         result = self.run(flow, timeout)
         txn_calls.note_listed(self.unresolved, transactions)
         return result
@@ -284,7 +283,7 @@ class Client:
         """Return the sink of an application, which writes numbered versions; nothing is sent."""
         return Sink(self, app)
 
-    def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[SinkInfo]:
+    def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
         """List the sinks."""
         return self.run(commit_calls.list_sink_infos(self.site), timeout)
 

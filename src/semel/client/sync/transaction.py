@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
-from semel.client.commit_calls import Parts, SinkInfo, TaskCalls, Version
 from semel.client.errors import ClientError, Refused
-from semel.client.flows import Flow
+from semel.client.flows import Flow, T
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -27,8 +26,6 @@ from semel.client.values import (
 
 if TYPE_CHECKING:
     from semel.client.sync.client import Client
-
-T = TypeVar("T")
 
 
 class Transaction:
@@ -108,9 +105,8 @@ class Transaction:
 
     def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Begin the transaction, as entering the `with` block does."""
-        owner = self._registration or self._client.registered(self._producer_id)
-        self._in_use = owner
-        self._run(self.calls.begin(owner, self._streams), timeout)
+        self._in_use = self._registration or self._client.registered(self._producer_id)
+        self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Allow it to write to more streams, if it was begun with a list of them."""
@@ -228,7 +224,9 @@ class Sink:
         Its messages become visible when the version is committed with its token. An exception in
         the block aborts it.
         """
-        return SinkTask(self._client, TaskCalls(self._client.site, self.app, version, partition))
+        return SinkTask(
+            self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
+        )
 
     def commit(
         self,
@@ -254,8 +252,8 @@ class Sink:
         client = self._client
         flow = commit_calls.commit_version_known(
             client.known_streams,
-            Version(self.app, query_id or self.app, version, input, previous),
-            Parts(appends or {}, offsets or {}, transactions=tokens),
+            commit_calls.Version(self.app, query_id or self.app, version, input, previous),
+            commit_calls.Parts(appends or {}, offsets or {}, transactions=tokens),
             client.positions,
         )
         return client.run(flow, timeout)
@@ -264,17 +262,18 @@ class Sink:
         """Abort a pending task. Raises TransactionCommitted if it is committed."""
         self._client.run(commit_calls.abort_version(self._client.site, token), timeout)
 
-    def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> SinkInfo:
+    def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> commit_calls.SinkInfo:
         """Return what the server stores. Raises Refused, `unknown_sink`, before a first commit."""
-        flow = commit_calls.show_sink_info(self._client.site, self.app)
-        return self._client.run(flow, timeout)
+        return self._client.run(commit_calls.show_sink_info(self._client.site, self.app), timeout)
 
     def rebind(
         self, query_id: str, last_version: int, *, timeout: Timeout = CLIENT_DEFAULT
-    ) -> SinkInfo:
+    ) -> commit_calls.SinkInfo:
         """Bind the sink to another query, which continues after `last_version`; -1: at 0."""
-        flow = commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version)
-        return self._client.run(flow, timeout)
+        return self._client.run(
+            commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
+            timeout,
+        )
 
     def forget(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove what the server stores about the sink: the next commit begins a new one."""
@@ -284,7 +283,7 @@ class Sink:
 class SinkTask:
     """One attempt of one task of a version. `calls`, its flows, are internal."""
 
-    def __init__(self, client: "Client", calls: TaskCalls) -> None:
+    def __init__(self, client: "Client", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
         self._client = client
 
