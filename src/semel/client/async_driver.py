@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
@@ -126,11 +126,18 @@ class AsyncDriver:
         self._pool: ConnectionPool[AsyncConnection] = ConnectionPool()
 
     async def run(
-        self, flow: Flow[T], timeout: float = FOREVER, stop: AsyncStop | None = None
+        self,
+        flow: Flow[T],
+        timeout: float = FOREVER,
+        stop: AsyncStop | None = None,
+        *,
+        silence_seconds: float = FOREVER,
     ) -> T:
         """Run a flow and return its result, or raise what the flow raises.
 
         After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
+        that is gone may look open for ever.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()
@@ -139,10 +146,9 @@ class AsyncDriver:
             try:
                 step = flow.send(reply)
             except StopIteration as end:
-                value: T = end.value
-                return value
+                return cast("T", end.value)
             if isinstance(step, Send):
-                reply = await self._send(step, deadline, stop)
+                reply = await self._send(step, deadline, stop, silence_seconds)
             elif isinstance(step, Receive):
                 reply = await self._receive(step, deadline, stop)
             elif isinstance(step, Pause):
@@ -158,7 +164,9 @@ class AsyncDriver:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    async def _send(self, step: Send, deadline: float, stop: AsyncStop) -> Reply:
+    async def _send(
+        self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
+    ) -> Reply:
         connection = self._pool.take(step.kind)
         if connection is None:
             try:
@@ -168,19 +176,21 @@ class AsyncDriver:
         stop.watch(connection)
         reply: Reply | None = None
         try:
-            reply = await self._exchange(connection, step, deadline)
+            reply = await self._exchange(connection, step, deadline, silence_seconds)
             return reply
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
                 self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
-    async def _exchange(self, connection: AsyncConnection, step: Send, deadline: float) -> Reply:
+    async def _exchange(
+        self, connection: AsyncConnection, step: Send, deadline: float, silence_seconds: float
+    ) -> Reply:
         request = step.request
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
         connection.send(render(request, self._transport.fixed))
         try:
-            event = await connection.receive(deadline, step.silence_seconds)
+            event = await connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
             url = self._transport.address.url
             return connection.failure(error, url, is_sent=not connection.has_unsent())

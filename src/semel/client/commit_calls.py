@@ -216,8 +216,10 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request that does these parts; without the identity of the commit."""
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError(f"{path} takes a list of values, not a {type(values).__name__}")
         content_type = yield from streams.calls(path).known_type()
-        messages = [_message(value, content_type) for value in _listed(path, values)]
+        messages = [_message(value, content_type) for value in values]
         appends += [
             StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))
             for at in range(0, len(messages), BATCH_MESSAGES_MAX)
@@ -228,12 +230,6 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         expects={path: offset_of(tail) for path, tail in parts.expects.items()},
         transactions=[ListedTransaction(*parse_token(token)) for token in parts.transactions],
     )
-
-
-def _listed(path: str, values: Iterable[Any]) -> Iterable[Any]:
-    if isinstance(values, str | bytes | Mapping):
-        raise TypeError(f"{path} takes a list of values, not a {type(values).__name__}")
-    return values
 
 
 def _message(value: Any, content_type: str) -> bytes:

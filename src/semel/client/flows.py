@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
@@ -168,23 +167,6 @@ def ask(
         if not (yield pause_after(tries, error.retry_after)):
             raise _final_error(error, kind, was_lost=was_lost)
         tries += 1
-
-
-def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
-    """Return a flow whose requests are sent again after `silence_seconds` without a byte.
-
-    For flows without a deadline: a connection to a machine that is gone may look open for ever.
-    """
-    reply: Any = None
-    while True:
-        try:
-            step = flow.send(reply)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        if isinstance(step, Send):
-            step = replace(step, silence_seconds=min(step.silence_seconds, silence_seconds))
-        reply = yield step
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:

@@ -254,8 +254,11 @@ class GroupReader(PageReader):
         cursor: GroupCursor,
         on_commit: OnCommit,
         *,
+        live: str = "auto",
         isolation: str,
     ) -> None:
+        if live == "sse":
+            raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")
         super().__init__(calls, offset, is_live=True, isolation=isolation)
         self.source = self._source = cursor.positions.read_position(calls.path)
         self._group_cursor = cursor
@@ -284,9 +287,3 @@ class GroupReader(PageReader):
         for message in page or ():
             message.on_commit = self._on_commit
         return page
-
-
-def refuse_events(live: str) -> None:
-    """Raise ValueError for a live mode that does not return the offset of each message."""
-    if live == "sse":
-        raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")

@@ -43,7 +43,7 @@ class LocalProcess:
         self._temporary = "" if data is not None else tempfile.mkdtemp(prefix="semel-")
         self.data: Final = self._temporary if data is None else fspath(data)
         self.url = ""
-        self._port = port
+        self.port = port  # the one it listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # one or none
         # The standard error of all its runs.
@@ -57,11 +57,6 @@ class LocalProcess:
         except BaseException:
             self.stop()
             raise
-
-    @property
-    def port(self) -> int:
-        """The port it listens on; the same after a restart."""
-        return self._port
 
     @property
     def pid(self) -> int | None:
@@ -92,7 +87,7 @@ class LocalProcess:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "semel.cli.local_child", self._temporary, "serve"]
-        for name, value in {"data": self.data, "port": self._port, **self._settings}.items():
+        for name, value in {"data": self.data, "port": self.port, **self._settings}.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
         process = subprocess.Popen(  # noqa: S603 - our own command
@@ -106,7 +101,7 @@ class LocalProcess:
         )
         self._running.append(process)
         self.url = self._await_listening(process)
-        self._port = int(self.url.rpartition(":")[2])
+        self.port = int(self.url.rpartition(":")[2])
 
     def _await_listening(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout is not None

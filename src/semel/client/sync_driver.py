@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
@@ -121,10 +121,19 @@ class SyncDriver:
         self._transport = transport
         self._pool: ConnectionPool[SyncConnection] = ConnectionPool()
 
-    def run(self, flow: Flow[T], timeout: float = FOREVER, stop: Stop | None = None) -> T:
+    def run(
+        self,
+        flow: Flow[T],
+        timeout: float = FOREVER,
+        stop: Stop | None = None,
+        *,
+        silence_seconds: float = FOREVER,
+    ) -> T:
         """Run a flow and return its result, or raise what the flow raises.
 
         After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
+        that is gone may look open for ever.
         """
         deadline = time.monotonic() + timeout
         stop = stop or Stop()
@@ -133,10 +142,9 @@ class SyncDriver:
             try:
                 step = flow.send(reply)
             except StopIteration as end:
-                value: T = end.value
-                return value
+                return cast("T", end.value)
             if isinstance(step, Send):
-                reply = self._send(step, deadline, stop)
+                reply = self._send(step, deadline, stop, silence_seconds)
             elif isinstance(step, Receive):
                 reply = self._receive(step, deadline, stop)
             elif isinstance(step, Pause):
@@ -151,7 +159,7 @@ class SyncDriver:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def _send(self, step: Send, deadline: float, stop: Stop) -> Reply:
+    def _send(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
         connection = self._pool.take(step.kind)
         if connection is None:
             try:
@@ -161,14 +169,16 @@ class SyncDriver:
         stop.watch(connection.line)
         reply: Reply | None = None
         try:
-            reply = self._exchange(connection, step, deadline)
+            reply = self._exchange(connection, step, deadline, silence_seconds)
             return reply
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
                 self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
-    def _exchange(self, connection: SyncConnection, step: Send, deadline: float) -> Reply:
+    def _exchange(
+        self, connection: SyncConnection, step: Send, deadline: float, silence_seconds: float
+    ) -> Reply:
         request = step.request
         data = render(request, self._transport.fixed)
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
@@ -177,7 +187,7 @@ class SyncDriver:
             # The server may have refused it before all of it was sent; then a response comes.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
-            event = connection.receive(deadline, step.silence_seconds)
+            event = connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
             return connection.failure(error, self._transport.address.url, is_sent=is_sent)
         assert isinstance(event, Response)

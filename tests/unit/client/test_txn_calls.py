@@ -540,7 +540,7 @@ def test_a_tail_of_a_group_begins_where_it_stands() -> None:
     sent = Played(fresh.next_page(), [standing(), frames(b"1")]).sends
     assert "offset=-1&" in sent[1].request.target
     with pytest.raises(ValueError, match="sse"):
-        group_calls.refuse_events("sse")
+        GroupReader(calls(), "-1", cursor, print, live="sse", isolation="read_committed")
 
 
 # ---- isolation -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, T, with_silence_limit
+from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     AsyncTransform,
@@ -56,7 +56,7 @@ class AsyncClient:
     only helps on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
-    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `give_back` are internal:
+    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
     only packages of semel use them.
     """
 
@@ -86,7 +86,7 @@ class AsyncClient:
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
-        self._pool = ProducerPool()
+        self.pool = ProducerPool()
         self._registering = AsyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[AsyncProducer] = OpenProducers()
 
@@ -142,9 +142,8 @@ class AsyncClient:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        return await self.driver.run(
-            with_silence_limit(flow, seconds_of(silence, self.timeout)), stop=stop
-        )
+        silence_seconds = seconds_of(silence, self.timeout)
+        return await self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -180,13 +179,9 @@ class AsyncClient:
         Without an id, return one that the server has generated and no transaction uses now.
         """
         async with self._registering:
-            return self._pool.take(producer_id) or self._pool.add(
+            return self.pool.take(producer_id) or self.pool.add(
                 producer_id, await self.register_producer(producer_id)
             )
-
-    def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Return a registration to the pool once its transaction has ended."""
-        self._pool.give_back(producer_id, registration)
 
     def close_with_client(self, producer: AsyncProducer) -> AsyncProducer:
         """Return the producer, which `close` will close."""

@@ -238,7 +238,6 @@ class AsyncStream:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
             reader.source = client.positions.read_position(self.path, offset)
             return AsyncTail(client.driver, reader, seconds)
-        group_calls.refuse_events(live)
         cursor = group_calls.GroupCursor(
             client.site,
             group,
@@ -248,7 +247,9 @@ class AsyncStream:
             min(group_calls.STABLE_SECONDS_MAX, seconds / 2),
         )
         on_commit = AsyncMessageCommitter(client, cursor)
-        reader = group_calls.GroupReader(self.calls, offset, cursor, on_commit, isolation=isolation)
+        reader = group_calls.GroupReader(
+            self.calls, offset, cursor, on_commit, live=live, isolation=isolation
+        )
         register = None if producer_id is None else partial(client.registered, producer_id)
         return AsyncTail(client.driver, reader, seconds, register)
 

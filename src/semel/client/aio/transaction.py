@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
 from semel.client.async_driver import AsyncLock
-from semel.client.errors import ClientError, Refused
+from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -63,16 +63,13 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.calls.state != OPEN:
-            return
-        if error is not None:
-            await self._try_to_abort()
-            return
         try:
-            await self.commit()
-        except Refused:
-            await self._try_to_abort()
-            raise
+            if error is None and self.calls.state == OPEN:
+                await self.commit()
+        finally:
+            if self.calls.state == OPEN:  # of the block or the commit, an exception is raised
+                with suppress(ClientError):  # if the abort fails, the deadline aborts it
+                    await self.abort()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.token!r}, {self.calls.state})"
@@ -186,12 +183,6 @@ class AsyncTransaction:
         """Abort the transaction: nothing of it becomes visible."""
         await self._run(self.calls.abort(), timeout)
 
-    async def _try_to_abort(self) -> None:
-        """Abort while another exception is raised. If this fails, the deadline aborts it."""
-        if self.calls.state == OPEN:
-            with suppress(ClientError):
-                await self.abort()
-
     async def _run(self, flow: Flow[T], timeout: Timeout) -> T:
         async with self._lock:
             try:
@@ -201,7 +192,7 @@ class AsyncTransaction:
                     owner, self._in_use = self._in_use, None
                     self.calls.forget()
                     if self._registration is None:
-                        self._client.give_back(self._producer_id, owner)
+                        self._client.pool.give_back(self._producer_id, owner)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------

@@ -231,11 +231,8 @@ class ProducerCore:
 
     def expires_at(self) -> float | None:
         """Return when the oldest message will be given up; None if there is no message."""
-        if self._unsettled:
-            return self._unsettled[0].born + self._settings.delivery_timeout
-        if self._builder.is_empty:
-            return None
-        return self._builder.born + self._settings.delivery_timeout
+        born = self._unsettled[0].born if self._unsettled else self._builder.born
+        return None if born is None else born + self._settings.delivery_timeout
 
     def tick(self, now: float) -> None:
         """Fail the producer if a message has waited for longer than the delivery timeout."""

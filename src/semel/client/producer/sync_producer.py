@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
@@ -189,20 +189,13 @@ _lock = threading.Lock()
 _current: "Background | None" = None
 
 
-class EndsWithProcess(Protocol):
-    """Something that may have work to do when the process ends."""
-
-    def end_process(self) -> None:
-        """Finish the work, or log that it is lost."""
-
-
 class Background:
     """An event loop on a thread of its own, until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.is_forked = False  # in a forked process, where the thread does not exist
-        self.at_exit: WeakSet[EndsWithProcess] = WeakSet()
+        self.at_exit: WeakSet[Producer] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
         atexit.register(self._stop)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, T, with_silence_limit
+from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     ProcessLoop,
@@ -57,7 +57,7 @@ class Client:
     only helps on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
-    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `give_back` are internal:
+    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
     only packages of semel use them.
     """
 
@@ -87,7 +87,7 @@ class Client:
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
-        self._pool = ProducerPool()
+        self.pool = ProducerPool()
         self._registering = SyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[Producer] = OpenProducers()
 
@@ -143,9 +143,8 @@ class Client:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        return self.driver.run(
-            with_silence_limit(flow, seconds_of(silence, self.timeout)), stop=stop
-        )
+        silence_seconds = seconds_of(silence, self.timeout)
+        return self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -180,13 +179,9 @@ class Client:
         Without an id, return one that the server has generated and no transaction uses now.
         """
         with self._registering:
-            return self._pool.take(producer_id) or self._pool.add(
+            return self.pool.take(producer_id) or self.pool.add(
                 producer_id, self.register_producer(producer_id)
             )
-
-    def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Return a registration to the pool once its transaction has ended."""
-        self._pool.give_back(producer_id, registration)
 
     def close_with_client(self, producer: Producer) -> Producer:
         """Return the producer, which `close` will close."""

@@ -238,7 +238,6 @@ class Stream:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
             reader.source = client.positions.read_position(self.path, offset)
             return Tail(client.driver, reader, seconds)
-        group_calls.refuse_events(live)
         cursor = group_calls.GroupCursor(
             client.site,
             group,
@@ -248,7 +247,9 @@ class Stream:
             min(group_calls.STABLE_SECONDS_MAX, seconds / 2),
         )
         on_commit = MessageCommitter(client, cursor)
-        reader = group_calls.GroupReader(self.calls, offset, cursor, on_commit, isolation=isolation)
+        reader = group_calls.GroupReader(
+            self.calls, offset, cursor, on_commit, live=live, isolation=isolation
+        )
         register = None if producer_id is None else partial(client.registered, producer_id)
         return Tail(client.driver, reader, seconds, register)
 
