@@ -188,7 +188,7 @@ def commit_version_known(
     """Commit; a group is moved from the position its reader got from the server.
 
     Offsets that no message had are sent without conditions: the sink is the mover of the position,
-    or the server refuses, and its version prevents that it moves the position twice.
+    or the server refuses. A version is committed once, so it cannot move the position twice.
     """
     planner = MovePlanner(positions)
     result = yield from commit_version(

@@ -85,10 +85,10 @@ class Opened(Struct, frozen=True):
 
 
 class NotSent(Struct, frozen=True):
-    """The server did not get the whole request. `is_hopeless`: a retry would fail as well."""
+    """The server did not get the whole request. `is_permanent`: a retry would fail as well."""
 
     reason: str
-    is_hopeless: bool = False
+    is_permanent: bool = False
 
 
 class Lost(Struct, frozen=True):
@@ -159,8 +159,8 @@ def ask(
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
             had_stale = True  # the server is fine: no need for a pause
             continue
-        is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
-        if not is_safe or is_hopeless or (retries is not None and tries >= retries):
+        is_permanent = isinstance(reply, NotSent) and reply.is_permanent
+        if not is_safe or is_permanent or (retries is not None and tries >= retries):
             raise _final_error(error, kind, was_lost=was_lost)
         if on_retry is not None:
             on_retry(error, tries)
@@ -252,7 +252,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientErro
     if status == 503 and applied == errors.NO:
         return Unavailable(message, status=status, retry_after=retry_after)
     if status >= 500 and applied != errors.NO:
-        # A proxy may answer so although its server has processed the request.
+        # A proxy may respond like this although its server has processed the request.
         return Indeterminate(message, status=status, retry_after=retry_after)
     kind = _error_class(status, code, headers)
     return kind(

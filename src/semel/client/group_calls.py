@@ -201,22 +201,22 @@ class GroupCursor(Struct):
         ordinal, position = end_offset_of(message), self.position
         if ordinal <= position.offset:
             return
-        earlier = set(position.doubts)
-        position.doubts.add(ordinal)  # until a response comes
+        earlier = set(position.possible_offsets)
+        position.possible_offsets.add(ordinal)  # until a response comes
         try:
             yield from self._set(ordinal)
         except PositionConflict as error:
             stored = parse_offset(error.offset or "")
             if stored not in earlier or error.incarnation is not None:
-                position.doubts = earlier
+                position.possible_offsets = earlier
                 raise
             assert stored is not None
             position.moved(stored, error.version)  # an earlier move was done
             if ordinal > stored:
-                position.doubts.add(ordinal)
+                position.possible_offsets.add(ordinal)
                 yield from self._set(ordinal)
         except Refused:
-            position.doubts = earlier  # it was not done
+            position.possible_offsets = earlier  # it was not done
             raise
 
     def _set(self, ordinal: int) -> Flow[None]:

@@ -243,7 +243,7 @@ def split_array(body: bytes) -> list[bytes]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        values = json.loads(body)  # which accepts more than msgspec: a lone surrogate, say
+        values = json.loads(body)  # which accepts more than msgspec, such as a lone surrogate
     except ValueError as error:
         raise errors.ProtocolError(f"the response is not JSON: {error}") from None
     if not isinstance(values, list):

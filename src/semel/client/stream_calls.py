@@ -143,7 +143,7 @@ class StreamCalls:
         return _receipt(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Return the stream's media type; the first call asks the server."""
+        """Return the stream's media type; the first call requests it."""
         if self.content_type is None:
             yield from self.head()
         assert self.content_type is not None
@@ -165,7 +165,7 @@ class StreamCalls:
         if exchange.response.status < 400:
             return _receipt(exchange.expect(200, 204), conditions)
         error = exchange.error()
-        if exchange.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
+        if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
                 "an earlier request got no response, and may be the cause of this refusal:"
                 f" {error.message}",
@@ -177,7 +177,11 @@ class StreamCalls:
         return ask(request, kind, retries=self.site.retries)
 
 
-_SELF_INFLICTED: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
+_CAUSED_BY_REPEAT: Final = (
+    errors.PreconditionFailed,
+    errors.StreamSeqConflict,
+    errors.StreamClosed,
+)
 
 
 def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:

@@ -96,12 +96,12 @@ def connect_error(transport: Transport, error: OSError) -> NotSent:
             f"the certificate of {url} is not trusted ({error.verify_message}); pass the PEM file"
             " of its issuer with tls= or in SSL_CERT_FILE"
         )
-        return NotSent(reason, is_hopeless=True)
+        return NotSent(reason, is_permanent=True)
     return NotSent(f"{url} cannot be reached: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
-    """Return what went wrong on a connection, in words."""
+    """Return why a connection failed, as text."""
     return getattr(error, "strerror", None) or str(error) or "timed out"
 
 
@@ -192,7 +192,7 @@ class ConnectionPool(Generic[C]):
             connection.close()
 
 
-# ---- random numbers: the only place in the client that draws them --------------------------------
+# ---- random numbers: the client draws them only here ---------------------------------------------
 
 
 def jitter(seconds: float) -> float:

@@ -44,14 +44,12 @@ R = TypeVar("R", bound=TxnRequest)
 NEW: Final = "new"
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
-ENDING: Final = "deciding"  # a commit was sent, and its outcome is not known
+ENDING: Final = "deciding"  # a commit was sent, and has no response yet
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the reason of an abort by a newer instance
 
-_FIND_OUT: Final = (
-    "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
-)
+_FIND_OUT: Final = "it ends only once: call commit() again, or client.transaction_status({token!r})"
 _DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
 _REFUSED: Final = (
     "was refused a position, or got no response; name it again, or abort and begin with a new tail"
@@ -101,7 +99,7 @@ class TransactionCalls:
     def is_ended(self) -> bool:
         return self.state in (COMMITTED, ABORTED)
 
-    def forget(self) -> None:
+    def remove(self) -> None:
         """Remove it from the pending transactions of its client."""
         self._unresolved.pop(self.token, None)
 
@@ -124,8 +122,8 @@ class TransactionCalls:
         )
         exchange = yield from self._ours(_sent(self.site, request))
         self.epoch = decoded(exchange.response, BeginResponse).transaction_epoch
-        # 200 says that it was open already. Then a lost or doubled request of this client has begun
-        # it, if it is empty; else another client has, and its sequences are used.
+        # 200 means that it was open already. If it is empty, a lost or repeated request of this
+        # client has begun it; else another client has, and its sequences are used.
         is_ours = self._unresolved.setdefault(self.token, self) is self
         if is_ours and exchange.response.status == 200:
             is_ours = (yield from status(self.site, self.token)).is_empty
@@ -198,7 +196,7 @@ class TransactionCalls:
         return decoded(exchange.response, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
-        """Make all of it visible at once. Retries until the outcome is known."""
+        """Make all of it visible at once. Retried until there is a response, or the timeout."""
         if self.result is not None:
             return self.result
         self._require_begun()
@@ -217,19 +215,19 @@ class TransactionCalls:
         return self.result
 
     def committed(self) -> None:
-        """Note that it is committed, by this or another call."""
+        """Record that it is committed, by this or another call."""
         self.state = COMMITTED
         self._moving.done()
 
     def abort(self) -> Flow[None]:
-        """Abort it. Does nothing if it is known to be aborted."""
+        """Abort it. Does nothing if it is aborted already."""
         if self.state == ABORTED:
             return
         yield from self._call("abort", TxnRequest)
         self.aborted()
 
     def aborted(self) -> None:
-        """Note that it is aborted, by this or another call."""
+        """Record that it is aborted, by this or another call."""
         self.state = ABORTED
         self._moving.dropped()
 
@@ -248,12 +246,12 @@ class TransactionCalls:
             transaction_epoch=self.epoch,
             **members,
         )
-        # The end of a transaction is retried until the timeout: its outcome must become known.
+        # The end of a transaction is retried until the timeout: the caller needs its outcome.
         site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run a call, and note what a refusal says about the state of the transaction."""
+        """Run a call, and record the end of the transaction if a refusal reports it."""
         try:
             return (yield from flow)
         except (errors.TransactionRefused, errors.ProducerFenced) as error:
@@ -308,7 +306,7 @@ def end_transaction_call(
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = "it is decided once: ask again, or client.transaction_status(token)"
+        error.advice = "it ends only once: call it again, or client.transaction_status(token)"
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:
@@ -317,15 +315,15 @@ def end_transaction_call(
             own.committed()
         else:
             own.aborted()
-        own.forget()
+        own.remove()
     return result
 
 
 def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
-    """Note that a one-shot commit has committed these transactions, if they are this client's."""
+    """Record that a one-shot commit has committed these transactions, if they are this client's."""
     for own in [unresolved[token] for token in tokens if token in unresolved]:
         own.committed()
-        own.forget()
+        own.remove()
 
 
 def _status(site: ServerConfig, transaction_id: str, epoch: int | None) -> Flow[TransactionStatus]:

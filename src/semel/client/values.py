@@ -171,7 +171,7 @@ NOW: Final = "now"
 
 # Values that are already encoded. A tuple: a union would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# Moves a group to the offset after a message; of the client for asyncio, it is awaited.
+# Moves a group to the offset after a message; with AsyncClient, its result is awaited.
 OnCommit = Callable[["Message"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
@@ -244,7 +244,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
         return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
-        """Move the group it was read for to the offset after it; awaited, of an AsyncClient.
+        """Move the group it was read for to the offset after it; with AsyncClient, await it.
 
         Raises PositionConflict if the group is elsewhere: another instance has moved it.
         """
@@ -277,7 +277,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
 
 class Receipt(Struct, frozen=True):
-    """An append is stored. `duplicate`: it was stored before, and this is the receipt of then.
+    """An append is stored. `duplicate`: it was stored before, and this is its first receipt.
 
     `next_offset` is the tail of the stream after it; None if the server no longer retains it.
     `mismatch`: another payload is stored under the producer's sequence, and stays.

@@ -95,7 +95,7 @@ def test_retries_are_counted() -> None:
 
 
 def test_a_certificate_that_is_wrong_is_not_tried_again() -> None:
-    played = Played(asking(RetrySafety.READ), [NotSent("certificate", is_hopeless=True)])
+    played = Played(asking(RetrySafety.READ), [NotSent("certificate", is_permanent=True)])
     assert isinstance(played.error, errors.Unavailable)
 
 

@@ -104,7 +104,7 @@ def test_an_empty_one_is_ours_unless_this_client_has_it_already() -> None:
     assert txn.state == "open"
     second = TransactionCalls(SITE, "t", "inline", 60, unresolved)
     assert isinstance(Played(second.begin(OWNER, []), [again]).error, errors.ConcurrentTransactions)
-    txn.forget()
+    txn.remove()
     assert unresolved == {}
 
 

@@ -331,8 +331,8 @@ class AsyncGroup:
     async def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
         """Move positions by stream, all or none, and return the new ones.
 
-        A move is an offset, unconditionally: then no message that anyone has read before can be
-        committed, by this client neither. Or it has a condition: (from, to),
+        A move is an offset, without a condition: then no message that was read before can be
+        committed any more, by this or any other client. Or it has a condition: (from, to),
         (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
         condition does not hold.
         """

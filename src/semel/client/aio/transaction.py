@@ -91,7 +91,7 @@ class AsyncTransaction:
 
     @property
     def state(self) -> str:
-        """What the client knows: new, open, prepared, deciding, committed or aborted."""
+        """Its state at the last response: new, open, prepared, deciding, committed or aborted."""
         return self.calls.state
 
     @property
@@ -150,10 +150,10 @@ class AsyncTransaction:
 
         Pass `next_offset` of the last message as it is: it refers to the reader it comes from. The
         commit raises PositionConflict if the group was moved otherwise since that reader began. A
-        number, or a copy of an offset, is taken to be of the only `tail(group=...)` that this
-        client has had for the group in the stream (ValueError if there were several); without one,
-        to follow what this client has moved itself. A caller that knows the position from elsewhere
-        passes (from, to).
+        number, or a copy of an offset, counts as one of the only `tail(group=...)` that this client
+        has had for the group in the stream (ValueError if there were several). If there was none,
+        the group is moved from where this client has moved it last. A caller that has the position
+        from elsewhere passes (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -190,7 +190,7 @@ class AsyncTransaction:
             finally:
                 if self.calls.is_ended and self._in_use is not None:
                     owner, self._in_use = self._in_use, None
-                    self.calls.forget()
+                    self.calls.remove()
                     if self._registration is None:
                         self._client.pool.give_back(self._producer_id, owner)
 

@@ -124,8 +124,8 @@ class ProducerStats(Struct):
 class ProducerBatch:
     """Messages that are sent together, until they are stored or given up.
 
-    `is_doubtful`: an attempt got no response, so it may be stored. `first_unsettled` is the lowest
-    sequence that was not confirmed when the batch was last sent.
+    `is_indeterminate`: an attempt got no response, so it may be stored. `first_unsettled` is the
+    lowest sequence that was not confirmed when the batch was last sent.
     """
 
     __slots__ = (
@@ -135,8 +135,8 @@ class ProducerBatch:
         "cursor",
         "extras",
         "first_unsettled",
-        "is_doubtful",
         "is_in_flight",
+        "is_indeterminate",
         "last_seq",
         "messages",
         "seq",
@@ -164,7 +164,7 @@ class ProducerBatch:
         self.first_unsettled: int | None = None
         self.body = b""
         self.is_in_flight = False
-        self.is_doubtful = False
+        self.is_indeterminate = False
         self.ack: BatchAck | None = None
 
     @property

@@ -357,7 +357,7 @@ class ProducerIdentity:
         Not if an attempt got no response: it may have been stored with the old epoch before the
         instance was fenced, and a copy with a new epoch would be a duplicate.
         """
-        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_doubtful:
+        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
         return self._raise_above(error.current_epoch)
 
@@ -368,7 +368,7 @@ class ProducerIdentity:
         messages. But if the epoch was unused, a proxy has sent a copy of our request: to send it
         again would be a duplicate.
         """
-        is_own = not read_flag(headers, _MISMATCH) and (batch.is_doubtful or self._is_unused)
+        is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
@@ -382,12 +382,12 @@ class ProducerIdentity:
         if self._is_semel:
             # The receipt of our own would be among the last ones, which are retained.
             return headers.get("producer-receipt", "").lower() == "expired"
-        return not batch.is_doubtful
+        return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
         """Return whether a duplicate may be ours or that of an instance with the same epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
-        return is_at_start and batch.is_doubtful and not (self._is_unused or self._is_sparse)
+        return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 
     def _raise_above(self, epoch: int | None) -> bool:
         is_allowed = self._settings.is_claiming and not self.is_established

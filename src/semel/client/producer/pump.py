@@ -121,7 +121,7 @@ class ProducerConnection(asyncio.Protocol):
 
 # ---- the pump ------------------------------------------------------------------------------------
 
-_LATE_SECONDS: Final = 0.001  # timers are not exact: a little late is better than twice
+_LATE_SECONDS: Final = 0.001  # timers are not exact: one that fires early would fire twice
 
 OnEvents = Callable[[list[BatchEvent]], None]
 
@@ -243,7 +243,7 @@ class Pump:
 
     def _not_reached(self, failure: NotSent, now: float) -> None:
         with self._lock:
-            if failure.is_hopeless:
+            if failure.is_permanent:
                 self._core.fail(Unavailable(failure.reason))
             else:
                 self._core.connect_failed(now, Unavailable(failure.reason))
