@@ -313,7 +313,7 @@ class TaskCalls:
             yield from abort_version(self.site, self.token)
 
     def _conditions(self) -> AppendHeaders:
-        return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, self.chunks))
+        return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, self.chunks))
 
     def _numbered(self, calls: StreamCalls, count: int, append: Flow[Receipt]) -> Flow[Receipt]:
         # Until a response comes it is unknown whether the sequence is used.

@@ -233,10 +233,10 @@ class TransactionCalls:
 
     def _conditions(self, seq: int) -> AppendHeaders:
         if self.kind == KIND_STAGED:
-            return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, seq))
+            return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, seq))
         producer = self._producer
         tag = ProducerHeaders(producer.producer_id, seq, producer.producer_epoch)
-        return AppendHeaders(tag=tag, branch=TransactionHeaders(self.id, self.epoch))
+        return AppendHeaders(tag=tag, transaction=TransactionHeaders(self.id, self.epoch))
 
     def _call(self, action: str, kind: type[R], **members: Any) -> Flow[Exchanged]:
         self._require_begun()

@@ -204,8 +204,10 @@ class Pump:
         return chosen
 
     def _render(self, batch: ProducerBatch) -> bytes:
-        media_type = self._encoder.content_type(batch.count, batch.extras)
-        headers = (("Content-Type", media_type), *self._core.headers(batch))
+        headers = (
+            ("Content-Type", self._encoder.content_type(batch.count, batch.extras)),
+            *self._core.headers(batch),
+        )
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
