@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
-from semel.client.aio.group import AsyncGroup
-from semel.client.aio.sink import AsyncSink, AsyncSinkTask
-from semel.client.aio.stream import AsyncStream
-from semel.client.aio.transaction import AsyncTransaction
+from semel.client.aio.stream import AsyncGroup, AsyncStream
+from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
+from semel.client.async_driver import AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
-from semel.client.tails import AsyncTail
 
 KINDS = ("sync", "async")
 

@@ -14,7 +14,7 @@ import pytest
 
 import semel
 from semel.client.aio.stream import AsyncStream
-from semel.client.tails import AsyncTail
+from semel.client.async_driver import AsyncTail
 from semel.client.values import Message
 from tests.docs.test_docs import ROOT, Example, examples
 from tests.integration.both import Waiting

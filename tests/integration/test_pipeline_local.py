@@ -17,7 +17,7 @@ import semel
 from semel.client.local import LocalServer
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.txn_values import KIND_STAGED, PinnedRange, PinnedStep
+from semel.client.values import KIND_STAGED, PinnedRange, PinnedStep
 from semel.model.offsets import print_offset
 from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner, run
 from semel.pipeline import runner as runner_module

@@ -272,7 +272,7 @@ def refused(call, *arguments):
     return 0
 
 def ports():
-    return [line.line.getsockname()[1] for line in client.driver._idle]
+    return [line.line.getsockname()[1] for line in client.driver._pool._idle]
 
 client = semel.Client(sys.argv[1])
 orders = client.stream(sys.argv[2])

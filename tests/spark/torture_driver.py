@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from semel import Client
-from semel.client.txn_values import CommitResult
+from semel.client.values import CommitResult
 from semel.spark import session
 from semel.spark.data_source import SemelDataSource
 from semel.spark.options import parse_sink

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from semel import Client
-from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
+from semel.client.values import READ_COMMITTED, READ_UNCOMMITTED
 from semel.model.offsets import parse_offset
 from semel.testing import TransactionHistory, TransactionReport, check_transactions
 from tests.transactions.notes import load

@@ -6,8 +6,7 @@ from time import monotonic_ns
 from typing import Final
 
 from semel import Client
-from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
-from semel.client.values import START
+from semel.client.values import READ_COMMITTED, READ_UNCOMMITTED, START
 from tests.transactions.notes import Notes
 from tests.transactions.pages import Cursor, Line
 from tests.transactions.writers import STREAMS

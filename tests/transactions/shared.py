@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from semel import Client
 from semel.client.errors import ClientError, Refused
 from semel.client.server_calls import list_transactions
-from semel.client.txn_values import token_of
+from semel.client.values import token_of
 from semel.model.offsets import parse_offset
 from tests.transactions.notes import Notes
 

@@ -20,7 +20,7 @@ from semel.client.errors import (
     UnstableOffsets,
 )
 from semel.client.sync.transaction import Transaction
-from semel.client.tails import Tail
+from semel.client.sync_driver import Tail
 from semel.client.values import Message
 from semel.testing import TransactionKind
 from tests.transactions.notes import Noted, Notes

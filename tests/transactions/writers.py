@@ -20,7 +20,7 @@ from semel.client.errors import (
     UnstableOffsets,
 )
 from semel.client.sync.transaction import Transaction
-from semel.client.txn_values import READ_COMMITTED, Moves
+from semel.client.values import READ_COMMITTED, Moves
 from semel.model.offsets import parse_offset
 from semel.testing import TransactionKind
 from tests.transactions.notes import Noted, Notes

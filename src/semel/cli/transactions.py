@@ -14,7 +14,7 @@ from semel.cli.output import json_line, print_facts, printable, report, write_st
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
-from semel.client.txn_values import Move, token_of
+from semel.client.values import Move, token_of
 
 _MS: Final = 1000
 _TXN_TITLES: Final = ("transaction", "epoch", "kind", "state", "age", "owner", "holds")

@@ -1,13 +1,18 @@
-"""Runs flows on the running event loop."""
+"""Runs flows on the running event loop.
+
+`AsyncTail` cannot await in its constructor, so it begins when it is entered or iterated; a wait for
+a message is ended by cancelling its task.
+"""
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, cast
 
-from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
+from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -15,20 +20,18 @@ from semel.client.response_parser import (
     ParserEvent,
     Response,
     ResponseCut,
-    ResponseParser,
 )
 from semel.client.transport import (
     FOREVER,
-    IDLE_COUNT_MAX,
-    IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
+    ConnectionPool,
+    PooledConnection,
     Transport,
     connect_error,
     jitter,
     reason_of,
 )
-
-T = TypeVar("T")
+from semel.client.values import Message
 
 
 class AsyncLock:
@@ -77,21 +80,22 @@ class AsyncStop:
                 await self._event.wait()
 
 
-class AsyncConnection:
-    """A connection, and the responses on it."""
+class AsyncConnection(PooledConnection):
+    """A connection of an event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.parser = ResponseParser()
-        self.idle_since = 0.0
-        self.is_reused = False
-        self.events: deque[ParserEvent] = deque()
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._writer = writer
 
-    def is_quiet(self) -> bool:
-        """Return whether the server has not closed it, as far as the loop has noticed."""
-        return not (self._reader.at_eof() or self._writer.transport.is_closing())
+    def is_usable(self) -> bool:
+        """Return whether the server has not closed it, as far as the running loop has noticed.
+
+        A connection of an event loop that has ended cannot be used.
+        """
+        is_closed = self._reader.at_eof() or self._writer.transport.is_closing()
+        return self._loop is asyncio.get_running_loop() and not is_closed
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -106,16 +110,11 @@ class AsyncConnection:
             until = min(deadline, time.monotonic() + silence_seconds)
             async with asyncio.timeout(_seconds_until(until)):
                 data = await self._reader.read(RECEIVE_BYTES)
-            if data:
-                self.events.extend(self.parser.feed(data))
-                continue
-            self.events.extend(self.parser.end())
-            if not self.events:
-                raise ConnectionResetError("the server closed the connection")
+            self.take(data)
         return self.events.popleft()
 
     def close(self) -> None:
-        if not self.loop.is_closed():
+        if not self._loop.is_closed():
             self._writer.transport.abort()
 
 
@@ -124,15 +123,21 @@ class AsyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._idle: list[AsyncConnection] = []
-        self._is_closed = False
+        self._pool: ConnectionPool[AsyncConnection] = ConnectionPool()
 
     async def run(
-        self, flow: Flow[T], timeout: float = FOREVER, stop: AsyncStop | None = None
+        self,
+        flow: Flow[T],
+        timeout: float = FOREVER,
+        stop: AsyncStop | None = None,
+        *,
+        silence_seconds: float = FOREVER,
     ) -> T:
         """Run a flow and return its result, or raise what the flow raises.
 
         After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
+        that is gone may look open for ever.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()
@@ -141,36 +146,28 @@ class AsyncDriver:
             try:
                 step = flow.send(reply)
             except StopIteration as end:
-                value: T = end.value
-                return value
+                return cast("T", end.value)
             if isinstance(step, Send):
-                reply = await self._send(step, deadline, stop)
+                reply = await self._send(step, deadline, stop, silence_seconds)
             elif isinstance(step, Receive):
                 reply = await self._receive(step, deadline, stop)
             elif isinstance(step, Pause):
                 reply = await self._pause(step, deadline, stop)
             else:
-                self.hang(step.channel)
+                self._pool.give_back(step.channel, is_whole=True)
                 reply = None
 
     async def close(self) -> None:
         """Close idle connections. Running calls continue; new ones raise ClientClosed."""
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._pool.close()
         await asyncio.sleep(0)  # the loop closes them in its next iteration
-
-    def hang(self, connection: AsyncConnection) -> None:
-        """Stop reading a streamed response."""
-        self._give_back(connection, is_whole=True)
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    async def _send(self, step: Send, deadline: float, stop: AsyncStop) -> Reply:
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
-        connection = self._take(step.kind)
+    async def _send(
+        self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
+    ) -> Reply:
+        connection = self._pool.take(step.kind)
         if connection is None:
             try:
                 connection = await self._connect(deadline)
@@ -179,25 +176,24 @@ class AsyncDriver:
         stop.watch(connection)
         reply: Reply | None = None
         try:
-            reply = await self._exchange(connection, step, deadline)
+            reply = await self._exchange(connection, step, deadline, silence_seconds)
             return reply
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Response))
+                self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
-    async def _exchange(self, connection: AsyncConnection, step: Send, deadline: float) -> Reply:
+    async def _exchange(
+        self, connection: AsyncConnection, step: Send, deadline: float, silence_seconds: float
+    ) -> Reply:
         request = step.request
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
         connection.send(render(request, self._transport.fixed))
         try:
-            event = await connection.receive(deadline, step.silence_seconds)
+            event = await connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
-            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
-            if connection.has_unsent():
-                return NotSent(f"{reason}; the request was not sent completely")
-            is_stale = connection.is_reused and not connection.parser.has_begun
-            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+            url = self._transport.address.url
+            return connection.failure(error, url, is_sent=not connection.has_unsent())
         assert isinstance(event, Response)
         return Opened(event, connection) if event.is_streamed else event
 
@@ -222,33 +218,6 @@ class AsyncDriver:
         await stop.wait(seconds)
         return not stop.is_set
 
-    # ---- connections -----------------------------------------------------------------------------
-
-    def _take(self, kind: RetrySafety) -> AsyncConnection | None:
-        """Return an idle connection that is still open, or None.
-
-        The server may be about to close one that has been idle for long, so a request that must not
-        be sent twice gets a fresher one.
-        """
-        loop = asyncio.get_running_loop()
-        while self._idle:
-            connection = self._idle.pop()
-            idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.loop is loop  # not of an event loop that has ended
-            if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
-                connection.is_reused = True
-                return connection
-            connection.close()
-        return None
-
-    def _give_back(self, connection: AsyncConnection, *, is_whole: bool) -> None:
-        is_good = is_whole and connection.parser.is_reusable and not connection.events
-        if is_good and not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-        else:
-            connection.close()
-
     async def _connect(self, deadline: float) -> AsyncConnection:
         transport, address = self._transport, self._transport.address
         seconds = min(deadline - time.monotonic(), transport.connect_timeout)
@@ -261,3 +230,71 @@ class AsyncDriver:
 
 def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(deadline - time.monotonic(), 0)
+
+
+# ---- the iterators that `tail` returns -----------------------------------------------------------
+
+
+class AsyncTail(AsyncIterator[Message]):
+    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        reader: PageReader,
+        timeout: float,
+        before: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._timeout = timeout
+        self._before = before  # awaited once, before the first request
+        self._lock = asyncio.Lock()  # held while a page is fetched
+        self._ready: deque[Message] = deque()
+        self._is_over = False
+
+    def __aiter__(self) -> "AsyncTail":
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            async with self._lock:
+                if not self._ready and not self._is_over:
+                    await self._fetch()
+        return self._ready.popleft()
+
+    async def __aenter__(self) -> "AsyncTail":
+        await self._prepare()
+        await self._driver.run(self._reader.begin(), self._timeout)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @property
+    def offset(self) -> str:
+        """The next offset after the messages that were fetched so far."""
+        return self._reader.offset
+
+    async def close(self) -> None:
+        """End the iteration. To end a wait for a message, cancel the task that waits."""
+        self._is_over = True
+        await self._driver.run(self._reader.hang_up())
+
+    async def _prepare(self) -> None:
+        if self._before is not None:
+            await self._before()
+            self._before = None
+
+    async def _fetch(self) -> None:
+        await self._prepare()
+        timeout = FOREVER if self._reader.has_begun else self._timeout
+        try:
+            page = await self._driver.run(self._reader.next_page(), timeout)
+        except BaseException:
+            await self._driver.run(self._reader.hang_up())
+            raise
+        self._ready.extend(page or ())
+        self._is_over = page is None

@@ -10,31 +10,32 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from semel.client import errors, server_calls
-from semel.client.errors import Indeterminate, PayloadMismatch
+from semel.client import errors
 from semel.client.flows import Flow
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
 from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
-from semel.client.server_calls import decoded, get, post, sinks_target
+from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.transport import random_id
-from semel.client.txn_calls import action_target
-from semel.client.txn_values import (
+from semel.client.values import (
     KIND_STAGED,
+    PREENCODED,
     CommitResult,
+    Extras,
     Moves,
     Offset,
+    Receipt,
+    encode,
     offset_of,
     parse_token,
     targets_of,
     token_of,
 )
-from semel.client.values import PREENCODED, Extras, Receipt, encode
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.media import is_json
 from semel.wire.headers import BATCH, read_flag
-from semel.wire.paths import COMMITS, TRANSACTIONS
+from semel.wire.paths import COMMITS, SINKS, TRANSACTIONS
 from semel.wire.schema.commits import (
     Base64Message,
     CommitRequest,
@@ -66,7 +67,6 @@ __all__ = [
     "commit_parts",
     "commit_version",
     "commit_version_known",
-    "forget_sink_info",
     "list_sink_infos",
     "rebind_sink_info",
     "show_sink_info",
@@ -122,36 +122,41 @@ class Parts(Struct, frozen=True):
 
 
 def commit_parts(
-    known: KnownStreams, mark: CommitId, parts: Parts, *, silence_seconds: float = inf
+    streams: KnownStreams, commit_id: CommitId, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
     """Commit all of it or nothing; a retry carries the same sequence, so it is done once.
 
     Raises PayloadMismatch if the sequence was used for another commit.
     """
-    request = yield from _request_of(known, parts)
-    numbered = replace(
-        request, producer_id=mark.producer_id, producer_epoch=mark.epoch, producer_seq=mark.seq
+    producer_id, epoch, seq = commit_id.producer_id, commit_id.epoch, commit_id.seq
+    request = replace(
+        (yield from _request_of(streams, parts)),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        producer_seq=seq,
     )
-    response = yield from _commit(known.site, numbered, _AGAIN, silence_seconds)
+    response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
-        message = f"{mark.producer_id} has committed something else as number {mark.seq}"
-        raise PayloadMismatch(message, status=response.status, facts={"producer_seq": mark.seq})
+        raise errors.PayloadMismatch(
+            f"{producer_id} has committed something else as number {seq}",
+            status=response.status,
+            facts={"producer_seq": seq},
+        )
     return decoded(response, CommitResult)
 
 
 def commit_version(
-    known: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
+    streams: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
     """Commit the listed tasks of a version, in this order; all others of it are aborted.
 
     The other parts are done with it, or not at all.
     """
-    request = replace((yield from _request_of(known, parts)), sink=version)
-    # It is retried until the timeout: the outcome must become known.
-    site = replace(known.site, retries=None)
-    return decoded(
-        (yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)), CommitResult
-    )
+    request = replace((yield from _request_of(streams, parts)), sink=version)
+    # It is retried until the timeout: the outcome must become streams.
+    site = replace(streams.site, retries=None)
+    response = yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)
+    return decoded(response, CommitResult)
 
 
 def _commit(
@@ -159,34 +164,36 @@ def _commit(
 ) -> Flow[Response]:
     target = site.address.target(COMMITS)
     try:
-        exchange = yield from post(site, target, request, silence_seconds=silence_seconds)
-    except Indeterminate as error:
+        exchange = yield from send(site, target, request, silence_seconds=silence_seconds)
+    except errors.Indeterminate as error:
         error.advice = advice
         raise
     return exchange.expect(200)
 
 
 def commit_known_parts(
-    known: KnownStreams, mark: CommitId, parts: Parts, positions: KnownPositions
+    streams: KnownStreams, commit_id: CommitId, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
     """Commit; a group is moved from the position its reader got from the server."""
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
-    result = yield from commit_parts(known, mark, planned)
+    result = yield from commit_parts(streams, commit_id, planned)
     planner.done(is_repeat=result.duplicate)
     return result
 
 
 def commit_version_known(
-    known: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
+    streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
     """Commit; a group is moved from the position its reader got from the server.
 
     Offsets that no message had are sent without conditions: the sink is the mover of the position,
-    or the server refuses, and its version prevents that it moves the position twice.
+    or the server refuses. A version is committed once, so it cannot move the position twice.
     """
     planner = MovePlanner(positions)
-    result = yield from commit_version(known, version, _planned(planner, parts, planner.plan_read))
+    result = yield from commit_version(
+        streams, version, _planned(planner, parts, planner.plan_read)
+    )
     planner.done(is_repeat=result.duplicate)
     return result
 
@@ -205,14 +212,16 @@ def _planned(
     return replace(parts, offsets=offsets)
 
 
-def _request_of(known: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
+def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request that does these parts; without the identity of the commit."""
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
-        content_type = yield from known.calls(path).known_type()
-        messages = [_message(value, content_type) for value in _listed(path, values)]
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError(f"{path} takes a list of values, not a {type(values).__name__}")
+        content_type = yield from streams.calls(path).known_type()
+        messages = [_message(value, content_type) for value in values]
         appends += [
-            StreamAppend(path, _array_of(messages[at : at + BATCH_MESSAGES_MAX]))
+            StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))
             for at in range(0, len(messages), BATCH_MESSAGES_MAX)
         ]
     return CommitRequest(
@@ -221,17 +230,6 @@ def _request_of(known: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         expects={path: offset_of(tail) for path, tail in parts.expects.items()},
         transactions=[ListedTransaction(*parse_token(token)) for token in parts.transactions],
     )
-
-
-def _listed(path: str, values: Iterable[Any]) -> Iterable[Any]:
-    if isinstance(values, str | bytes | Mapping):
-        kind = type(values).__name__
-        raise TypeError(f"{path} takes a list of values, not a {kind}")
-    return values
-
-
-def _array_of(messages: Sequence[bytes]) -> Raw:
-    return Raw(b"[" + b",".join(messages) + b"]")
 
 
 def _message(value: Any, content_type: str) -> bytes:
@@ -280,9 +278,10 @@ class TaskCalls:
         """Begin the transaction, if that is not done yet."""
         if self.epoch:
             return
+        target = self.site.address.target(TRANSACTIONS)
         request = BeginRequest(self.id, kind=KIND_STAGED, sink=self._owner)
-        exchange = yield from post(self.site, self.site.address.target(TRANSACTIONS), request)
-        self.epoch = decoded(exchange.expect(200, 201), BeginResponse).transaction_epoch
+        response = yield from post(self.site, target, request, BeginResponse, 200, 201)
+        self.epoch = response.transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
         """Stage messages under the next sequence; a retry carries the same one."""
@@ -303,10 +302,10 @@ class TaskCalls:
         request = PrepareRequest(
             transaction_epoch=self.epoch, chunks=self.chunks, messages=dict(self.messages)
         )
-        exchange = yield from post(self.site, action_target(self.site, self.id, "prepare"), request)
-        token = decoded(exchange.expect(200), PrepareResponse).token
+        target = self.site.address.target(TRANSACTIONS, self.id, "prepare")
+        response = yield from post(self.site, target, request, PrepareResponse, 200)
         self.is_prepared = True
-        return token
+        return response.token
 
     def abort(self) -> Flow[None]:
         """Abort it. Does nothing if it never began."""
@@ -314,7 +313,7 @@ class TaskCalls:
             yield from abort_version(self.site, self.token)
 
     def _conditions(self) -> AppendHeaders:
-        return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, self.chunks))
+        return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, self.chunks))
 
     def _numbered(self, calls: StreamCalls, count: int, append: Flow[Receipt]) -> Flow[Receipt]:
         # Until a response comes it is unknown whether the sequence is used.
@@ -345,9 +344,8 @@ def _wrong_state(state: str) -> errors.InvalidTransactionState:
 def abort_version(site: ServerConfig, token: str) -> Flow[None]:
     """Abort a pending task. Raises TransactionCommitted if it is committed."""
     name, epoch = parse_token(token)
-    request = TxnRequest(transaction_epoch=epoch)
-    exchange = yield from post(site, action_target(site, name, "abort"), request)
-    exchange.expect(200)
+    target = site.address.target(TRANSACTIONS, name, "abort")
+    (yield from send(site, target, TxnRequest(transaction_epoch=epoch))).expect(200)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
@@ -355,13 +353,12 @@ def abort_version(site: ServerConfig, token: str) -> Flow[None]:
 
 def list_sink_infos(site: ServerConfig) -> Flow[list[SinkInfo]]:
     """Return all sinks."""
-    response = yield from get(site, sinks_target(site))
-    return decoded(response, SinksPage[SinkInfo]).sinks
+    return (yield from get(site, site.address.target(SINKS), SinksPage[SinkInfo])).sinks
 
 
 def show_sink_info(site: ServerConfig, app: str) -> Flow[SinkInfo]:
     """Return what the server stores about a sink."""
-    return decoded((yield from get(site, sinks_target(site, app))), SinkInfo)
+    return get(site, site.address.target(SINKS, app), SinkInfo)
 
 
 def rebind_sink_info(
@@ -369,10 +366,4 @@ def rebind_sink_info(
 ) -> Flow[SinkInfo]:
     """Bind a sink to another query, which continues after `last_version`."""
     request = RebindRequest(query_id, last_version)
-    exchange = yield from post(site, sinks_target(site, app, "rebind"), request)
-    return decoded(exchange.expect(200), SinkInfo)
-
-
-def forget_sink_info(site: ServerConfig, app: str) -> Flow[None]:
-    """Remove what the server stores about a sink."""
-    return server_calls.forget_sink(site, app)
+    return post(site, site.address.target(SINKS, app, "rebind"), request, SinkInfo, 200)

@@ -41,20 +41,22 @@
     └── ClientClosed             the call came after `close()`
 
 Every one has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
-"no", or "unknown" if the request may have had an effect. `semel.wire.refusal_table` has the advice
-for refusals of the server.
+"no", or "unknown" if the request may have had an effect. `semel.wire.refusal_table` has the codes
+and the advice for refusals of the server.
 """
 
 from collections.abc import Mapping
 from typing import Generic, TypeVar, overload
 
 from semel.model.errors import SemelError as SemelError  # noqa: PLC0414 - the root of this tree
-from semel.wire.refusal_table import ADVICE
+from semel.wire.refusal_table import ADVICE, BY_CODE
 
 T = TypeVar("T")
 
 NO = "no"
 UNKNOWN = "unknown"
+# By the name of the class. A class that several refusals raise sets its code itself.
+_CODES = {entry.error: code for code, entry in BY_CODE.items()}
 
 
 class ClientError(SemelError):
@@ -64,12 +66,18 @@ class ClientError(SemelError):
     applied: str = NO
 
     def __init_subclass__(cls) -> None:
-        """Set the advice of a class that the table of refusals names."""
+        """Set the code and the advice of a class that the table of refusals names."""
+        if "code" not in vars(cls):
+            cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
 
-    def __init__(self, message: str) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.status = status
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.message} ({self.advice})" if self.advice else self.message
@@ -79,6 +87,7 @@ class Refused(ClientError):
     """Raised if the server refuses. `facts` are the other members of its problem document."""
 
     code = "refused"
+    status: int
 
     def __init__(
         self,
@@ -90,21 +99,20 @@ class Refused(ClientError):
         facts: Mapping[str, object] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(message, status=status, retry_after=retry_after)
         self.applied = applied
         self.facts = dict(facts or {})
-        self.retry_after = retry_after
         if code is not None:
             self.code = code
 
 
 class Fact(Generic[T]):
-    """A fact of a refusal as an attribute; None if the server did not send it."""
+    """A fact of a refusal as an attribute; `default` if the server did not send it."""
 
-    def __init__(self, kind: type[T], name: str) -> None:
+    def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:
         self._kind = kind
         self._name = name
+        self._default = default
 
     @overload
     def __get__(self, error: None, owner: type) -> "Fact[T]": ...
@@ -116,7 +124,7 @@ class Fact(Generic[T]):
         if error is None:
             return self
         value = error.facts.get(self._name)
-        return value if isinstance(value, self._kind) else None
+        return value if isinstance(value, self._kind) else self._default
 
 
 class BadRequest(Refused):
@@ -149,8 +157,6 @@ class Forbidden(Refused):
 class StreamNotFound(Refused):
     """There is no such stream."""
 
-    code = "stream_not_found"
-
 
 class StreamGone(Refused):
     """The stream is deleted; only its forks still have its data."""
@@ -168,46 +174,36 @@ class StreamExists(Refused):
 class ConfigConflict(Refused):
     """The stream exists with another configuration."""
 
-    code = "config_conflict"
-
 
 class StreamClosed(Refused):
     """The stream is closed: it accepts no more appends."""
 
-    code = "stream_closed"
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class ContentTypeConflict(Refused):
     """The stream has another media type."""
 
-    code = "content_type_conflict"
-
 
 class StreamSeqConflict(Refused):
     """Stream-Seq must grow, byte-wise."""
-
-    code = "stream_seq_conflict"
 
 
 class PreconditionFailed(Refused):
     """If-Match named another tail than `next_offset`."""
 
-    code = "precondition_failed"
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetBeyondTail(BadRequest):
     """The offset is after the tail."""
 
-    code = "OFFSET_BEYOND_TAIL"
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetTrimmed(Refused):
     """The offset is before the head: its messages were trimmed."""
 
-    code = "offset_trimmed"
     head = Fact(str, "head")  # the first offset that is still kept
 
 
@@ -229,13 +225,10 @@ class ProducerFenced(ProducerRefused):
 class ProducerExpired(ProducerRefused):
     """The producer was idle for so long that its state has expired; only its epoch is stored."""
 
-    code = "producer_state_expired"
-
 
 class SequenceGap(ProducerRefused):
     """A sequence before this one is missing."""
 
-    code = "producer_seq_conflict"
     expected = Fact(int, "expected_seq")  # the first missing sequence
     received = Fact(int, "received_seq")  # the sequence that was sent
 
@@ -243,19 +236,13 @@ class SequenceGap(ProducerRefused):
 class BatchOverlap(ProducerRefused):
     """Part of this range is stored already, part is not."""
 
-    code = "batch_overlap"
-
 
 class RestartAmbiguous(ProducerRefused):
     """A bare producer repeats a sequence with another payload: a restart, not a retry."""
 
-    code = "producer_restart_ambiguous"
-
 
 class PayloadMismatch(ProducerRefused):
     """This sequence was stored before with another payload; the first one stays."""
-
-    code = "payload_mismatch"
 
 
 class TransactionRefused(Refused):
@@ -268,13 +255,10 @@ class TransactionRefused(Refused):
 class UnknownTransaction(TransactionRefused):
     """There is no transaction of that id and epoch, or its outcome is no longer retained."""
 
-    code = "INVALID_TXN_ID"
-
 
 class InvalidTransactionState(TransactionRefused):
     """The transaction is in a `state` that does not allow this."""
 
-    code = "INVALID_TXN_STATE"
     state = Fact(str, "state")
     reason = Fact(str, "reason")  # why it is aborted, if it is
 
@@ -282,29 +266,17 @@ class InvalidTransactionState(TransactionRefused):
 class TransactionAborted(TransactionRefused):
     """The transaction is aborted, for `reason`; nothing of it is visible."""
 
-    code = "txn_aborted"
-
-    @property
-    def reason(self) -> str | None:
-        """Why: abort, timeout, fenced, superseded, reaped or operator."""
-        reason = self.facts.get("reason")
-        return reason if isinstance(reason, str) else None
+    reason = Fact(str, "reason")  # abort, timeout, fenced, superseded, reaped or operator
 
 
 class TransactionTimedOut(TransactionAborted):
     """The transaction was aborted at its deadline."""
 
-    code = "TRANSACTION_TIMED_OUT"
-
-    @property
-    def reason(self) -> str:
-        return "timeout"
+    reason = Fact(str, "reason", "timeout")
 
 
 class TransactionCommitted(TransactionRefused):
     """The transaction is committed; that is final."""
-
-    code = "txn_committed"
 
 
 class TransactionFenced(TransactionRefused, ProducerFenced):
@@ -317,32 +289,23 @@ class TransactionFenced(TransactionRefused, ProducerFenced):
 class ConcurrentTransactions(TransactionRefused):
     """The transaction `other` must end first."""
 
-    code = "CONCURRENT_TRANSACTIONS"
     other = Fact(str, "transaction_id")  # the id of the other transaction
 
 
 class TooManyTransactions(TransactionRefused):
     """The producer has too many pending transactions."""
 
-    code = "TOO_MANY_TRANSACTIONS"
-
 
 class PartitionNotInTransaction(TransactionRefused):
     """The stream was not named when the transaction began, and not added since."""
-
-    code = "PARTITION_NOT_IN_TXN"
 
 
 class BranchIncomplete(TransactionRefused):
     """What is staged is not what the caller counted, or it was not prepared."""
 
-    code = "branch_incomplete"
-
 
 class BranchMissing(TransactionRefused):
     """A listed transaction does not exist any more."""
-
-    code = "branch_missing"
 
 
 class PositionRefused(Refused):
@@ -363,7 +326,6 @@ class PositionConflict(PositionRefused):
     after the transaction named it.
     """
 
-    code = "position_conflict"
     offset = Fact(str, "offset")  # where the group is
     version = Fact(int, "version")  # how often the group was moved
     mover = Fact(str, "mover")  # who moved it last, if no other producer may move it without `from`
@@ -374,7 +336,6 @@ class PositionConflict(PositionRefused):
 class UnstableOffsets(PositionRefused):
     """A pending transaction may still move the group in `stream`."""
 
-    code = "unstable_offsets"
     transaction_id = Fact(str, "transaction_id")  # the transaction that holds the position
     transaction_epoch = Fact(int, "transaction_epoch")
 
@@ -382,13 +343,10 @@ class UnstableOffsets(PositionRefused):
 class StreamInTransaction(Refused):
     """An open transaction has messages in the stream."""
 
-    code = "stream_in_transaction"
-
 
 class OffsetUnstable(Refused):
     """The messages at the offset belong to a pending transaction."""
 
-    code = "offset_unstable"
     stable_offset = Fact(str, "stable_offset")  # every message before it is committed or aborted
 
 
@@ -403,25 +361,17 @@ class SinkRefused(Refused):
 class CheckpointDiverged(SinkRefused):
     """The sink has committed other input than the caller's checkpoint says."""
 
-    code = "checkpoint_diverged"
-
 
 class AppBound(SinkRefused):
     """The sink belongs to another query."""
-
-    code = "app_bound"
 
 
 class VersionForgotten(SinkRefused):
     """The version is too old to be compared."""
 
-    code = "version_forgotten"
-
 
 class KeyReused(Refused):
     """The Idempotency-Key was used with another payload."""
-
-    code = "idempotency_key_reused"
 
 
 class NotSupported(Refused):
@@ -434,19 +384,13 @@ class NotSupported(Refused):
 class LimitReached(Refused):
     """A limit of the server is reached."""
 
-    code = "limit_reached"
-
 
 class DiskFull(LimitReached):
     """The server's disk is full."""
 
-    code = "disk_full"
-
 
 class CorruptData(Refused):
     """What the server has stored is not what was written: a checksum does not match."""
-
-    code = "corrupt_data"
 
 
 class Unavailable(ClientError):
@@ -455,13 +399,6 @@ class Unavailable(ClientError):
     code = "unavailable"
     advice = "try again later"
 
-    def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
-
 
 class Indeterminate(ClientError):
     """The request was sent, but no response says what happened: it may have been applied."""
@@ -469,13 +406,6 @@ class Indeterminate(ClientError):
     code = "indeterminate"
     applied = UNKNOWN
     advice = "read the stream to find out; an append with a key or a producer is safe to repeat"
-
-    def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
 
 
 class ProtocolError(ClientError):

@@ -4,19 +4,21 @@ A flow yields steps and is sent the reply to each; a flow driver executes the st
 sockets and no clock: the driver decides when the time is up.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum
 from math import inf
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
-from semel.client.refusals import error_of
 from semel.client.requests import Request
 from semel.client.response_parser import Response
+from semel.model.media import JSON_MEDIA_TYPE, normalise
+from semel.wire.headers import PROBLEM, read_flag, to_number
+from semel.wire.refusal_table import BY_CODE
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
@@ -27,7 +29,7 @@ PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a reader without a deadline must not sleep for a day
 _DOUBLINGS_MAX: Final = 10
-_TEMPORARY: Final = frozenset({408, 429, 507})
+_TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
@@ -83,10 +85,10 @@ class Opened(Struct, frozen=True):
 
 
 class NotSent(Struct, frozen=True):
-    """The server did not get the whole request. `is_hopeless`: a retry would fail as well."""
+    """The server did not get the whole request. `is_permanent`: a retry would fail as well."""
 
     reason: str
-    is_hopeless: bool = False
+    is_permanent: bool = False
 
 
 class Lost(Struct, frozen=True):
@@ -106,15 +108,15 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """A final response. `was_lost`: an earlier attempt of the same request may be applied."""
 
-    answer: Response
+    response: Response
     was_lost: bool = False
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
         """Return the response if it has one of these statuses; raise the error it means if not."""
-        status = self.answer.status
+        status = self.response.status
         if status in statuses:
-            return self.answer
+            return self.response
         if status < 400:
             raise errors.ProtocolError(
                 f"the response has status {status}; expected {' or '.join(map(str, statuses))}"
@@ -123,7 +125,7 @@ class Exchanged(Struct, frozen=True):
 
     def error(self) -> ClientError:
         """Return the error that a response with a status of 400 or more means."""
-        return error_of(self.answer.status, self.answer.headers, self.answer.body)
+        return error_of(self.response.status, self.response.headers, self.response.body)
 
 
 # ---- retries -------------------------------------------------------------------------------------
@@ -157,31 +159,14 @@ def ask(
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
             had_stale = True  # the server is fine: no need for a pause
             continue
-        is_hopeless = isinstance(reply, NotSent) and reply.is_hopeless
-        if not is_safe or is_hopeless or (retries is not None and tries >= retries):
+        is_permanent = isinstance(reply, NotSent) and reply.is_permanent
+        if not is_safe or is_permanent or (retries is not None and tries >= retries):
             raise _final_error(error, kind, was_lost=was_lost)
         if on_retry is not None:
             on_retry(error, tries)
-        if not (yield pause_after(tries, _retry_after(error))):
+        if not (yield pause_after(tries, error.retry_after)):
             raise _final_error(error, kind, was_lost=was_lost)
         tries += 1
-
-
-def with_silence_limit(flow: Flow[T], silence_seconds: float) -> Flow[T]:
-    """Return a flow whose requests are sent again after `silence_seconds` without a byte.
-
-    For flows without a deadline: a connection to a machine that is gone may look open for ever.
-    """
-    reply: Any = None
-    while True:
-        try:
-            step = flow.send(reply)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        if isinstance(step, Send):
-            step = replace(step, silence_seconds=min(step.silence_seconds, silence_seconds))
-        reply = yield step
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
@@ -204,28 +189,125 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     if reply.status < 400:
         return None
     error = error_of(reply.status, reply.headers, reply.body)
-    if not isinstance(error, Refused):
-        return error
     # 429 without Retry-After is a limit that waiting does not change.
-    is_temporary = error.status == 408 or (
-        error.status in _TEMPORARY and error.retry_after is not None
-    )
-    return error if is_temporary else None
-
-
-def _retry_after(error: ClientError) -> float | None:
-    if isinstance(error, Refused | Unavailable | Indeterminate):
-        return error.retry_after
-    return None
+    is_limit = reply.status not in _TEMPORARY or error.retry_after is None
+    return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
 
 
 def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
     """Return the error to raise, which says whether anything may have been applied."""
-    status = getattr(error, "status", None)
     if kind is RetrySafety.READ:
-        return Unavailable(error.message, status=status) if error.applied != errors.NO else error
+        return (
+            error if error.applied == errors.NO else Unavailable(error.message, status=error.status)
+        )
     if was_lost and error.applied == errors.NO:
         return Indeterminate(
-            f"an earlier attempt got no response; the last one: {error.message}", status=status
+            f"an earlier attempt got no response; the last one: {error.message}",
+            status=error.status,
         )
     return error
+
+
+# ---- from a response to the error that is raised -------------------------------------------------
+# semel's responses have a stable code. Those of another Durable Streams server are recognised by
+# their status and headers.
+
+
+_BY_CODE: Final[Mapping[str, type[Refused]]] = {
+    code: getattr(errors, entry.error) for code, entry in BY_CODE.items() if entry.error
+}
+
+_BY_STATUS: Final[Mapping[int, type[Refused]]] = {
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.StreamNotFound,
+    410: errors.StreamGone,
+    412: errors.PreconditionFailed,
+    413: errors.TooLarge,
+    429: errors.LimitReached,
+    507: errors.DiskFull,
+}
+
+# Facts that a response may carry as headers only.
+_FACTS: Final[Mapping[str, str]] = {
+    "stream-next-offset": "next_offset",
+    "producer-epoch": "current_epoch",
+    "producer-seq": "last_seq",
+    "producer-expected-seq": "expected_seq",
+    "producer-received-seq": "received_seq",
+}
+_SHOWN_CHARS_MAX: Final = 200
+_OWN: Final = frozenset({"code", "message", "applied"})
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
+    """Return the error for a response of 300 or more: Refused, Unavailable or Indeterminate."""
+    problem = _problem(headers, body)
+    message = _message(status, problem, body)
+    seconds = to_number(headers.get("retry-after", ""))  # None for a date
+    retry_after = None if seconds is None else float(seconds)
+    applied = problem.get("applied")
+    code = problem.get("code")
+    code = code if isinstance(code, str) else None
+    if status == 503 and applied == errors.NO:
+        return Unavailable(message, status=status, retry_after=retry_after)
+    if status >= 500 and applied != errors.NO:
+        # A proxy may respond like this although its server has processed the request.
+        return Indeterminate(message, status=status, retry_after=retry_after)
+    kind = _error_class(status, code, headers)
+    return kind(
+        message,
+        status=status,
+        code=code,
+        applied=applied if isinstance(applied, str) else errors.NO,
+        facts=_facts(problem, headers),
+        retry_after=retry_after,
+    )
+
+
+def _error_class(status: int, code: str | None, headers: Mapping[str, str]) -> type[Refused]:
+    kind = _BY_CODE.get(code or "")
+    if kind is not None:
+        return kind
+    if status == 403 and "producer-epoch" in headers:
+        return errors.ProducerFenced
+    if status == 409 and "producer-expected-seq" in headers:
+        return errors.SequenceGap
+    if status == 409 and read_flag(headers, "stream-closed"):
+        return errors.StreamClosed
+    if status == 409:
+        return Refused
+    return _BY_STATUS.get(status, errors.BadRequest if 400 <= status < 500 else Refused)
+
+
+def _problem(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    media_type = normalise(headers.get("content-type", ""))
+    if media_type not in (PROBLEM, JSON_MEDIA_TYPE):
+        return {}
+    try:
+        problem = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not isinstance(problem, dict):
+        return {}
+    # The shape of another server: {"error": {"code": ..., "message": ...}}.
+    inner = problem.get("error")
+    return inner if isinstance(inner, dict) else problem
+
+
+def _message(status: int, problem: Mapping[str, Any], body: bytes) -> str:
+    text = problem.get("message") or problem.get("detail")
+    if not isinstance(text, str) or not text:
+        text = body[:_SHOWN_CHARS_MAX].decode("utf-8", "replace").strip()
+    code = problem.get("code", "")
+    return f"{status} {code}: {text}" if code else f"{status}: {text}" if text else f"{status}"
+
+
+def _facts(problem: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, object]:
+    facts: dict[str, object] = {name: value for name, value in problem.items() if name not in _OWN}
+    for header, name in _FACTS.items():
+        value = headers.get(header)
+        if value is not None and name not in facts:
+            number = None if name == "next_offset" else to_number(value)
+            facts[name] = value if number is None else number
+    return facts

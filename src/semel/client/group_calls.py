@@ -4,27 +4,27 @@ import time
 from collections.abc import Callable, Container, Sequence
 from math import inf
 from typing import Final
-from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from semel.client.errors import UNKNOWN, Indeterminate, PositionConflict, Refused
 from semel.client.flows import Flow, Pause
 from semel.client.positions import KnownPosition, KnownPositions
 from semel.client.reading import PageReader
 from semel.client.requests import query
-from semel.client.server_calls import decoded, get, post
+from semel.client.server_calls import decoded, get, pinned_step, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import (
+from semel.client.values import (
+    Message,
     Move,
     Moves,
+    OnCommit,
     PinnedStep,
     offset_of,
     ordinal_of,
     targets_of,
     token_of,
 )
-from semel.client.values import Message, OnCommit
 from semel.model.offsets import parse_offset
 from semel.wire.paths import GROUPS
 from semel.wire.schema import groups as schema
@@ -42,10 +42,9 @@ class Positions(schema.Positions, frozen=True):
 
     def known(self, path: str) -> KnownPosition:
         """Return the position in one stream; a group that was never moved there is at 0."""
-        offset = self.offsets.get(path)
-        if offset is None:
-            return KnownPosition(0, 0)
-        return KnownPosition(ordinal_of(offset), self.versions.get(path))
+        if path not in self.offsets:
+            return KnownPosition()
+        return KnownPosition(ordinal_of(self.offsets[path]), self.versions.get(path))
 
 
 def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
@@ -55,8 +54,7 @@ def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
 
 def group_page(site: ServerConfig, group: str, transaction: str | None = None) -> Flow[Positions]:
     """Return where a group is, and what is pending, except in the transaction of that id."""
-    answer = yield from get(site, _target(site, group) + query(transaction=transaction))
-    return decoded(answer, Positions)
+    return get(site, _target(site, group) + query(transaction=transaction), Positions)
 
 
 def stable_positions(
@@ -82,15 +80,15 @@ def stable_positions(
         if owned and hidden is None:
             hidden = owned[0]  # it may hide a move of another transaction
             continue
-        waits = [_seconds_left(move) for move in moves if _token(move) not in own]
+        waits = [
+            inf if move.remaining_ms is None else move.remaining_ms / 1000
+            for move in moves
+            if _token(move) not in own
+        ]
         wait = min(max(waits, default=0.0), until - clock(), pause)
         if wait <= 0 or not (yield Pause(wait, wait)):
             return page
         pause = min(2 * pause, _POLL_SECONDS_MAX)
-
-
-def _seconds_left(move: schema.PendingMove) -> float:
-    return inf if move.remaining_ms is None else move.remaining_ms / 1000
 
 
 def _token(move: schema.PendingMove) -> str:
@@ -113,9 +111,9 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
             page = yield from group_page(site, group)
             guarded = {path: _guarded(move, path, page) for path, move in moves.items()}
         request = schema.SetPositionsRequest(targets_of(guarded))
-        exchange = yield from post(site, _target(site, group), request)
-        if exchange.answer.status < 400:
-            return decoded(exchange.answer, Positions)
+        exchange = yield from send(site, _target(site, group), request)
+        if exchange.response.status < 400:
+            return decoded(exchange.response, Positions)
         error = exchange.error()
         if not isinstance(error, PositionConflict) or error.incarnation is not None:
             raise error
@@ -152,8 +150,8 @@ def _guarded(move: Move, path: str, page: Positions) -> Move:
     """Return a move without conditions as one from where the position is now."""
     if isinstance(move, tuple):
         return move
-    known = page.known(path)
-    return known.offset, ordinal_of(move), None, known.version
+    position = page.known(path)
+    return position.offset, ordinal_of(move), None, position.version
 
 
 def _is_done(page: Positions, path: str, move: Move) -> bool:
@@ -166,77 +164,67 @@ def _is_done(page: Positions, path: str, move: Move) -> bool:
 
 def pin(site: ServerConfig, group: str, step: PinnedStep) -> Flow[PinnedStep]:
     """Pin a step. Returns the one that is pinned: an earlier one of that number stays."""
-    exchange = yield from post(site, _target(site, group, "snapshot"), step)
-    return decoded(exchange.expect(200, 201), PinnedStep)
+    return post(site, _target(site, group, "snapshot"), step, PinnedStep, 200, 201)
 
 
 def snapshot(site: ServerConfig, group: str) -> Flow[PinnedStep | None]:
     """Return the step a group has pinned; None if it has never pinned one."""
-    try:
-        answer = yield from get(site, _target(site, group, "snapshot"))
-    except Refused as error:
-        if error.code != "snapshot_not_found":
-            raise
-        return None
-    return decoded(answer, PinnedStep)
+    return pinned_step(site, _target(site, group, "snapshot"), PinnedStep)
 
 
 def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
     if not group:
         raise ValueError("a group needs a name")
-    return site.address.target(f"{GROUPS}/{quote(group, safe='')}/{page}")
+    return site.address.target(GROUPS, group, page)
 
 
-class GroupReading(Struct, frozen=True):
-    """For which group messages are read; `undecided` are the client's pending transactions."""
+class GroupCursor(Struct):
+    """The `position` of a group in one stream, as its reader got it from the server.
+
+    `unresolved` are the transactions of the client that may still be pending: the reader does not
+    wait for them, and for others at most `seconds_max`.
+    """
 
     site: ServerConfig
     group: str
+    path: str
     positions: KnownPositions
-    undecided: Container[str] = ()
+    unresolved: Container[str] = ()
     seconds_max: float = STABLE_SECONDS_MAX
-
-
-class GroupCursor:
-    """The position of a group in one stream, as its reader got it from the server."""
-
-    def __init__(self, reading: GroupReading, path: str) -> None:
-        self.site = reading.site
-        self.name = reading.group, path
-        self.known = KnownPosition()
-        self._positions = reading.positions
+    position: KnownPosition = field(default_factory=KnownPosition)
 
     def move(self, message: Message) -> Flow[None]:
         """Move the group to the offset after a message. Raises PositionConflict.
 
         A message before the position moves nothing: it was committed with a later one.
         """
-        ordinal, known = end_offset_of(message), self.known
-        if ordinal <= known.offset:
+        ordinal, position = end_offset_of(message), self.position
+        if ordinal <= position.offset:
             return
-        earlier = set(known.doubts)
-        known.doubts.add(ordinal)  # until a response comes
+        earlier = set(position.possible_offsets)
+        position.possible_offsets.add(ordinal)  # until a response comes
         try:
             yield from self._set(ordinal)
         except PositionConflict as error:
             stored = parse_offset(error.offset or "")
             if stored not in earlier or error.incarnation is not None:
-                known.doubts = earlier
+                position.possible_offsets = earlier
                 raise
             assert stored is not None
-            known.moved(stored, error.version)  # an earlier move was done
+            position.moved(stored, error.version)  # an earlier move was done
             if ordinal > stored:
-                known.doubts.add(ordinal)
+                position.possible_offsets.add(ordinal)
                 yield from self._set(ordinal)
         except Refused:
-            known.doubts = earlier  # it was not done
+            position.possible_offsets = earlier  # it was not done
             raise
 
     def _set(self, ordinal: int) -> Flow[None]:
-        (group, path), known = self.name, self.known
-        page = yield from set_positions(self.site, group, {path: known.move_to(ordinal)})
-        known.moved(ordinal, page.versions.get(path))
-        self._positions.note_moved(self.name, ordinal, known.version)
+        move = self.position.move_to(ordinal)
+        page = yield from set_positions(self.site, self.group, {self.path: move})
+        version = page.versions.get(self.path)
+        self.position.moved(ordinal, version)
+        self.positions.note_moved((self.group, self.path), ordinal, version)
 
 
 def end_offset_of(message: Message) -> int:
@@ -250,7 +238,7 @@ def end_offset_of(message: Message) -> int:
 
 def cursor_of(message: Message) -> GroupCursor:
     """Return the cursor a message was read with. Raises ValueError if it has no group."""
-    cursor: GroupCursor | None = getattr(message.on_commit, "place", None)
+    cursor: GroupCursor | None = getattr(message.on_commit, "cursor", None)
     if cursor is None:
         raise ValueError("only a message of tail(group=...) can be committed")
     return cursor
@@ -263,15 +251,16 @@ class GroupReader(PageReader):
         self,
         calls: StreamCalls,
         offset: str,
-        reading: GroupReading,
         cursor: GroupCursor,
         on_commit: OnCommit,
         *,
+        live: str = "auto",
         isolation: str,
     ) -> None:
+        if live == "sse":
+            raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")
         super().__init__(calls, offset, is_live=True, isolation=isolation)
-        self.source = self._source = reading.positions.read_position(calls.path)
-        self._reading = reading
+        self.source = self._source = cursor.positions.read_position(calls.path)
         self._group_cursor = cursor
         self._on_commit = on_commit
         self._is_started = False
@@ -279,18 +268,14 @@ class GroupReader(PageReader):
     def begin(self) -> Flow[None]:
         """Ask for the position to start at."""
         if not self._is_started:
-            reading, cursor, path = self._reading, self._group_cursor, self._calls.path
+            cursor, group, path = self._group_cursor, self._group_cursor.group, self._calls.path
             page = yield from stable_positions(
-                reading.site,
-                reading.group,
-                [path],
-                own=reading.undecided,
-                seconds_max=reading.seconds_max,
+                cursor.site, group, [path], own=cursor.unresolved, seconds_max=cursor.seconds_max
             )
-            cursor.known = page.known(path)
-            self._source.server_position(reading.group, cursor.known)
-            self._source.start = cursor.known.offset
-            reading.positions.note_server_position(cursor.name, cursor.known)
+            cursor.position = page.known(path)
+            self._source.server_position(group, cursor.position)
+            self._source.start = cursor.position.offset
+            cursor.positions.note_server_position((group, path), cursor.position)
             self.offset = page.offsets.get(path, self.offset)
             self._is_started = True
         yield from super().begin()
@@ -298,13 +283,7 @@ class GroupReader(PageReader):
     def next_page(self) -> Flow[list[Message] | None]:
         """Return the next messages, None at the end; an empty list if none came in time."""
         page = yield from super().next_page()
-        self._group_cursor.known.incarnation = self.incarnation
+        self._group_cursor.position.incarnation = self.incarnation
         for message in page or ():
             message.on_commit = self._on_commit
         return page
-
-
-def refuse_events(live: str) -> None:
-    """Raise ValueError for a live mode that does not return the offset of each message."""
-    if live == "sse":
-        raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")

@@ -43,7 +43,7 @@ class LocalProcess:
         self._temporary = "" if data is not None else tempfile.mkdtemp(prefix="semel-")
         self.data: Final = self._temporary if data is None else fspath(data)
         self.url = ""
-        self._port = port
+        self.port = port  # the one it listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # one or none
         # The standard error of all its runs.
@@ -59,11 +59,6 @@ class LocalProcess:
             raise
 
     @property
-    def port(self) -> int:
-        """The port it listens on; the same after a restart."""
-        return self._port
-
-    @property
     def pid(self) -> int | None:
         """The id of the process, or None if it does not run."""
         return self._running[0].pid if self._running else None
@@ -73,8 +68,7 @@ class LocalProcess:
         """The standard error of all its runs so far."""
         if self._errors.closed:
             return ""
-        output = os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0)
-        return output.decode(errors="replace")
+        return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
 
     def stop(self) -> None:
         """Shut it down, and remove a temporary directory. A repeat has no effect."""
@@ -93,7 +87,7 @@ class LocalProcess:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "semel.cli.local_child", self._temporary, "serve"]
-        for name, value in {"data": self.data, "port": self._port, **self._settings}.items():
+        for name, value in {"data": self.data, "port": self.port, **self._settings}.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
         process = subprocess.Popen(  # noqa: S603 - our own command
@@ -107,7 +101,7 @@ class LocalProcess:
         )
         self._running.append(process)
         self.url = self._await_listening(process)
-        self._port = int(self.url.rpartition(":")[2])
+        self.port = int(self.url.rpartition(":")[2])
 
     def _await_listening(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout is not None

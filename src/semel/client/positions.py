@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from semel.client.txn_values import Move, Moves, ordinal_of
-from semel.client.values import START, ReadOffset
+from semel.client.values import START, Move, Moves, ReadOffset, ordinal_of
 from semel.model.offsets import parse_offset
 
 PositionName = tuple[str, str]  # group and path
@@ -22,10 +21,10 @@ _NAMES_MAX: Final = 10_000
 
 
 class KnownPosition:
-    """A group's position in a stream as a reader has read it, and as moved since through this.
+    """A group's position in a stream as a reader has read it, and as it was moved with this object.
 
     `version` is None if it is unknown, as after a commit that was a repeat, and `incarnation`
-    before anything was read. `doubts` are the offsets it may be at after moves without a response.
+    before anything was read. `possible_offsets` are where it may be after moves without a response.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class KnownPosition:
         self.offset = offset
         self.version = version
         self.incarnation = incarnation
-        self.doubts: set[int] = set()
+        self.possible_offsets: set[int] = set()
         self._begin = offset, version
 
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
@@ -52,7 +51,7 @@ class KnownPosition:
     def moved(self, to: int, version: int | None) -> None:
         """Record a move that was applied."""
         self.offset, self.version = to, version
-        self.doubts.clear()
+        self.possible_offsets.clear()
 
 
 class _Moved(NamedTuple):
@@ -230,8 +229,8 @@ class MovePlanner:
         rest = {path: move for path, move in moves.items() if path not in read}
         return self.plan(group, read), rest
 
-    def plan_known(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
-        """Return the move to send from a given position."""
+    def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
+        """Return the move to send from `position`."""
         return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:

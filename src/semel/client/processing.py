@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from semel.client import errors
@@ -24,8 +24,7 @@ from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import ordinal_of
-from semel.client.values import START, Message, Registration
+from semel.client.values import START, Message, Registration, ordinal_of
 
 Outputs = Mapping[str, Iterable[Any]]
 
@@ -62,16 +61,13 @@ async def async_transform(function: AsyncTransform, batch: InputBatch) -> Output
     return await outputs if isinstance(outputs, Awaitable) else outputs
 
 
-class _Input:
-    def __init__(
-        self, path: str, reader: PageReader, position: KnownPosition, messages_max: int
-    ) -> None:
-        self.path = path
-        self.reader = reader
-        self.position = position
-        self.ready: deque[Message] = deque()
-        self.messages_max = messages_max
-        self.is_over = False
+class _Input(Struct):
+    path: str
+    reader: PageReader
+    position: KnownPosition
+    messages_max: int
+    ready: deque[Message] = field(default_factory=deque)
+    is_over: bool = False
 
 
 class ProcessLoop:
@@ -112,18 +108,18 @@ class ProcessLoop:
         """
         registered = yield from register_producer(self._site, self._producer_id)
         self._commit_id = CommitId(registered.producer_id, registered.producer_epoch, 0)
-        seconds_max = min(STABLE_SECONDS_MAX, self._silence_seconds / 2)
         stored = yield from stable_positions(
-            self._site, self._group, self._paths, seconds_max=seconds_max
+            self._site,
+            self._group,
+            self._paths,
+            seconds_max=min(STABLE_SECONDS_MAX, self._silence_seconds / 2),
         )
         self._inputs = [self._input(path, stored) for path in self._paths]
 
     def _input(self, path: str, stored: Positions) -> _Input:
-        position = stored.offsets.get(path)
-        calls = StreamCalls(replace(self._site, retries=None), path)
         reader = PageReader(
-            calls,
-            START if position is None else position,
+            StreamCalls(replace(self._site, retries=None), path),
+            stored.offsets.get(path, START),
             is_live=self._is_live,
             waits_at_end=len(self._paths) == 1,  # else a wait for one would delay the others
         )

@@ -9,13 +9,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from semel.client import errors
-from semel.client.errors import NotSupported, ProtocolError
 from semel.client.flows import Exchanged, Flow, OnRetry, RetrySafety, ask
-from semel.client.requests import Fields, Request, query
+from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import StreamCalls
-from semel.client.txn_values import READ_COMMITTED, READ_UNCOMMITTED
-from semel.client.values import NOW, Message
+from semel.client.values import NOW, READ_COMMITTED, READ_UNCOMMITTED, Message
 from semel.model.media import is_json, normalise
 from semel.model.messages import timestamps_of
 from semel.model.offsets import parse_offset
@@ -27,7 +25,8 @@ from semel.wire.headers import FRAMES, read_flag
 # event stream after a minute.
 SILENCE_SECONDS: Final = 90.0
 _array: Final = msgspec.json.Decoder(list[Raw])
-_ACCEPT: Final = ("Accept", f"{FRAMES}, */*;q=0.5")
+_ACCEPT: Final = (("Accept", f"{FRAMES}, */*;q=0.5"),)
+_ACCEPT_GZIP: Final = (*_ACCEPT, ("Accept-Encoding", "gzip"))
 
 
 class Page(Struct, frozen=True):
@@ -74,33 +73,18 @@ class PageReader:
             )
         self.offset = offset
         self.source: ReadSource | None = None  # what its messages refer to
+        self.has_begun = False  # there was a response: from then on a live reader waits
+        self.is_at_end = False  # all was read that was there at the last response
+        self.incarnation: str | None = None  # of the stream that is read
         self._isolation = isolation
         self._waits_at_end = waits_at_end
         self._on_retry = on_retry
         self._calls = calls
         self._is_live = is_live
-        self._is_at_end = False
         self._is_over = False
-        self._has_begun = False
-        self._incarnation: str | None = None
         self._cursor: str | None = None
         self._end: int | None = None
         self.tail: int | None = None  # of the stream, as last reported
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there was a response: from then on a live reader waits for the server."""
-        return self._has_begun
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether everything was read that was there at the last response."""
-        return self._is_at_end
-
-    @property
-    def incarnation(self) -> str | None:
-        """The incarnation of the stream that is read; None before the first response."""
-        return self._incarnation
 
     def begin(self) -> Flow[None]:
         """Replace `now` by an offset, which stays the same after a lost connection."""
@@ -112,12 +96,11 @@ class PageReader:
         yield from self.begin()
         if self._is_over:
             return None
-        is_waiting = self._is_live and self._is_at_end and self._waits_at_end
+        is_waiting = self._is_live and self.is_at_end and self._waits_at_end
         return (yield from self._read_page("long-poll" if is_waiting else None, 200, 204))
 
     def _read_page(self, live: str | None, *statuses: int) -> Flow[list[Message]]:
-        exchanged = yield from self._get(live)
-        response = exchanged.expect(*statuses)
+        response = (yield from self._get(live)).expect(*statuses)
         page = page_of(response, self.offset, self.source)
         self.check(response.headers)
         self._move(page)
@@ -130,15 +113,15 @@ class PageReader:
     def check(self, headers: Mapping[str, str]) -> None:
         """Raise StreamGone if the response is of another incarnation of the stream."""
         incarnation = headers.get("stream-incarnation")
-        if self._incarnation is not None and incarnation not in (None, self._incarnation):
+        if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
                 f"{self._calls.path} was deleted and created again; the offset is no longer valid"
             )
         if self.source is not None and incarnation is not None:
             self.source.incarnation = incarnation
-        self._incarnation = incarnation or self._incarnation
+        self.incarnation = incarnation or self.incarnation
         is_frames = normalise(headers.get("content-type", "")) == FRAMES
-        self._calls.is_foreign = self._incarnation is None and not is_frames
+        self._calls.is_foreign = self.incarnation is None and not is_frames
 
     @property
     def isolation(self) -> str | None:
@@ -149,17 +132,19 @@ class PageReader:
     def _move(self, page: Page) -> None:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
-            raise ProtocolError(f"there are messages at {self.offset}, but no offset after them")
+            raise errors.ProtocolError(
+                f"there are messages at {self.offset}, but no offset after them"
+            )
         self.offset, self._cursor = page.next_offset, page.cursor
-        self._has_begun = True
+        self.has_begun = True
         self.tail = page.end if page.end is not None else self.tail
         if self._end is None:
             self._end = page.end
-        self._is_at_end = page.is_up_to_date or not (page.messages or has_moved)
+        self.is_at_end = page.is_up_to_date or not (page.messages or has_moved)
         if self._is_live:
             self._is_over = page.is_closed
         else:
-            self._is_over = page.is_closed or self._is_at_end or self._has_passed(page)
+            self._is_over = page.is_closed or self.is_at_end or self._has_passed(page)
 
     def _has_passed(self, page: Page) -> bool:
         """Return whether everything was read that was there when the reading began."""
@@ -171,13 +156,10 @@ class PageReader:
         target = self._calls.target + query(
             offset=self.offset, live=live, cursor=cursor, isolation=self.isolation
         )
-        headers: Fields = (_ACCEPT,)
-        if self._calls.site.is_gzip:
-            headers = (_ACCEPT, ("Accept-Encoding", "gzip"))
         return ask(
-            Request("GET", target, headers),
+            Request("GET", target, _ACCEPT_GZIP if self._calls.site.is_gzip else _ACCEPT),
             RetrySafety.READ,
-            retries=None if self._has_begun and self._is_live else self._calls.site.retries,
+            retries=None if self.has_begun and self._is_live else self._calls.site.retries,
             silence_seconds=SILENCE_SECONDS if self._is_live else inf,
             on_retry=self._on_retry,
         )
@@ -191,15 +173,12 @@ def page_of(response: Response, start: str, source: ReadSource | None = None) ->
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
-        raise ProtocolError("the response has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset")
     media_type = headers.get("content-type", "")
-    messages: list[Message] = []
-    end = None
-    if response.status == 204:
-        pass
-    elif normalise(media_type) == FRAMES:
+    end: int | None = None
+    if response.status != 204 and normalise(media_type) == FRAMES:
         messages, end = _from_frames(response.body, source)
-    else:
+    else:  # 204 has no body, and so no messages
         messages = plain_messages(response.body, media_type, start, next_offset, source)
     return Page(
         messages,
@@ -215,7 +194,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     try:
         frames = decode_frames(body)
     except BadFormat as error:
-        raise ProtocolError(f"the response is not {FRAMES}: {error}") from None
+        raise errors.ProtocolError(f"the response is not {FRAMES}: {error}") from None
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.slices:
@@ -264,11 +243,11 @@ def split_array(body: bytes) -> list[bytes]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        values = json.loads(body)  # which accepts more than msgspec: a lone surrogate, say
+        values = json.loads(body)  # which accepts more than msgspec, such as a lone surrogate
     except ValueError as error:
-        raise ProtocolError(f"the response is not JSON: {error}") from None
+        raise errors.ProtocolError(f"the response is not JSON: {error}") from None
     if not isinstance(values, list):
-        raise ProtocolError("the response is not a JSON array")
+        raise errors.ProtocolError("the response is not a JSON array")
     return [json.dumps(value).encode("ascii") for value in values]
 
 
@@ -287,13 +266,12 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     """Return committed messages from an offset on, about 1 MiB. Raises NotSupported elsewhere."""
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    exchanged = yield from ask(request, RetrySafety.READ, retries=calls.site.retries)
-    response = exchanged.expect(200)
+    response = (yield from ask(request, RetrySafety.READ, retries=calls.site.retries)).expect(200)
     headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:
-        raise NotSupported("this server does not support the frames format; only semel does")
+        raise errors.NotSupported("this server does not support the frames format; only semel does")
     next_offset = parse_offset(headers.get("stream-next-offset", ""))
     if next_offset is None:
-        raise ProtocolError("the response has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset")
     return FramesPage(response.body, incarnation, next_offset)

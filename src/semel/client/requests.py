@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from semel.client.values import milliseconds
 from semel.wire.headers import print_instant
-from semel.wire.paths import STREAM_PREFIX, stream_path, stream_url
+from semel.wire.paths import stream_path, stream_url
 
 URL_DEFAULT: Final = "http://127.0.0.1:4437"
 _LABEL_BYTES_MAX: Final = 64
@@ -39,9 +39,9 @@ class Address(Struct, frozen=True):
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
-    def target(self, path: str) -> str:
-        """Return the request target of a resource such as `/v1/streams`."""
-        return self.prefix + path
+    def target(self, path: str, *names: str) -> str:
+        """Return the request target of a resource such as `/v1/streams`, or of names below it."""
+        return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
     def stream_target(self, path: str) -> str:
         """Return the request target of a stream. Raises ValueError for an invalid path."""
@@ -93,9 +93,7 @@ def checked_path(path: str) -> str:
 
 def stream_reference(path: str) -> str:
     """Return a stream as a header names it: `/v1/stream/` and its quoted path."""
-    reference = stream_url("", checked_path(path))
-    assert reference.startswith(STREAM_PREFIX)
-    return reference
+    return stream_url("", checked_path(path))
 
 
 def query(**values: str | int | None) -> str:
@@ -199,19 +197,21 @@ class AppendHeaders(Struct, frozen=True):
     idempotency_key: str | None = None
     is_closing: bool = False
     tag: ProducerHeaders | None = None
-    branch: TransactionHeaders | None = None
+    transaction: TransactionHeaders | None = None
 
     @property
     def headers(self) -> Fields:
-        tag, branch = self.tag, self.branch
+        tag, transaction = self.tag, self.transaction
         fields = {
             "Producer-Id": None if tag is None else tag.producer_id,
             "Producer-Seq": None if tag is None else str(tag.seq),
             "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
             "Producer-Session": None if tag is None else tag.session,
-            "Transaction-Id": None if branch is None else branch.transaction_id,
-            "Transaction-Epoch": None if branch is None else str(branch.epoch),
-            "Transaction-Seq": None if branch is None or branch.seq is None else str(branch.seq),
+            "Transaction-Id": None if transaction is None else transaction.transaction_id,
+            "Transaction-Epoch": None if transaction is None else str(transaction.epoch),
+            "Transaction-Seq": None
+            if transaction is None or transaction.seq is None
+            else str(transaction.seq),
             "Stream-Seq": self.seq,
             "If-Match": None if self.if_match is None else f'"{self.if_match}"',
             "Idempotency-Key": self.idempotency_key,
@@ -222,17 +222,17 @@ class AppendHeaders(Struct, frozen=True):
     @property
     def is_tagged(self) -> bool:
         """Whether the server recognises a repeat, and returns the first response."""
-        return (self.idempotency_key, self.tag, self.branch) != (None, None, None)
+        return (self.idempotency_key, self.tag, self.transaction) != (None, None, None)
 
     @property
     def is_numbered(self) -> bool:
         """Whether the batch has a sequence of a producer, or belongs to a transaction."""
-        return self.tag is not None or self.branch is not None
+        return self.tag is not None or self.transaction is not None
 
     @property
     def is_staged(self) -> bool:
         """Whether the messages get their offsets with the commit of their transaction."""
-        return self.branch is not None and self.branch.seq is not None
+        return self.transaction is not None and self.transaction.seq is not None
 
     @property
     def is_guarded(self) -> bool:

@@ -18,8 +18,7 @@ from semel.client.reading import SILENCE_SECONDS, Page, PageReader, plain_messag
 from semel.client.requests import Request, query
 from semel.client.response_parser import BodyPart
 from semel.client.stream_calls import StreamCalls
-from semel.client.txn_values import READ_COMMITTED
-from semel.client.values import Message
+from semel.client.values import READ_COMMITTED, Message
 from semel.model.limits import MIB
 from semel.model.media import is_json
 from semel.wire.headers import EVENTS

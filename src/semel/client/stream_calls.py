@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.errors import ClientError, Indeterminate, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
 from semel.client.requests import CLOSING, Address, AppendHeaders, CreateHeaders, Request, query
 from semel.client.response_parser import Response
@@ -60,25 +59,26 @@ class StreamCalls:
         """Create the stream. Raises StreamExists or ConfigConflict."""
         body = None
         if value is not None:
-            body = _single_batch(value, configuration.content_type or DEFAULT_MEDIA_TYPE)
+            content_type = configuration.content_type or DEFAULT_MEDIA_TYPE
+            body = _encode_append([value], content_type, NO_EXTRAS)[1]
         request = Request("PUT", self.target, configuration.headers, body)
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
-        answer = exchange.answer
-        if answer.status == 409:
-            raise _conflict(exchange)
-        exchange.expect(200, 201)
+        if exchange.response.status == 409:
+            error = exchange.error()
+            raise errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
+        response = exchange.expect(200, 201)
         # After a lost response, 200 means that the first request created it.
-        is_new = answer.status == 201 or exchange.was_lost
+        is_new = response.status == 201 or exchange.was_lost
         if not is_new and not exist_ok:
             raise errors.StreamExists(f"{self.path} exists already", status=200)
-        info = _info(answer)
+        info = _info(response)
         self.content_type = info.content_type
         return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
         """Return the metadata of the stream. Raises StreamNotFound or StreamGone."""
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
-        if exchange.answer.status >= 400:
+        if exchange.response.status >= 400:
             raise _bodiless(exchange, self.path)
         info = _info(exchange.expect(200))
         self.content_type = info.content_type
@@ -98,7 +98,7 @@ class StreamCalls:
         """Delete the stream."""
         exchange = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
-        if exchange.was_lost and exchange.answer.status in (404, 410):
+        if exchange.was_lost and exchange.response.status in (404, 410):
             return  # the request whose response was lost did it
         exchange.expect(204)
 
@@ -106,9 +106,8 @@ class StreamCalls:
         """Drop the messages before an offset."""
         # Another server would ignore `before`, and delete the stream.
         yield from self._require_semel("trim")
-        target = self.target + query(before=before)
-        exchange = yield from self._ask(Request("DELETE", target), RetrySafety.REPEATABLE)
-        exchange.expect(204)
+        request = Request("DELETE", self.target + query(before=before))
+        (yield from self._ask(request, RetrySafety.REPEATABLE)).expect(204)
 
     def append(
         self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
@@ -116,24 +115,26 @@ class StreamCalls:
         """Append messages, all or none. Raises NotSupported for what only semel stores."""
         if not values:
             raise ValueError("there is nothing to append")
-        if extras:
-            yield from self._require_semel("keys, headers and timestamps")
-        if conditions.idempotency_key is not None:
-            yield from self._require_semel("idempotency_key")
-        if conditions.if_match is not None:
-            yield from self._require_semel("if_match")
+        for feature, is_used in (
+            ("keys, headers and timestamps", extras),
+            ("idempotency_key", conditions.idempotency_key is not None),
+            ("if_match", conditions.if_match is not None),
+        ):
+            if is_used:
+                yield from self._require_semel(feature)
         content_type = yield from self.known_type()
         if len(values) > 1 and not is_json(content_type):
             yield from self._require_semel(f"append_many of {content_type}")
         try:
-            return (yield from self._append(values, content_type, conditions, extras))
-        except Refused as error:
-            if not _is_about_type(error):
+            return (yield from self.post(*_encode_append(values, content_type, extras), conditions))
+        except errors.Refused as error:
+            if not (isinstance(error, errors.ContentTypeConflict) or _is_bare(error)):
                 raise
-            fresh = yield from self._changed_type(content_type)
-            if fresh is None:
+            info = yield from self.head()
+            if normalise(info.content_type) == normalise(content_type):
                 raise _without_type(error, conditions) from None
-        return (yield from self._append(values, fresh, conditions, extras))
+        body = _encode_append(values, info.content_type, extras)
+        return (yield from self.post(*body, conditions))
 
     def close(self, conditions: AppendHeaders = CLOSING) -> Flow[Receipt]:
         """Close the stream. Does nothing if it is closed already."""
@@ -142,7 +143,7 @@ class StreamCalls:
         return _receipt(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Return the stream's media type; the first call asks the server."""
+        """Return the stream's media type; the first call requests it."""
         if self.content_type is None:
             yield from self.head()
         assert self.content_type is not None
@@ -153,18 +154,7 @@ class StreamCalls:
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
-            raise errors.NotSupported(f"this server does not know {call}")
-
-    def _changed_type(self, content_type: str) -> Flow[str | None]:
-        """Ask for the media type again; None if it has not changed."""
-        info = yield from self.head()
-        is_same = normalise(info.content_type) == normalise(content_type)
-        return None if is_same else info.content_type
-
-    def _append(
-        self, values: Sequence[Any], content_type: str, conditions: AppendHeaders, extras: Extras
-    ) -> Flow[Receipt]:
-        return (yield from self.post(*_pack(values, content_type, extras), conditions))
+            raise errors.NotSupported(f"this server does not support {call}")
 
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body."""
@@ -172,14 +162,14 @@ class StreamCalls:
         is_safe = conditions.is_tagged or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
         exchange = yield from self._ask(Request("POST", self.target, headers, body), kind)
-        if exchange.answer.status < 400:
+        if exchange.response.status < 400:
             return _receipt(exchange.expect(200, 204), conditions)
         error = exchange.error()
-        if exchange.was_lost and conditions.is_guarded and isinstance(error, _SELF_INFLICTED):
-            raise Indeterminate(
+        if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
+            raise errors.Indeterminate(
                 "an earlier request got no response, and may be the cause of this refusal:"
                 f" {error.message}",
-                status=exchange.answer.status,
+                status=exchange.response.status,
             )
         raise error
 
@@ -187,17 +177,15 @@ class StreamCalls:
         return ask(request, kind, retries=self.site.retries)
 
 
-_SELF_INFLICTED: Final = (errors.PreconditionFailed, errors.StreamSeqConflict, errors.StreamClosed)
+_CAUSED_BY_REPEAT: Final = (
+    errors.PreconditionFailed,
+    errors.StreamSeqConflict,
+    errors.StreamClosed,
+)
 
 
-def _single_batch(value: Any, content_type: str) -> bytes:
-    """Return the body of one message; a JSON list stays one message."""
-    raw = encode(value, content_type)
-    return b"[" + raw + b"]" if is_json(content_type) else raw
-
-
-def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
-    """Return the media type of an append, and its body."""
+def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
+    """Return the media type of an append, and its body; a JSON list stays one message."""
     messages = [encode(value, content_type) for value in values]
     if extras:
         return BATCH, encode_batch(
@@ -214,29 +202,28 @@ def _pack(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str
     return BATCH, encode_batch(content_type, messages)
 
 
-def _receipt(answer: Response, conditions: AppendHeaders) -> Receipt:
-    headers = answer.headers
-    next_offset = headers.get("stream-next-offset")
+def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
+    headers = response.headers
     # A new batch of a producer or a transaction is 200, its repeat 204.
-    is_repeat = conditions.is_numbered and answer.status == 204
+    is_repeat = conditions.is_numbered and response.status == 204
     is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
     proof = "Transaction-Next-Seq" if conditions.is_staged else "Stream-Next-Offset"
     if proof.lower() not in headers and not is_duplicate:
-        # A proxy has answered: every server of streams sends this header.
-        raise ProtocolError(f"the answer has no {proof}")
+        # It comes from a proxy: every server of streams sends this header.
+        raise errors.ProtocolError(f"the response has no {proof}")
     return Receipt(
-        next_offset,
+        headers.get("stream-next-offset"),
         is_duplicate,
         read_flag(headers, "stream-closed"),
         read_flag(headers, "producer-payload-mismatch"),
     )
 
 
-def _info(answer: Response) -> StreamInfo:
-    headers = answer.headers
+def _info(response: Response) -> StreamInfo:
+    headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
-        raise ProtocolError("the answer has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset")
     return StreamInfo(
         headers.get("content-type", DEFAULT_MEDIA_TYPE),
         next_offset,
@@ -258,29 +245,21 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
     return None if instant_ms is None else to_datetime(instant_ms)
 
 
-def _is_bare(error: ClientError) -> bool:
+def _is_bare(error: errors.ClientError) -> bool:
     """Return whether a 409 is that of another server, which has no code."""
-    return type(error) is Refused and error.status == 409 and error.code == Refused.code
+    return (
+        type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
+    )
 
 
-def _conflict(exchange: Exchanged) -> ClientError:
-    """Return the error of a creation that got 409."""
-    error = exchange.error()
-    return errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
-
-
-def _is_about_type(error: Refused) -> bool:
-    return isinstance(error, errors.ContentTypeConflict) or _is_bare(error)
-
-
-def _without_type(error: Refused, conditions: AppendHeaders) -> Refused:
+def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
     """Return the refusal of an append whose media type is right."""
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)
     return error
 
 
-def _bodiless(exchange: Exchanged, path: str) -> ClientError:
+def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
     """Return the refusal of a HEAD, whose response has no body."""
     error = exchange.error()
     if isinstance(error, errors.StreamNotFound):

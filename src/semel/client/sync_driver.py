@@ -1,4 +1,7 @@
-"""Runs flows with blocking sockets. Threads may share a driver."""
+"""Runs flows with blocking sockets. Threads may share a driver.
+
+`Tail` begins in its constructor, and `close` from another thread ends a wait for a message.
+"""
 
 import contextlib
 import os
@@ -8,10 +11,11 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
 
-from semel.client.errors import ClientClosed
-from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, RetrySafety, Send
+from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
+from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -19,20 +23,19 @@ from semel.client.response_parser import (
     ParserEvent,
     Response,
     ResponseCut,
-    ResponseParser,
 )
 from semel.client.transport import (
     FOREVER,
-    IDLE_COUNT_MAX,
-    IDLE_SECONDS_MAX,
     RECEIVE_BYTES,
+    ConnectionPool,
+    PooledConnection,
     Transport,
     connect_error,
     jitter,
     reason_of,
 )
+from semel.client.values import Message
 
-T = TypeVar("T")
 SyncLock = threading.Lock
 _LINGER_SECONDS: Final = 1.0
 
@@ -68,20 +71,21 @@ class Stop:
         self._event.wait(seconds)
 
 
-class SyncConnection:
-    """A connection, and the responses on it."""
+class SyncConnection(PooledConnection):
+    """A connection with a blocking socket."""
 
     def __init__(self, line: socket.socket) -> None:
+        super().__init__()
         self.line = line
-        self.pid = os.getpid()
-        self.parser = ResponseParser()
-        self.idle_since = 0.0
-        self.is_reused = False
-        self.events: deque[ParserEvent] = deque()
+        self._pid = os.getpid()
 
-    def is_quiet(self) -> bool:
-        """Return whether the server has neither closed it nor sent anything without a request."""
-        if isinstance(self.line, ssl.SSLSocket) and self.line.pending():
+    def is_usable(self) -> bool:
+        """Return whether the server has neither closed it nor sent anything without a request.
+
+        A forked process must not use the connections of its parent.
+        """
+        is_ours = self._pid == os.getpid()
+        if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
             return False
         poll = select.poll()
         poll.register(self.line, select.POLLIN)
@@ -103,13 +107,7 @@ class SyncConnection:
         """Return the next event. Raises OSError or ResponseCut if there will be none."""
         while not self.events:
             self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))
-            data = self.line.recv(RECEIVE_BYTES)
-            if data:
-                self.events.extend(self.parser.feed(data))
-                continue
-            self.events.extend(self.parser.end())
-            if not self.events:
-                raise ConnectionResetError("the server closed the connection")
+            self.take(self.line.recv(RECEIVE_BYTES))
         return self.events.popleft()
 
     def close(self) -> None:
@@ -121,14 +119,21 @@ class SyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._idle: list[SyncConnection] = []
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._pool: ConnectionPool[SyncConnection] = ConnectionPool()
 
-    def run(self, flow: Flow[T], timeout: float = FOREVER, stop: Stop | None = None) -> T:
+    def run(
+        self,
+        flow: Flow[T],
+        timeout: float = FOREVER,
+        stop: Stop | None = None,
+        *,
+        silence_seconds: float = FOREVER,
+    ) -> T:
         """Run a flow and return its result, or raise what the flow raises.
 
         After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
+        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
+        that is gone may look open for ever.
         """
         deadline = time.monotonic() + timeout
         stop = stop or Stop()
@@ -137,36 +142,25 @@ class SyncDriver:
             try:
                 step = flow.send(reply)
             except StopIteration as end:
-                value: T = end.value
-                return value
+                return cast("T", end.value)
             if isinstance(step, Send):
-                reply = self._send(step, deadline, stop)
+                reply = self._send(step, deadline, stop, silence_seconds)
             elif isinstance(step, Receive):
                 reply = self._receive(step, deadline, stop)
             elif isinstance(step, Pause):
                 reply = self._pause(step, deadline, stop)
             else:
-                self.hang(step.channel)
+                self._pool.give_back(step.channel, is_whole=True)
                 reply = None
 
     def close(self) -> None:
         """Close idle connections. Running calls continue; new ones raise ClientClosed."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def hang(self, connection: SyncConnection) -> None:
-        """Stop reading a streamed response."""
-        self._give_back(connection, is_whole=True)
+        self._pool.close()
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def _send(self, step: Send, deadline: float, stop: Stop) -> Reply:
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
-        connection = self._take(step.kind)
+    def _send(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
+        connection = self._pool.take(step.kind)
         if connection is None:
             try:
                 connection = self._connect(deadline)
@@ -175,30 +169,27 @@ class SyncDriver:
         stop.watch(connection.line)
         reply: Reply | None = None
         try:
-            reply = self._exchange(connection, step, deadline)
+            reply = self._exchange(connection, step, deadline, silence_seconds)
             return reply
         finally:
             stop.watch(None)
             if not isinstance(reply, Opened):
-                self._give_back(connection, is_whole=isinstance(reply, Response))
+                self._pool.give_back(connection, is_whole=isinstance(reply, Response))
 
-    def _exchange(self, connection: SyncConnection, step: Send, deadline: float) -> Reply:
+    def _exchange(
+        self, connection: SyncConnection, step: Send, deadline: float, silence_seconds: float
+    ) -> Reply:
         request = step.request
         data = render(request, self._transport.fixed)
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
-        sent = connection.send(data, deadline)
-        is_sent = sent == len(data)
+        is_sent = connection.send(data, deadline) == len(data)
         if not is_sent:
             # The server may have refused it before all of it was sent; then a response comes.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
-            event = connection.receive(deadline, step.silence_seconds)
+            event = connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
-            reason = f"no response from {self._transport.address.url}: {reason_of(error)}"
-            if not is_sent:
-                return NotSent(f"{reason}; the request was not sent completely")
-            is_stale = connection.is_reused and not connection.parser.has_begun
-            return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+            return connection.failure(error, self._transport.address.url, is_sent=is_sent)
         assert isinstance(event, Response)
         if not is_sent:
             connection.parser.is_closing = True
@@ -222,35 +213,6 @@ class SyncDriver:
             return False
         stop.wait(seconds)
         return not stop.is_set
-
-    # ---- connections -----------------------------------------------------------------------------
-
-    def _take(self, kind: RetrySafety) -> SyncConnection | None:
-        """Return an idle connection that is still open, or None.
-
-        The server may be about to close one that has been idle for long, so a request that must not
-        be sent twice gets a fresher one.
-        """
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            idle_seconds = time.monotonic() - connection.idle_since
-            is_ours = connection.pid == os.getpid()  # a fork must not use its parent's connections
-            if is_ours and idle_seconds < IDLE_SECONDS_MAX[kind] and connection.is_quiet():
-                connection.is_reused = True
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: SyncConnection, *, is_whole: bool) -> None:
-        if is_whole and connection.parser.is_reusable and not connection.events:
-            connection.idle_since = time.monotonic()
-            with self._lock:
-                if not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
-                    self._idle.append(connection)
-                    return
-        connection.close()
 
     def _connect(self, deadline: float) -> SyncConnection:
         transport, address = self._transport, self._transport.address
@@ -279,3 +241,74 @@ def _seconds_until(deadline: float) -> float | None:
 def _shut_down(line: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it is closed already
         line.shutdown(socket.SHUT_RDWR)
+
+
+# ---- the iterators that `tail` returns -----------------------------------------------------------
+
+
+class Tail(Iterator[Message]):
+    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        reader: PageReader,
+        timeout: float,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._timeout = timeout
+        self._stop = Stop()
+        self._lock = threading.Lock()  # held while a page is fetched
+        self._ready: deque[Message] = deque()
+        if before is not None:
+            before()
+        driver.run(reader.begin(), timeout, self._stop)
+
+    def __iter__(self) -> "Tail":
+        return self
+
+    def __next__(self) -> Message:
+        while not self._ready:
+            if self._stop.is_set:
+                raise StopIteration
+            with self._lock:
+                self._fetch()
+        return self._ready.popleft()
+
+    def __enter__(self) -> "Tail":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def offset(self) -> str:
+        """The next offset after the messages that were fetched so far."""
+        return self._reader.offset
+
+    def close(self) -> None:
+        """End the iteration, from any thread; a thread that waits for a message gets the end."""
+        self._stop.set()
+        if self._lock.acquire(blocking=False):
+            self._hang_up()
+            self._lock.release()
+
+    def _fetch(self) -> None:
+        timeout = FOREVER if self._reader.has_begun else self._timeout
+        try:
+            page = self._driver.run(self._reader.next_page(), timeout, self._stop)
+        except BaseException:
+            self._hang_up()
+            if self._stop.is_set:
+                return
+            raise
+        self._ready.extend(page or ())
+        if page is None:
+            self._stop.set()
+        if self._stop.is_set:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._driver.run(self._reader.hang_up())

@@ -1,16 +1,22 @@
-"""What both drivers share: how the server is reached, timeouts, and random numbers."""
+"""What both drivers share: how the server is reached, idle connections, and random numbers."""
 
 import os
 import ssl
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from semel.client.flows import NotSent, RetrySafety
+from semel.client.errors import ClientClosed
+from semel.client.flows import Lost, NotSent, RetrySafety
 from semel.client.requests import Address, fixed_lines, own_headers, parse_address
+from semel.client.response_parser import ParserEvent, ResponseParser
 from semel.model.limits import KIB
 from semel.version import __version__
 
@@ -43,9 +49,9 @@ Timeout = float | None | ClientDefault
 
 def seconds_of(timeout: Timeout, default: float) -> float:
     """Return a timeout in seconds: `default` for CLIENT_DEFAULT, infinity for None."""
-    if timeout is CLIENT_DEFAULT:
-        return default
-    return FOREVER if timeout is None else timeout
+    if timeout is None:
+        return FOREVER
+    return default if timeout is CLIENT_DEFAULT else timeout
 
 
 class Transport(Struct, frozen=True):
@@ -90,16 +96,103 @@ def connect_error(transport: Transport, error: OSError) -> NotSent:
             f"the certificate of {url} is not trusted ({error.verify_message}); pass the PEM file"
             " of its issuer with tls= or in SSL_CERT_FILE"
         )
-        return NotSent(reason, is_hopeless=True)
+        return NotSent(reason, is_permanent=True)
     return NotSent(f"{url} cannot be reached: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
-    """Return what went wrong on a connection, in words."""
+    """Return why a connection failed, as text."""
     return getattr(error, "strerror", None) or str(error) or "timed out"
 
 
-# ---- random numbers: the only place in the client that draws them --------------------------------
+# ---- connections ---------------------------------------------------------------------------------
+
+
+class PooledConnection(ABC):
+    """A connection, and the responses on it."""
+
+    def __init__(self) -> None:
+        self.parser = ResponseParser()
+        self.idle_since = 0.0
+        self.is_reused = False
+        self.events: deque[ParserEvent] = deque()
+
+    @abstractmethod
+    def is_usable(self) -> bool:
+        """Return whether an idle connection is this process's own, open, and without a response."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it, also in the middle of an exchange."""
+
+    def take(self, data: bytes) -> None:
+        """Parse received bytes; empty ones are the end. Raises OSError or ResponseCut at the end.
+
+        It does not raise if the end completes a response.
+        """
+        self.events.extend(self.parser.feed(data) if data else self.parser.end())
+        if not data and not self.events:
+            raise ConnectionResetError("the server closed the connection")
+
+    def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
+        """Return the reply to a request that got no response."""
+        reason = f"no response from {url}: {reason_of(error)}"
+        if not is_sent:
+            return NotSent(f"{reason}; the request was not sent completely")
+        is_stale = self.is_reused and not self.parser.has_begun
+        return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+
+
+C = TypeVar("C", bound=PooledConnection)
+
+
+class ConnectionPool(Generic[C]):
+    """The idle connections of a driver. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._idle: list[C] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def take(self, safety: RetrySafety) -> C | None:
+        """Return an idle connection that is still open, or None. Raises ClientClosed.
+
+        The server may be about to close one that has been idle for long, so a request that must not
+        be sent twice gets a fresher one.
+        """
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise ClientClosed("the client is closed")
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            idle_seconds = time.monotonic() - connection.idle_since
+            if idle_seconds < IDLE_SECONDS_MAX[safety] and connection.is_usable():
+                connection.is_reused = True
+                return connection
+            connection.close()
+
+    def give_back(self, connection: C, *, is_whole: bool) -> None:
+        """Keep a connection for the next request, or close it. `is_whole`: it has its response."""
+        if is_whole and connection.parser.is_reusable and not connection.events:
+            connection.idle_since = time.monotonic()
+            with self._lock:
+                if not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+    def close(self) -> None:
+        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+# ---- random numbers: the client draws them only here ---------------------------------------------
 
 
 def jitter(seconds: float) -> float:

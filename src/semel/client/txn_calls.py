@@ -1,30 +1,32 @@
 """The calls of a transaction: their requests and what the responses mean. Pure: no sockets."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from semel.client import errors
-from semel.client.errors import Indeterminate
-from semel.client.flows import Exchanged, Flow
+from semel.client.flows import Exchanged, Flow, T
 from semel.client.group_calls import cursor_of, end_offset_of
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
-from semel.client.server_calls import decoded, get, post
+from semel.client.server_calls import decoded, get, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.txn_values import (
+from semel.client.values import (
     KIND_INLINE,
     KIND_STAGED,
     CommitResult,
+    Extras,
+    Message,
     Moves,
+    Receipt,
+    Registration,
     TransactionStatus,
     parse_token,
     targets_of,
     token_of,
 )
-from semel.client.values import Extras, Message, Receipt, Registration
 from semel.model.limits import TXN_TIMEOUT_MS_MAX
 from semel.wire.paths import TRANSACTIONS
 from semel.wire.schema import StrictRequest
@@ -37,20 +39,17 @@ from semel.wire.schema.transactions import (
     TxnRequest,
 )
 
-T = TypeVar("T")
 R = TypeVar("R", bound=TxnRequest)
 
 NEW: Final = "new"
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
-ENDING: Final = "deciding"  # a commit was sent, and its outcome is not known
+ENDING: Final = "deciding"  # a commit was sent, and has no response yet
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the reason of an abort by a newer instance
 
-_FIND_OUT: Final = (
-    "it is decided once: call commit() again, or ask client.transaction_status({token!r})"
-)
+_FIND_OUT: Final = "it ends only once: call commit() again, or client.transaction_status({token!r})"
 _DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
 _REFUSED: Final = (
     "was refused a position, or got no response; name it again, or abort and begin with a new tail"
@@ -71,7 +70,7 @@ class TransactionCalls:
         transaction_id: str,
         kind: str,
         timeout: float,
-        undecided: Unresolved | None = None,
+        unresolved: Unresolved | None = None,
         positions: KnownPositions | None = None,
     ) -> None:
         if kind not in (KIND_INLINE, KIND_STAGED):
@@ -89,7 +88,7 @@ class TransactionCalls:
         self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
         self._is_indeterminate = False  # an append got no response
         self._refused: set[tuple[str, str]] = set()  # positions that may not be named
-        self._undecided: Unresolved = {} if undecided is None else undecided
+        self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
 
     @property
@@ -97,12 +96,12 @@ class TransactionCalls:
         return token_of(self.id, self.epoch)
 
     @property
-    def is_decided(self) -> bool:
+    def is_ended(self) -> bool:
         return self.state in (COMMITTED, ABORTED)
 
-    def forget(self) -> None:
+    def remove(self) -> None:
         """Remove it from the pending transactions of its client."""
-        self._undecided.pop(self.token, None)
+        self._unresolved.pop(self.token, None)
 
     def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
         """Begin it; without streams it may write to any.
@@ -121,18 +120,17 @@ class TransactionCalls:
             streams=list(streams),
             implicit=not streams,
         )
-        target = self.site.address.target(TRANSACTIONS)
-        exchange = yield from self._ours(_sent(self.site, target, request))
-        self.epoch = decoded(exchange.answer, BeginResponse).transaction_epoch
-        # 200 says that it was open already. Then a lost or doubled request of this client has begun
-        # it, if it is empty; else another client has, and its sequences are used.
-        is_ours = self._undecided.setdefault(self.token, self) is self
-        if is_ours and exchange.answer.status == 200:
+        exchange = yield from self._ours(_sent(self.site, request))
+        self.epoch = decoded(exchange.response, BeginResponse).transaction_epoch
+        # 200 means that it was open already. If it is empty, a lost or repeated request of this
+        # client has begun it; else another client has, and its sequences are used.
+        is_ours = self._unresolved.setdefault(self.token, self) is self
+        if is_ours and exchange.response.status == 200:
             is_ours = (yield from status(self.site, self.token)).is_empty
         if not is_ours:
             raise errors.ConcurrentTransactions(
                 f"the transaction {self.id} is open already",
-                status=exchange.answer.status,
+                status=exchange.response.status,
                 facts={"transaction_id": self.id},
             )
         self.state = OPEN
@@ -155,7 +153,7 @@ class TransactionCalls:
         except (errors.Refused, errors.Unavailable, TypeError, ValueError):
             self._is_indeterminate = False
             raise
-        except Indeterminate as error:
+        except errors.Indeterminate as error:
             error.advice = _DO_AGAIN
             raise
         if receipt.mismatch:
@@ -173,8 +171,10 @@ class TransactionCalls:
     def add_message(self, message: Message) -> Flow[None]:
         """Let the commit move the group that a message was read for to the offset after it."""
         cursor = cursor_of(message)
-        planned = self._moving.plan_known(cursor.name, cursor.known, end_offset_of(message))
-        yield from self._add(cursor.name[0], planned)
+        planned = self._moving.plan_from(
+            (cursor.group, cursor.path), cursor.position, end_offset_of(message)
+        )
+        yield from self._add(cursor.group, planned)
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
         targets = targets_of(moves_of(planned))
@@ -193,10 +193,10 @@ class TransactionCalls:
             self._require_sure()
         exchange = yield from self._call("prepare", TxnRequest)
         self.state = PREPARED
-        return decoded(exchange.answer, PrepareResponse).token
+        return decoded(exchange.response, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
-        """Make all of it visible at once. Retries until the outcome is known."""
+        """Make all of it visible at once. Retried until there is a response, or the timeout."""
         if self.result is not None:
             return self.result
         self._require_begun()
@@ -204,39 +204,39 @@ class TransactionCalls:
         before, self.state = self.state, ENDING
         try:
             exchange = yield from self._call("commit", TxnRequest)
-        except Indeterminate as error:
+        except errors.Indeterminate as error:
             error.advice = _FIND_OUT.format(token=self.token)
             raise
         except errors.Refused:
-            self.state = self.state if self.is_decided else before
+            self.state = self.state if self.is_ended else before
             raise
-        self.result = decoded(exchange.answer, CommitResult)
+        self.result = decoded(exchange.response, CommitResult)
         self.committed()
         return self.result
 
     def committed(self) -> None:
-        """Note that it is committed, by this or another call."""
+        """Record that it is committed, by this or another call."""
         self.state = COMMITTED
         self._moving.done()
 
     def abort(self) -> Flow[None]:
-        """Abort it. Does nothing if it is known to be aborted."""
+        """Abort it. Does nothing if it is aborted already."""
         if self.state == ABORTED:
             return
         yield from self._call("abort", TxnRequest)
         self.aborted()
 
     def aborted(self) -> None:
-        """Note that it is aborted, by this or another call."""
+        """Record that it is aborted, by this or another call."""
         self.state = ABORTED
         self._moving.dropped()
 
     def _conditions(self, seq: int) -> AppendHeaders:
         if self.kind == KIND_STAGED:
-            return AppendHeaders(branch=TransactionHeaders(self.id, self.epoch, seq))
+            return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, seq))
         producer = self._producer
         tag = ProducerHeaders(producer.producer_id, seq, producer.producer_epoch)
-        return AppendHeaders(tag=tag, branch=TransactionHeaders(self.id, self.epoch))
+        return AppendHeaders(tag=tag, transaction=TransactionHeaders(self.id, self.epoch))
 
     def _call(self, action: str, kind: type[R], **members: Any) -> Flow[Exchanged]:
         self._require_begun()
@@ -246,36 +246,25 @@ class TransactionCalls:
             transaction_epoch=self.epoch,
             **members,
         )
-        # The end of a transaction is retried until the timeout: its outcome must become known.
+        # The end of a transaction is retried until the timeout: the caller needs its outcome.
         site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
-        return self._ours(_sent(site, action_target(self.site, self.id, action), request))
+        return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run a call, and note what a refusal says about the state of the transaction."""
+        """Run a call, and record the end of the transaction if a refusal reports it."""
         try:
             return (yield from flow)
-        except errors.TransactionAborted as error:
-            self.aborted()
-            if error.reason == FENCED:
-                raise _fenced(error) from None
+        except (errors.TransactionRefused, errors.ProducerFenced) as error:
+            state = error.state if isinstance(error, errors.InvalidTransactionState) else None
+            if isinstance(error, errors.TransactionCommitted) or state == COMMITTED:
+                self.committed()
+            elif isinstance(error, errors.TransactionAborted) or state == ABORTED:
+                self.aborted()
+            if isinstance(error, errors.ProducerFenced) or error.facts.get("reason") == FENCED:
+                raise errors.TransactionFenced(
+                    error.message, status=error.status, facts=error.facts
+                ) from None
             raise
-        except errors.TransactionCommitted:
-            self.committed()
-            raise
-        except errors.InvalidTransactionState as error:
-            self._ended(error.state)
-            if error.reason == FENCED:
-                raise _fenced(error) from None
-            raise
-        except errors.ProducerFenced as error:
-            raise _fenced(error) from None
-
-    def _ended(self, state: str | None) -> None:
-        """Note the end of the transaction, if the state is one."""
-        if state == COMMITTED:
-            self.committed()
-        elif state == ABORTED:
-            self.aborted()
 
     def _require_begun(self) -> None:
         if self.state == NEW:
@@ -302,63 +291,47 @@ class TransactionCalls:
 
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
     """Return the status of a transaction; `token` may also be an id, for its newest one."""
-    try:
-        transaction_id, epoch = parse_token(token)
-    except ValueError:
-        return (yield from _status(site, token, None))
-    try:
-        return (yield from _status(site, transaction_id, epoch))
-    except errors.UnknownTransaction:
-        return (yield from _status(site, token, None))  # an id that looks like a token
+    with suppress(ValueError, errors.UnknownTransaction):
+        return (yield from _status(site, *parse_token(token)))
+    return (yield from _status(site, token, None))  # an id, which may look like a token
 
 
 def end_transaction_call(
-    site: ServerConfig, token: str, action: str, undecided: Unresolved | None = None
+    site: ServerConfig, token: str, action: str, unresolved: Unresolved | None = None
 ) -> Flow[CommitResult]:
     """Commit or abort a prepared transaction by its token; it may be that of another client."""
     transaction_id, epoch = parse_token(token)
-    own = (undecided or {}).get(token)
-    site = replace(site, retries=None)
-    target = action_target(site, transaction_id, action)
+    own = (unresolved or {}).get(token)
+    request = TxnRequest(transaction_epoch=epoch)
     try:
-        exchange = yield from _sent(site, target, TxnRequest(transaction_epoch=epoch))
-    except Indeterminate as error:
-        error.advice = "it is decided once: ask again, or client.transaction_status(token)"
+        exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
+    except errors.Indeterminate as error:
+        error.advice = "it ends only once: call it again, or client.transaction_status(token)"
         raise
-    result = decoded(exchange.answer, CommitResult)
+    result = decoded(exchange.response, CommitResult)
     if own is not None:
         if action == "commit":
             own.result = result
             own.committed()
         else:
             own.aborted()
-        own.forget()
+        own.remove()
     return result
 
 
-def note_listed(undecided: Unresolved, tokens: Iterable[str]) -> None:
-    """Note that a one-shot commit has committed these transactions, if they are this client's."""
-    for own in [undecided[token] for token in tokens if token in undecided]:
+def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
+    """Record that a one-shot commit has committed these transactions, if they are this client's."""
+    for own in [unresolved[token] for token in tokens if token in unresolved]:
         own.committed()
-        own.forget()
-
-
-def action_target(site: ServerConfig, transaction_id: str, action: str) -> str:
-    """Return the request target of a call on a transaction."""
-    return site.address.target(f"{TRANSACTIONS}/{quote(transaction_id, safe='')}/{action}")
+        own.remove()
 
 
 def _status(site: ServerConfig, transaction_id: str, epoch: int | None) -> Flow[TransactionStatus]:
-    page = f"{TRANSACTIONS}/{quote(transaction_id, safe='')}"
-    answer = yield from get(site, site.address.target(page) + query(epoch=epoch))
-    return decoded(answer, TransactionStatus)
+    target = site.address.target(TRANSACTIONS, transaction_id) + query(epoch=epoch)
+    return get(site, target, TransactionStatus)
 
 
-def _sent(site: ServerConfig, target: str, request: StrictRequest) -> Flow[Exchanged]:
-    exchange = yield from post(site, target, request)
+def _sent(site: ServerConfig, request: StrictRequest, *names: str) -> Flow[Exchanged]:
+    exchange = yield from send(site, site.address.target(TRANSACTIONS, *names), request)
     exchange.expect(200, 201)
     return exchange
-
-
-def _fenced(error: errors.Refused) -> errors.TransactionFenced:
-    return errors.TransactionFenced(error.message, status=error.status, facts=error.facts)

@@ -13,22 +13,36 @@ from msgspec import UNSET, Struct, UnsetType
 
 from semel.model.media import is_json, is_text
 from semel.model.messages import Header, encode_extras, find_extras_fault
-from semel.model.offsets import print_offset
+from semel.model.offsets import parse_offset, print_offset
+from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
+from semel.wire.schema.commits import CommitResult
+from semel.wire.schema.groups import MoveRequest, PinnedRange, PinnedStep, Target
 from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration
 from semel.wire.schema.streams import StreamEntry
+from semel.wire.schema.transactions import StreamResult, TransactionStatus
 
 __all__ = [
+    "KIND_INLINE",
+    "KIND_STAGED",
     "NOW",
     "PREENCODED",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "START",
+    "CommitResult",
     "Extra",
     "Extras",
     "Header",
     "Headers",
     "Key",
     "Message",
+    "Move",
+    "Moves",
+    "Offset",
     "OnCommit",
+    "PinnedRange",
+    "PinnedStep",
     "ProducerClaim",
     "ProducerReceipt",
     "ProducerState",
@@ -37,6 +51,8 @@ __all__ = [
     "Registration",
     "StreamEntry",
     "StreamInfo",
+    "StreamResult",
+    "TransactionStatus",
     "columns_of",
     "decode",
     "encode",
@@ -45,7 +61,12 @@ __all__ = [
     "extras_of",
     "join_messages",
     "milliseconds",
+    "offset_of",
+    "ordinal_of",
+    "parse_token",
+    "targets_of",
     "to_plain",
+    "token_of",
 ]
 
 # ---- extras --------------------------------------------------------------------------------------
@@ -150,7 +171,7 @@ NOW: Final = "now"
 
 # Values that are already encoded. A tuple: a union would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# Moves a group to the offset after a message; of the client for asyncio, it is awaited.
+# Moves a group to the offset after a message; with AsyncClient, its result is awaited.
 OnCommit = Callable[["Message"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
@@ -223,7 +244,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
         return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
-        """Move the group it was read for to the offset after it; awaited, of an AsyncClient.
+        """Move the group it was read for to the offset after it; with AsyncClient, await it.
 
         Raises PositionConflict if the group is elsewhere: another instance has moved it.
         """
@@ -256,7 +277,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
 
 class Receipt(Struct, frozen=True):
-    """An append is stored. `duplicate`: it was stored before, and this is the receipt of then.
+    """An append is stored. `duplicate`: it was stored before, and this is its first receipt.
 
     `next_offset` is the tail of the stream after it; None if the server no longer retains it.
     `mismatch`: another payload is stored under the producer's sequence, and stays.
@@ -336,11 +357,70 @@ def _offset(position: int | str | None) -> str | None:
     return print_offset(position) if isinstance(position, int) else position
 
 
-def join_messages(messages: Iterable[Message]) -> bytes:
+def join_messages(messages: Sequence[Message]) -> bytes:
     """Join the messages of a byte stream. Raises TypeError for a JSON stream."""
-    parts: list[bytes] = []
-    for message in messages:
-        if is_json(message.content_type):
-            raise TypeError("the messages of a JSON stream are values: use read()")
-        parts.append(message.raw)
-    return b"".join(parts)
+    if any(is_json(message.content_type) for message in messages):
+        raise TypeError("the messages of a JSON stream are values: use read()")
+    return b"".join(message.raw for message in messages)
+
+
+# ---- transactions, commits and groups ------------------------------------------------------------
+
+
+KIND_INLINE: Final = TXN_INLINE
+KIND_STAGED: Final = TXN_STAGED
+
+Offset = str | int
+# Where to move a position: an offset; or (from, to) to move it only from there; with the
+# incarnation of the stream that was read, only if the path still has that stream; with the version,
+# only if the position was not moved since.
+Move = (
+    Offset
+    | tuple[Offset, Offset]
+    | tuple[Offset, Offset, str | None]
+    | tuple[Offset, Offset, str | None, int | None]
+)
+Moves = Mapping[str, Move]
+
+
+def ordinal_of(offset: Offset | None) -> int:
+    """Return the ordinal of an offset. Raises ValueError if it is not an offset."""
+    ordinal = parse_offset(offset) if isinstance(offset, str) else offset
+    if not isinstance(ordinal, int) or ordinal < 0:
+        raise ValueError(f"{offset!r} is not an offset; use next_offset of a message")
+    return ordinal
+
+
+def offset_of(offset: Offset | None) -> str:
+    """Print an offset. Raises ValueError if it is not an offset."""
+    return print_offset(ordinal_of(offset))
+
+
+def targets_of(moves: Moves) -> dict[str, Target]:
+    """Return the moves of a group as a request carries them, by stream."""
+    return {path: _target_of(move) for path, move in moves.items()}
+
+
+def _target_of(move: Move) -> Target:
+    if not isinstance(move, tuple):
+        return offset_of(move)
+    start, to, incarnation, version = (*move, None, None)[:4]
+    return MoveRequest(
+        start=offset_of(start),
+        to=offset_of(to),
+        incarnation=UNSET if incarnation is None else incarnation,
+        version=UNSET if version is None else version,
+    )
+
+
+def token_of(transaction_id: str, epoch: int) -> str:
+    """Return the token of a transaction, as `prepare` does."""
+    return f"{transaction_id}:{epoch}"
+
+
+def parse_token(token: str) -> tuple[str, int]:
+    """Return the id and the epoch of a transaction. Raises ValueError."""
+    transaction_id, colon, epoch = token.rpartition(":")
+    if not (colon and transaction_id and epoch.isascii() and epoch.isdigit()):
+        raise ValueError(f"{token!r} is not the token of a transaction, such as txn-1:1")
+    return transaction_id, int(epoch)

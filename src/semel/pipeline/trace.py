@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from semel.client.group_calls import positions, snapshot
 from semel.client.sync.client import Client
-from semel.client.txn_values import PinnedStep
+from semel.client.values import PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline.values import Range, Step
 

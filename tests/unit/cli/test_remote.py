@@ -6,7 +6,7 @@ from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAIL
 from semel.cli.options import error_report
 from semel.client import errors
 from semel.client.errors import ClientError
-from semel.client.refusals import error_of
+from semel.client.flows import error_of
 
 PROBLEM = {"content-type": "application/problem+json"}
 

@@ -52,7 +52,7 @@ def test_what_may_have_been_applied_is_sent_again_only_if_that_is_safe(
     trouble: Response | Lost,
 ) -> None:
     assert play(asking(RetrySafety.REPEATABLE), trouble, OK) == Exchanged(OK, was_lost=True)
-    assert play(asking(RetrySafety.READ), trouble, OK).answer == OK
+    assert play(asking(RetrySafety.READ), trouble, OK).response == OK
     played = Played(asking(RetrySafety.ONCE), [trouble])
     assert isinstance(played.error, errors.Indeterminate)
     assert played.error.applied == "unknown"
@@ -95,7 +95,7 @@ def test_retries_are_counted() -> None:
 
 
 def test_a_certificate_that_is_wrong_is_not_tried_again() -> None:
-    played = Played(asking(RetrySafety.READ), [NotSent("certificate", is_hopeless=True)])
+    played = Played(asking(RetrySafety.READ), [NotSent("certificate", is_permanent=True)])
     assert isinstance(played.error, errors.Unavailable)
 
 
@@ -111,8 +111,8 @@ def test_pauses_grow_up_to_a_limit_and_heed_the_server() -> None:
 
 
 def test_a_limit_is_waited_for_only_if_the_server_says_how_long() -> None:
-    assert play(asking(RetrySafety.ONCE), answer(429)).answer.status == 429
-    assert play(asking(RetrySafety.ONCE), answer(429, retry_after="1"), OK).answer == OK
+    assert play(asking(RetrySafety.ONCE), answer(429)).response.status == 429
+    assert play(asking(RetrySafety.ONCE), answer(429, retry_after="1"), OK).response == OK
     full = Played(asking(RetrySafety.ONCE), [answer(429, retry_after="1"), False])
     assert isinstance(full.error, errors.LimitReached)
 

@@ -10,7 +10,7 @@ import pytest
 from semel.client import commit_calls, errors, group_calls
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_known_parts
 from semel.client.flows import Lost, Pause
-from semel.client.group_calls import GroupCursor, GroupReader, GroupReading, stable_positions
+from semel.client.group_calls import GroupCursor, GroupReader, stable_positions
 from semel.client.positions import (
     KnownPosition,
     KnownPositions,
@@ -248,9 +248,9 @@ def test_a_sink_sends_what_an_offset_knows_and_any_other_as_it_is() -> None:
 
 
 def opened(
-    positions: KnownPositions, undecided: dict[str, TransactionCalls] | None = None
+    positions: KnownPositions, unresolved: dict[str, TransactionCalls] | None = None
 ) -> TransactionCalls:
-    txn = TransactionCalls(SITE, "t", "inline", 60, undecided, positions)
+    txn = TransactionCalls(SITE, "t", "inline", 60, unresolved, positions)
     begun = answer(
         201, b'{"transaction_epoch": 1, "deadline": null}', content_type="application/json"
     )
@@ -259,23 +259,23 @@ def opened(
 
 
 class _OnCommit:
-    def __init__(self, place: GroupCursor) -> None:
-        self.place = place
+    def __init__(self, cursor: GroupCursor) -> None:
+        self.cursor = cursor
 
     def __call__(self, message: Message) -> None: ...
 
 
 def test_a_message_names_the_position_its_own_tail_was_told() -> None:
     positions = KnownPositions()
-    place = GroupCursor(GroupReading(SITE, "g", positions), "orders")
-    place.known = KnownPosition(3, 7, "i1")
-    message = Message(b"1", "application/json", 4, 5, on_commit=_OnCommit(place))
+    cursor = GroupCursor(SITE, "g", "orders", positions)
+    cursor.position = KnownPosition(3, 7, "i1")
+    message = Message(b"1", "application/json", 4, 5, on_commit=_OnCommit(cursor))
     txn = opened(positions)
     played = Played(txn.add_message(message), [document({})])
     move = {"from": print_offset(3), "to": print_offset(5), "incarnation": "i1", "version": 7}
     assert body_of(played.sends[0])["offsets"] == {"orders": move}
     play(txn.commit(), document(DONE))
-    assert (place.known.offset, place.known.version) == (5, 8)
+    assert (cursor.position.offset, cursor.position.version) == (5, 8)
     with pytest.raises(ValueError, match="tail"):
         play(opened(positions).add_message(Message(b"1", "application/json", 0, 1)))
 
@@ -284,25 +284,25 @@ def test_a_message_names_the_position_its_own_tail_was_told() -> None:
 def test_a_decision_by_token_is_known_as_well(action: str, wanted: tuple[int, int]) -> None:
     positions = KnownPositions()
     known = told(positions, 3, 7).known("g")
-    undecided: dict[str, TransactionCalls] = {}
-    txn = opened(positions, undecided)
+    unresolved: dict[str, TransactionCalls] = {}
+    txn = opened(positions, unresolved)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     play(txn.prepare(), document({"token": "t:1"}))
-    play(end_transaction_call(SITE, "t:1", action, undecided), document(DONE))
+    play(end_transaction_call(SITE, "t:1", action, unresolved), document(DONE))
     assert (known.offset, known.version) == wanted
-    assert txn.is_decided
-    assert undecided == {}
+    assert txn.is_ended
+    assert unresolved == {}
 
 
 def test_a_one_shot_commit_moves_what_its_staged_transactions_name() -> None:
     positions = KnownPositions()
     known = told(positions, 3, 7).known("g")
-    undecided: dict[str, TransactionCalls] = {}
-    txn = opened(positions, undecided)
+    unresolved: dict[str, TransactionCalls] = {}
+    txn = opened(positions, unresolved)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
-    note_listed(undecided, [txn.token, "of another client:1"])
+    note_listed(unresolved, [txn.token, "of another client:1"])
     assert (known.offset, known.version) == (5, 8)
-    assert (txn.state, undecided) == ("committed", {})
+    assert (txn.state, unresolved) == ("committed", {})
 
 
 @pytest.mark.parametrize(
@@ -439,9 +439,8 @@ def test_a_call_whose_time_is_over_goes_on_as_well() -> None:
 
 def test_a_tail_of_a_group_tells_its_messages() -> None:
     positions = KnownPositions()
-    reading = GroupReading(SITE, "g", positions)
-    place = GroupCursor(reading, "orders")
-    reader = GroupReader(calls(), "-1", reading, place, print, isolation="read_committed")
+    cursor = GroupCursor(SITE, "g", "orders", positions)
+    reader = GroupReader(calls(), "-1", cursor, print, isolation="read_committed")
     play(reader.begin(), standing(3, 7))
     reader.check({"stream-incarnation": "i1"})
     assert isinstance(reader.source, ReadPosition)

@@ -15,8 +15,7 @@ from semel.client import errors
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
 from semel.client.producer.batches import ProducerSettings
-from semel.client.producer.opening import OpenResult, default_id, open_producer
-from semel.client.producer.pump import BodyEncoder
+from semel.client.producer.opening import BodyEncoder, OpenResult, default_id, open_producer
 from semel.client.producer.sync_producer import background
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls

@@ -5,7 +5,7 @@ import pytest
 
 from semel.client import errors
 from semel.client.errors import ClientError
-from semel.client.refusals import error_of
+from semel.client.flows import error_of
 from semel.client.response_parser import Response
 from semel.model import outcomes
 from semel.wire.refusals import REFUSED

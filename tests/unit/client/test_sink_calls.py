@@ -125,4 +125,4 @@ def test_sinks_are_read_as_what_they_are() -> None:
 def test_what_a_lost_try_has_forgotten_is_forgotten() -> None:
     unknown = problem(404, "unknown_sink")
     assert Played(server_calls.forget_sink(SITE, "a"), [LOST, unknown]).error is None
-    assert Played(commit_calls.forget_sink_info(SITE, "a"), [unknown]).error is not None
+    assert Played(server_calls.forget_sink(SITE, "a"), [unknown]).error is not None

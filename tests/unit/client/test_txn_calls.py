@@ -8,7 +8,7 @@ import pytest
 from semel.client import commit_calls, errors, group_calls, txn_calls
 from semel.client.commit_calls import CommitId, KnownStreams, Parts
 from semel.client.flows import Flow, Lost, NotSent, Pause, RetrySafety
-from semel.client.group_calls import GroupCursor, GroupReader, GroupReading
+from semel.client.group_calls import GroupCursor, GroupReader
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     InputBatch,
@@ -19,15 +19,17 @@ from semel.client.processing import (
 )
 from semel.client.reading import PageReader
 from semel.client.txn_calls import TransactionCalls
-from semel.client.txn_values import (
+from semel.client.values import (
     CommitResult,
+    Extras,
+    Message,
     PinnedRange,
     PinnedStep,
+    Registration,
     StreamResult,
     offset_of,
     parse_token,
 )
-from semel.client.values import Extras, Message, Registration
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames
@@ -96,14 +98,14 @@ def test_what_is_open_with_something_in_it_is_not_joined(facts: Any) -> None:
 # rows: R15
 def test_an_empty_one_is_ours_unless_this_client_has_it_already() -> None:
     again = document({"transaction_epoch": 1})
-    undecided: dict[str, TransactionCalls] = {}
-    txn = TransactionCalls(SITE, "t", "inline", 60, undecided)
+    unresolved: dict[str, TransactionCalls] = {}
+    txn = TransactionCalls(SITE, "t", "inline", 60, unresolved)
     play(txn.begin(OWNER, ["a"]), again, status(streams={"a": {"messages": 0}}))
     assert txn.state == "open"
-    second = TransactionCalls(SITE, "t", "inline", 60, undecided)
+    second = TransactionCalls(SITE, "t", "inline", 60, unresolved)
     assert isinstance(Played(second.begin(OWNER, []), [again]).error, errors.ConcurrentTransactions)
-    txn.forget()
-    assert undecided == {}
+    txn.remove()
+    assert unresolved == {}
 
 
 def test_a_transaction_that_makes_no_sense_is_refused_here() -> None:
@@ -307,7 +309,7 @@ def test_an_abort_is_done_once_and_a_committed_one_cannot_be() -> None:
         Played(late.abort(), [problem(409, "txn_committed")]).error, errors.TransactionCommitted
     )
     assert late.state == "committed"
-    assert late.is_decided
+    assert late.is_ended
 
 
 def test_a_prepared_one_is_decided_by_its_token() -> None:
@@ -468,81 +470,77 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
     assert isinstance(other.error, errors.StreamGone)
 
 
-def reading() -> GroupReading:
-    return GroupReading(SITE, "g", KnownPositions())
-
-
 def placed(offset: int = 0) -> GroupCursor:
-    place = GroupCursor(reading(), "orders")
-    place.known.offset = offset
-    return place
+    cursor = GroupCursor(SITE, "g", "orders", KnownPositions())
+    cursor.position.offset = offset
+    return cursor
 
 
-def group_reader(place: GroupCursor, on_commit: Any) -> GroupReader:
-    return GroupReader(calls(), "-1", reading(), place, on_commit, isolation="read_committed")
+def group_reader(cursor: GroupCursor, on_commit: Any) -> GroupReader:
+    return GroupReader(calls(), "-1", cursor, on_commit, isolation="read_committed")
 
 
 def test_a_message_moves_the_group_from_where_it_stood() -> None:
-    place = placed(2)
-    moved = Played(place.move(message(5)), [standing(orders=5)])
+    cursor = placed(2)
+    moved = Played(cursor.move(message(5)), [standing(orders=5)])
     move = {"from": print_offset(2), "to": print_offset(5), "version": 0}
     assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
-    play(place.move(message(4)))  # committed with the later one
-    refused = Played(place.move(message(print_offset(6))), [conflict(9)])
+    play(cursor.move(message(4)))  # committed with the later one
+    refused = Played(cursor.move(message(print_offset(6))), [conflict(9)])
     assert isinstance(refused.error, errors.PositionConflict)
     assert (refused.error.group, refused.error.stream) == ("g", "orders")
     assert refused.error.offset == print_offset(9)
     with pytest.raises(ValueError, match="next_offset"):
-        play(place.move(message(None)))
+        play(cursor.move(message(None)))
     with pytest.raises(ValueError, match="group"):
         message(1).commit()
 
 
 def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
-    place = placed()
-    assert isinstance(Played(place.move(message(1)), [LOST, False]).error, errors.Indeterminate)
-    after = Played(place.move(message(2)), [conflict(1), standing(orders=2)])
+    cursor = placed()
+    assert isinstance(Played(cursor.move(message(1)), [LOST, False]).error, errors.Indeterminate)
+    after = Played(cursor.move(message(2)), [conflict(1), standing(orders=2)])
     assert body_of(after.sends[1]) == {
         "offsets": {"orders": {"from": print_offset(1), "to": print_offset(2)}}
     }
     # What an earlier try has done need not be done again.
-    next(place.move(message(5)))
-    play(place.move(message(4)), conflict(5))
-    play(place.move(message(5)))
+    next(cursor.move(message(5)))
+    play(cursor.move(message(4)), conflict(5))
+    play(cursor.move(message(5)))
 
 
 def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
-    place = placed()
-    place.known.incarnation = "i1"
-    Played(place.move(message(1)), [LOST, False])
-    after = Played(place.move(message(2)), [conflict(1, incarnation="i2")])
+    cursor = placed()
+    cursor.position.incarnation = "i1"
+    Played(cursor.move(message(1)), [LOST, False])
+    after = Played(cursor.move(message(2)), [conflict(1, incarnation="i2")])
     assert isinstance(after.error, errors.PositionConflict)
     assert len(after.sends) == 1
 
 
 def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None:
-    place = placed()
-    reader = group_reader(place, None)
+    cursor = placed()
+    reader = group_reader(cursor, None)
     first = frames(b"1", stream_incarnation="i1")
     played = Played(reader.next_page(), [standing(), first])
-    (sent,) = Played(place.move(played.result[0]), [standing(orders=1)]).sends
+    (sent,) = Played(cursor.move(played.result[0]), [standing(orders=1)]).sends
     move = {"from": print_offset(0), "to": print_offset(1), "incarnation": "i1", "version": 0}
     assert body_of(sent) == {"offsets": {"orders": move}}
 
 
 def test_a_tail_of_a_group_begins_where_it_stands() -> None:
     seen: list[Message] = []
-    place = placed()
-    reader = group_reader(place, seen.append)
+    cursor = placed()
+    reader = group_reader(cursor, seen.append)
     played = Played(reader.next_page(), [standing(orders=3), frames(b"3", start=3)])
     assert "offset=0000000000000000_0000000000000003&" in played.sends[1].request.target
     played.result[0].commit()
     assert seen == played.result
-    fresh = group_reader(place, seen.append)
+    fresh = group_reader(cursor, seen.append)
     sent = Played(fresh.next_page(), [standing(), frames(b"1")]).sends
     assert "offset=-1&" in sent[1].request.target
     with pytest.raises(ValueError, match="sse"):
-        group_calls.refuse_events("sse")
+        GroupReader(calls(), "-1", cursor, print, live="sse", isolation="read_committed")
 
 
 # ---- isolation -----------------------------------------------------------------------------------

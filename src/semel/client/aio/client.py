@@ -3,19 +3,16 @@
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
-from semel.client.aio.group import AsyncGroup
-from semel.client.aio.sink import AsyncSink
-from semel.client.aio.stream import AsyncStream
-from semel.client.aio.transaction import AsyncTransaction
+from semel.client.aio.stream import AsyncGroup, AsyncStream
+from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
-from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     AsyncTransform,
@@ -36,11 +33,15 @@ from semel.client.transport import (
     seconds_of,
     transport_to,
 )
-from semel.client.txn_calls import TransactionCalls, Unresolved
-from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
-from semel.client.values import Registration, StreamEntry
-
-T = TypeVar("T")
+from semel.client.values import (
+    KIND_INLINE,
+    CommitResult,
+    Moves,
+    Offset,
+    Registration,
+    StreamEntry,
+    TransactionStatus,
+)
 
 
 class AsyncClient:
@@ -55,7 +56,7 @@ class AsyncClient:
     only helps on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
-    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `give_back` are internal:
+    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
     only packages of semel use them.
     """
 
@@ -82,10 +83,10 @@ class AsyncClient:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
-        self.known_streams = KnownStreams(self.site)
+        self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: Unresolved = {}  # transactions this client has begun and not ended
-        self._pool = ProducerPool()
+        self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
+        self.pool = ProducerPool()
         self._registering = AsyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[AsyncProducer] = OpenProducers()
 
@@ -98,10 +99,8 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            await self.close()
-            return
-        with suppress(ClientError):  # the exception of the block is the one to raise
+        # An exception of the block is the one to raise.
+        with nullcontext() if error is None else suppress(ClientError):
             await self.close()
 
     def __repr__(self) -> str:
@@ -143,8 +142,8 @@ class AsyncClient:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        limited = with_silence_limit(flow, seconds_of(silence, self.timeout))
-        return await self.driver.run(limited, stop=stop)
+        silence_seconds = seconds_of(silence, self.timeout)
+        return await self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -180,13 +179,9 @@ class AsyncClient:
         Without an id, return one that the server has generated and no transaction uses now.
         """
         async with self._registering:
-            return self._pool.take(producer_id) or self._pool.add(
+            return self.pool.take(producer_id) or self.pool.add(
                 producer_id, await self.register_producer(producer_id)
             )
-
-    def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Return a registration to the pool once its transaction has ended."""
-        self._pool.give_back(producer_id, registration)
 
     def close_with_client(self, producer: AsyncProducer) -> AsyncProducer:
         """Return the producer, which `close` will close."""
@@ -214,12 +209,11 @@ class AsyncClient:
         generates ids. With kind="staged" the messages have no offsets before the commit, and no
         reader waits for them.
         """
-        calls = TransactionCalls(
-            self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
-        )
         return AsyncTransaction(
             self,
-            calls,
+            txn_calls.TransactionCalls(
+                self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+            ),
             tuple(streams),
             producer_id=producer_id,
             registration=check_owner(producer_id, producer_epoch),
@@ -235,13 +229,15 @@ class AsyncClient:
         self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> CommitResult:
         """Commit a prepared transaction of any client. A repeat returns the same result."""
-        flow = txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved)
-        return await self.run(flow, timeout)
+        return await self.run(
+            txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
+        )
 
     async def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort a prepared transaction of any client. A repeat changes nothing."""
-        flow = txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved)
-        await self.run(flow, timeout)
+        await self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
+        )
 
     async def commit(
         self,
@@ -264,9 +260,12 @@ class AsyncClient:
         since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
         transactions of this producer.
         """
-        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        commit_id = CommitId(producer_id, epoch, seq)
-        flow = commit_calls.commit_known_parts(self.known_streams, commit_id, parts, self.positions)
+        flow = commit_calls.commit_known_parts(
+            self.known_streams,
+            commit_calls.CommitId(producer_id, epoch, seq),
+            commit_calls.Parts(appends or {}, offsets or {}, if_ or {}, transactions),
+            self.positions,
+        )
         result = await self.run(flow, timeout)
         txn_calls.note_listed(self.unresolved, transactions)
         return result
@@ -281,7 +280,7 @@ class AsyncClient:
         """Return the sink of an application, which writes numbered versions; nothing is sent."""
         return AsyncSink(self, app)
 
-    async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[SinkInfo]:
+    async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
         """List the sinks."""
         return await self.run(commit_calls.list_sink_infos(self.site), timeout)
 

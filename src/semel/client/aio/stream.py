@@ -1,34 +1,27 @@
-"""One stream of a server, by its path."""
+"""One stream of a server, by its path, and the groups that read streams."""
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from semel.client import server_calls
-from semel.client.aio.group import AsyncMessageCommitter
-from semel.client.flows import Flow
-from semel.client.group_calls import (
-    STABLE_SECONDS_MAX,
-    GroupCursor,
-    GroupReader,
-    GroupReading,
-    refuse_events,
-)
+from semel.client import group_calls, server_calls
+from semel.client.async_driver import AsyncLock, AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.reading import PageReader
 from semel.client.requests import AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
 from semel.client.stream_calls import StreamCalls
-from semel.client.tails import AsyncTail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
-from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
+    READ_COMMITTED,
     START,
     Headers,
     Key,
     Message,
+    Moves,
+    PinnedStep,
     ProducerState,
     Receipt,
     StreamInfo,
@@ -39,8 +32,6 @@ from semel.model.media import DEFAULT_MEDIA_TYPE
 
 if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient
-
-T = TypeVar("T")
 
 
 class AsyncStream:
@@ -73,7 +64,7 @@ class AsyncStream:
         another configuration. After `ttl` seconds without a use it is deleted.
         """
         configuration = CreateHeaders(content_type, ttl, expires_at, closed)
-        await self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
+        await self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
         return self
 
     async def fork(
@@ -98,24 +89,24 @@ class AsyncStream:
             fork_offset=offset,
             fork_sub_offset=sub_offset,
         )
-        await self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
+        await self.client.run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork
 
     async def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
         """Return the state of the stream. Raises StreamNotFound if it does not exist."""
-        return await self._run(self.calls.head(), timeout)
+        return await self.client.run(self.calls.head(), timeout)
 
     async def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
         """Return whether the stream exists."""
-        return await self._run(self.calls.exists(), timeout)
+        return await self.client.run(self.calls.exists(), timeout)
 
     async def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the stream. Its messages are kept as long as forks read them."""
-        await self._run(self.calls.delete(), timeout)
+        await self.client.run(self.calls.delete(), timeout)
 
     async def trim(self, before: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Drop the messages before an offset; only semel supports this."""
-        await self._run(self.calls.trim(before), timeout)
+        await self.client.run(self.calls.trim(before), timeout)
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -174,13 +165,13 @@ class AsyncStream:
         """
         extras = extras_of(keys, headers, timestamps)
         conditions = AppendHeaders(seq, if_match, idempotency_key, close)
-        return await self._run(self.calls.append(list(values), conditions, extras), timeout)
+        return await self.client.run(self.calls.append(list(values), conditions, extras), timeout)
 
     async def close(self, value: Any = None, *, timeout: Timeout = CLIENT_DEFAULT) -> Receipt:
         """Close the stream for ever, after `value` as its last message if that is not None."""
         if value is not None:
             return await self.append(value, close=True, timeout=timeout)
-        return await self._run(self.calls.close(), timeout)
+        return await self.client.run(self.calls.close(), timeout)
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -199,7 +190,7 @@ class AsyncStream:
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        while (page := await self._run(reader.next_page(), timeout)) is not None:
+        while (page := await self.client.run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
             for message in page:
@@ -247,14 +238,18 @@ class AsyncStream:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
             reader.source = client.positions.read_position(self.path, offset)
             return AsyncTail(client.driver, reader, seconds)
-        refuse_events(live)
-        wait_seconds = min(STABLE_SECONDS_MAX, seconds / 2)
-        reading = GroupReading(
-            client.site, group, client.positions, client.unresolved, wait_seconds
+        cursor = group_calls.GroupCursor(
+            client.site,
+            group,
+            self.path,
+            client.positions,
+            client.unresolved,
+            min(group_calls.STABLE_SECONDS_MAX, seconds / 2),
         )
-        cursor = GroupCursor(reading, self.path)
         on_commit = AsyncMessageCommitter(client, cursor)
-        reader = GroupReader(self.calls, offset, reading, cursor, on_commit, isolation=isolation)
+        reader = group_calls.GroupReader(
+            self.calls, offset, cursor, on_commit, live=live, isolation=isolation
+        )
         register = None if producer_id is None else partial(client.registered, producer_id)
         return AsyncTail(client.driver, reader, seconds, register)
 
@@ -284,7 +279,7 @@ class AsyncStream:
         self, producer_id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> list[ProducerState]:
         """Return what the server stores about the stream's producers, or about one of them."""
-        return await self._run(server_calls.producers(self.calls, producer_id), timeout)
+        return await self.client.run(server_calls.producers(self.calls, producer_id), timeout)
 
     async def explain(
         self,
@@ -300,14 +295,69 @@ class AsyncStream:
 
         `seq` of a sparse producer may be a range such as "3-5", with mode="sparse".
         """
-        flow = server_calls.explain_append(
-            self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+        return await self.client.run(
+            server_calls.explain_append(
+                self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+            ),
+            timeout,
         )
-        return await self._run(flow, timeout)
 
     async def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove a producer from the stream: its sequences start again at 0."""
-        await self._run(server_calls.forget_producer(self.calls, producer_id), timeout)
+        await self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
-    async def _run(self, flow: Flow[T], timeout: Timeout) -> T:
-        return await self.client.run(flow, timeout)
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+class AsyncGroup:
+    """A group of readers, with a position in each stream in which it was moved."""
+
+    def __init__(self, client: "AsyncClient", name: str) -> None:
+        self.name = name
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    async def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Return the positions by stream, without streams where the group was never moved.
+
+        This does not wait for transactions, and does not change which position a tail of this
+        client sends with its commits.
+        """
+        return await self._client.run(group_calls.positions(self._client.site, self.name), timeout)
+
+    async def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Move positions by stream, all or none, and return the new ones.
+
+        A move is an offset, without a condition: then no message that was read before can be
+        committed any more, by this or any other client. Or it has a condition: (from, to),
+        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
+        condition does not hold.
+        """
+        return await self._client.run(
+            group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
+            timeout,
+        )
+
+    async def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
+        """Pin the next step and return the pinned one: the first that was sent with its number."""
+        return await self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
+
+    async def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
+        """Return the pinned step, or None if none was ever pinned."""
+        return await self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
+
+
+class AsyncMessageCommitter:
+    """Moves a group after messages, one at a time: what `message.commit()` calls."""
+
+    def __init__(self, client: "AsyncClient", cursor: group_calls.GroupCursor) -> None:
+        self._client = client
+        self.cursor = cursor
+        self._lock = AsyncLock()
+
+    async def __call__(self, message: Message) -> None:
+        async with self._lock:
+            await self._client.run(self.cursor.move(message))

@@ -1,23 +1,30 @@
-"""Transactions."""
+"""Transactions, and sinks: applications that write numbered versions, each committed once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
+from semel.client import commit_calls, server_calls
 from semel.client.async_driver import AsyncLock
-from semel.client.errors import ClientError, Refused
-from semel.client.flows import Flow
+from semel.client.errors import ClientError
+from semel.client.flows import Flow, T
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
-from semel.client.txn_values import CommitResult, Moves
-from semel.client.values import Headers, Key, Message, Receipt, Registration, extras_of
+from semel.client.values import (
+    CommitResult,
+    Headers,
+    Key,
+    Message,
+    Moves,
+    Receipt,
+    Registration,
+    extras_of,
+)
 
 if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient
-
-T = TypeVar("T")
 
 
 class AsyncTransaction:
@@ -56,16 +63,13 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.calls.state != OPEN:
-            return
-        if error is not None:
-            await self._try_to_abort()
-            return
         try:
-            await self.commit()
-        except Refused:
-            await self._try_to_abort()
-            raise
+            if error is None and self.calls.state == OPEN:
+                await self.commit()
+        finally:
+            if self.calls.state == OPEN:  # of the block or the commit, an exception is raised
+                with suppress(ClientError):  # if the abort fails, the deadline aborts it
+                    await self.abort()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.token!r}, {self.calls.state})"
@@ -87,7 +91,7 @@ class AsyncTransaction:
 
     @property
     def state(self) -> str:
-        """What the client knows: new, open, prepared, deciding, committed or aborted."""
+        """Its state at the last response: new, open, prepared, deciding, committed or aborted."""
         return self.calls.state
 
     @property
@@ -97,9 +101,8 @@ class AsyncTransaction:
 
     async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Begin the transaction, as entering the `async with` block does."""
-        owner = self._registration or await self._client.registered(self._producer_id)
-        self._in_use = owner
-        await self._run(self.calls.begin(owner, self._streams), timeout)
+        self._in_use = self._registration or await self._client.registered(self._producer_id)
+        await self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     async def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Allow it to write to more streams, if it was begun with a list of them."""
@@ -147,10 +150,10 @@ class AsyncTransaction:
 
         Pass `next_offset` of the last message as it is: it refers to the reader it comes from. The
         commit raises PositionConflict if the group was moved otherwise since that reader began. A
-        number, or a copy of an offset, is taken to be of the only `tail(group=...)` that this
-        client has had for the group in the stream (ValueError if there were several); without one,
-        to follow what this client has moved itself. A caller that knows the position from elsewhere
-        passes (from, to).
+        number, or a copy of an offset, counts as one of the only `tail(group=...)` that this client
+        has had for the group in the stream (ValueError if there were several). If there was none,
+        the group is moved from where this client has moved it last. A caller that has the position
+        from elsewhere passes (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -180,19 +183,150 @@ class AsyncTransaction:
         """Abort the transaction: nothing of it becomes visible."""
         await self._run(self.calls.abort(), timeout)
 
-    async def _try_to_abort(self) -> None:
-        """Abort while another exception is raised. If this fails, the deadline aborts it."""
-        if self.calls.state == OPEN:
-            with suppress(ClientError):
-                await self.abort()
-
     async def _run(self, flow: Flow[T], timeout: Timeout) -> T:
         async with self._lock:
             try:
                 return await self._client.run(flow, timeout)
             finally:
-                if self.calls.is_decided and self._in_use is not None:
+                if self.calls.is_ended and self._in_use is not None:
                     owner, self._in_use = self._in_use, None
-                    self.calls.forget()
+                    self.calls.remove()
                     if self._registration is None:
-                        self._client.give_back(self._producer_id, owner)
+                        self._client.pool.give_back(self._producer_id, owner)
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+
+
+class AsyncSink:
+    """An application that writes versions, and may run each of them again; `app` is its id."""
+
+    def __init__(self, client: "AsyncClient", app: str) -> None:
+        self.app = app
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.app!r})"
+
+    def task(self, version: int, partition: int = 0) -> "AsyncSinkTask":
+        """Return one attempt of one task, begun by its `async with` block.
+
+        Its messages become visible when the version is committed with its token. An exception in
+        the block aborts it.
+        """
+        return AsyncSinkTask(
+            self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
+        )
+
+    async def commit(
+        self,
+        version: int,
+        tokens: Sequence[str] = (),
+        *,
+        query_id: str | None = None,
+        input: str | None = None,
+        previous: str | None = None,
+        appends: Mapping[str, Iterable[Any]] | None = None,
+        offsets: Mapping[str, Moves] | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> CommitResult:
+        """Make the prepared tasks of a version visible, in this order, at once and only once.
+
+        For a version that was committed before, return that result with `duplicate`; tasks staged
+        again for it are aborted with the next version, or by `abort`. `query_id` is the query the
+        sink belongs to, by default the sink's own id. `input` and `previous` are digests of what
+        this version and the one before were made of; with them, CheckpointDiverged is raised if
+        the history is not the sink's. `appends` by stream and `offsets` by group are applied with
+        it, as by `commit` of the client: these messages come before those of the tasks.
+        """
+        client = self._client
+        flow = commit_calls.commit_version_known(
+            client.known_streams,
+            commit_calls.Version(self.app, query_id or self.app, version, input, previous),
+            commit_calls.Parts(appends or {}, offsets or {}, transactions=tokens),
+            client.positions,
+        )
+        return await client.run(flow, timeout)
+
+    async def abort(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Abort a pending task. Raises TransactionCommitted if it is committed."""
+        await self._client.run(commit_calls.abort_version(self._client.site, token), timeout)
+
+    async def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> commit_calls.SinkInfo:
+        """Return what the server stores. Raises Refused, `unknown_sink`, before a first commit."""
+        return await self._client.run(
+            commit_calls.show_sink_info(self._client.site, self.app), timeout
+        )
+
+    async def rebind(
+        self, query_id: str, last_version: int, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> commit_calls.SinkInfo:
+        """Bind the sink to another query, which continues after `last_version`; -1: at 0."""
+        return await self._client.run(
+            commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
+            timeout,
+        )
+
+    async def forget(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Remove what the server stores about the sink: the next commit begins a new one."""
+        await self._client.run(server_calls.forget_sink(self._client.site, self.app), timeout)
+
+
+class AsyncSinkTask:
+    """One attempt of one task of a version. `calls`, its flows, are internal."""
+
+    def __init__(self, client: "AsyncClient", calls: commit_calls.TaskCalls) -> None:
+        self.calls = calls
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not self.calls.is_prepared:
+            await self.abort()
+
+    @property
+    def token(self) -> str:
+        """The token by which a commit lists this attempt."""
+        return self.calls.token
+
+    async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Begin the attempt, as entering the `async with` block does."""
+        await self._client.run(self.calls.begin(), timeout)
+
+    async def append_many(
+        self,
+        path: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Key] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[datetime | None] | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> None:
+        """Stage messages for a stream; the options are those of a stream's `append_many`."""
+        extras = extras_of(keys, headers, timestamps)
+        stream = self._client.known_streams.calls(path)
+        await self._client.run(self.calls.append(stream, list(values), extras), timeout)
+
+    async def append_batch(
+        self, path: str, body: bytes, count: int, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> None:
+        """Stage `count` messages that are encoded in the batch format."""
+        stream = self._client.known_streams.calls(path)
+        await self._client.run(self.calls.append_batch(stream, body, count), timeout)
+
+    async def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
+        """Prepare the attempt and return its token. Raises Refused if chunks are missing."""
+        return await self._client.run(self.calls.prepare(), timeout)
+
+    async def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Abort the attempt."""
+        await self._client.run(self.calls.abort(), timeout)

@@ -42,28 +42,42 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     delivery_timeout: float = 120.0
 
     def __post_init__(self) -> None:
-        is_name = self.id.isascii() and self.id.isprintable() and self.id == self.id.strip()
-        if not is_name or not 0 < len(self.id) <= PRODUCER_ID_BYTES_MAX:
-            raise ValueError(
+        has_epoch, has_session = self.epoch is not None, self.session is not None
+        for is_valid, message in (
+            (
+                _is_header_value(self.id, PRODUCER_ID_BYTES_MAX),
                 f"{self.id!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} printable"
-                " ASCII characters"
-            )
-        if self.epoch is not None and (self.is_claiming or self.session is not None):
-            raise ValueError("pass epoch= or auto_claim=True, not both")
-        if self.epoch is None and not self.is_claiming and self.session is None:
-            raise ValueError("expected a session, an epoch or a claim")
-        if self.epoch is not None and self.epoch < 0:
-            raise ValueError("epoch must not be negative")
-        if self.mode not in (DENSE, SPARSE):
-            raise ValueError(f"mode must be 'dense' or 'sparse', not {self.mode!r}")
-        if not 0 < self.max_batch_messages <= BATCH_MESSAGES_MAX:
-            raise ValueError(f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}")
-        if not 0 < self.max_batch_bytes <= BATCH_BYTES_MAX:
-            raise ValueError(f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}")
-        if self.max_in_flight < 1:
-            raise ValueError("max_in_flight must be at least 1")
-        if self.linger < 0 or self.delivery_timeout <= 0:
-            raise ValueError("linger_ms must not be negative, delivery_timeout must be positive")
+                " ASCII characters",
+            ),
+            (
+                not (has_epoch and (self.is_claiming or has_session)),
+                "pass epoch= or auto_claim=True, not both",
+            ),
+            (
+                has_epoch or self.is_claiming or has_session,
+                "expected a session, an epoch or a claim",
+            ),
+            (self.epoch is None or self.epoch >= 0, "epoch must not be negative"),
+            (
+                self.mode in (DENSE, SPARSE),
+                f"mode must be 'dense' or 'sparse', not {self.mode!r}",
+            ),
+            (
+                0 < self.max_batch_messages <= BATCH_MESSAGES_MAX,
+                f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}",
+            ),
+            (
+                0 < self.max_batch_bytes <= BATCH_BYTES_MAX,
+                f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}",
+            ),
+            (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
+            (
+                self.linger >= 0 and self.delivery_timeout > 0,
+                "linger_ms must not be negative, delivery_timeout must be positive",
+            ),
+        ):
+            if not is_valid:
+                raise ValueError(message)
 
 
 class BatchAck(Struct, frozen=True):
@@ -110,8 +124,8 @@ class ProducerStats(Struct):
 class ProducerBatch:
     """Messages that are sent together, until they are stored or given up.
 
-    `is_doubtful`: an attempt got no response, so it may be stored. `first_unsettled` is the lowest
-    sequence that was not confirmed when the batch was last sent.
+    `is_indeterminate`: an attempt got no response, so it may be stored. `first_unsettled` is the
+    lowest sequence that was not confirmed when the batch was last sent.
     """
 
     __slots__ = (
@@ -121,8 +135,8 @@ class ProducerBatch:
         "cursor",
         "extras",
         "first_unsettled",
-        "is_doubtful",
         "is_in_flight",
+        "is_indeterminate",
         "last_seq",
         "messages",
         "seq",
@@ -150,7 +164,7 @@ class ProducerBatch:
         self.first_unsettled: int | None = None
         self.body = b""
         self.is_in_flight = False
-        self.is_doubtful = False
+        self.is_indeterminate = False
         self.ack: BatchAck | None = None
 
     @property
@@ -199,18 +213,16 @@ class BatchBuilder:
         self.last_seq = -1  # sparse: of the newest message
 
     @property
-    def is_empty(self) -> bool:
-        return not self._messages and not self._full
-
-    @property
     def count(self) -> int:
         """The number of messages that wait to be sent."""
         return sum(batch.count for batch in self._full) + len(self._messages)
 
     @property
-    def born(self) -> float:
-        """When the oldest message was appended; valid only if there is one."""
-        return self._full[0].born if self._full else self._born
+    def born(self) -> float | None:
+        """When the oldest message was appended; None if there is no message."""
+        if self._full:
+            return self._full[0].born
+        return self._born if self._messages else None
 
     def due_at(self) -> float | None:
         """Return when `take` may be called for the next batch; None if there is no message."""
@@ -300,12 +312,16 @@ class BatchBuilder:
 
 def check_cursor(cursor: str) -> None:
     """Raise ValueError for a cursor that cannot be sent in a header."""
-    is_sound = cursor.isascii() and cursor.isprintable() and cursor == cursor.strip()
-    if not is_sound or not 0 < len(cursor) <= CURSOR_BYTES_MAX:
+    if not _is_header_value(cursor, CURSOR_BYTES_MAX):
         raise ValueError(
             f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
             " characters without spaces around"
         )
+
+
+def _is_header_value(text: str, bytes_max: int) -> bool:
+    is_printable = text.isascii() and text.isprintable() and text == text.strip()
+    return is_printable and 0 < len(text) <= bytes_max
 
 
 # ---- what became of the batches ------------------------------------------------------------------
@@ -345,9 +361,14 @@ class Acknowledgements:
         """Count the messages of a batch that will not be sent again."""
         self._release(batch)
         self.stats.messages_failed += batch.count
-        applied = NO if is_certain else UNKNOWN
         self._events.append(
-            FailedBatch(batch.count, batch.messages, batch.seq, applied, batch.cursor)
+            FailedBatch(
+                batch.count,
+                batch.messages,
+                batch.seq,
+                NO if is_certain else UNKNOWN,
+                batch.cursor,
+            )
         )
 
     def take_events(self) -> list[BatchEvent]:

@@ -11,9 +11,9 @@ The rules, all for the sake of exactly once:
    sparse range is stored, that part is removed; the other messages keep their sequences.)
 2. Batches are sent in order, over one connection. When it is lost, all batches without a response
    are sent again, in order.
-3. Nothing is sent after the first batch until that has a response: only then is the epoch known to
-   be this instance's. (A claim shows it before.) In sparse mode this holds for every batch, because
-   the server would accept the next one although the one before was refused.
+3. Nothing is sent after the first batch until that has a response: only then is it certain that
+   the epoch is this instance's. (A claim shows it before.) In sparse mode this holds for every
+   batch, because the server would accept the next one although the one before was refused.
 4. After a refusal worth a retry nothing is sent until every batch in flight has a response. Those
    sent after the refused one are refused with a gap, and so are those that overtook it on the way.
    A gap below what was confirmed when the batch was sent is fatal.
@@ -41,7 +41,7 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.flows import backoff_seconds
+from semel.client.flows import backoff_seconds, error_of
 from semel.client.producer.batches import (
     Acknowledgements,
     BatchAck,
@@ -51,7 +51,6 @@ from semel.client.producer.batches import (
     ProducerSettings,
 )
 from semel.client.producer.opening import ProducerIdentity
-from semel.client.refusals import error_of, retry_after_of
 from semel.client.values import Extra
 from semel.model.commands import SPARSE
 from semel.model.offsets import parse_offset, print_offset
@@ -232,11 +231,8 @@ class ProducerCore:
 
     def expires_at(self) -> float | None:
         """Return when the oldest message will be given up; None if there is no message."""
-        if self._unsettled:
-            return self._unsettled[0].born + self._settings.delivery_timeout
-        if self._builder.is_empty:
-            return None
-        return self._builder.born + self._settings.delivery_timeout
+        born = self._unsettled[0].born if self._unsettled else self._builder.born
+        return None if born is None else born + self._settings.delivery_timeout
 
     def tick(self, now: float) -> None:
         """Fail the producer if a message has waited for longer than the delivery timeout."""
@@ -267,7 +263,7 @@ class ProducerCore:
         for batch in self._unsettled:
             if batch.is_in_flight:
                 batch.is_in_flight = False
-                batch.is_doubtful = True
+                batch.is_indeterminate = True
         self.in_flight_count = 0
         self._is_stalled = False
         self._backoff.begin(now, error)
@@ -322,7 +318,7 @@ class ProducerCore:
         if error is None and is_duplicate and is_foreign:
             error = Indeterminate(_FOREIGN)
         if error is not None:
-            batch.is_doubtful |= error.applied == UNKNOWN
+            batch.is_indeterminate |= error.applied == UNKNOWN
             self._fail(error, batch)
             return
         self._backoff.reset()
@@ -348,10 +344,10 @@ class ProducerCore:
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
         error = error_of(status, headers, body)
-        batch.is_doubtful |= error.applied == UNKNOWN
+        batch.is_indeterminate |= error.applied == UNKNOWN
         if status in _WORTH_A_RETRY:
             self._is_stalled = True
-            self._backoff.begin(now, error, retry_after_of(headers))
+            self._backoff.begin(now, error, error.retry_after)
         elif self._is_own_gap(error, batch):
             self._is_stalled = True
         elif not self._can_send_again(error, batch):
@@ -402,9 +398,9 @@ class ProducerCore:
     def _timeout_error(self) -> ClientError:
         oldest = self._unsettled[0] if self._unsettled else None
         error = self._backoff.last_error
-        reason = f": {error}" if error is not None else ""
+        reason = "" if error is None else f": {error}"
         message = f"not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
-        if oldest is not None and (oldest.is_doubtful or oldest.is_in_flight):
+        if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
             return Indeterminate(message)
         return Unavailable(message)
 
@@ -414,13 +410,13 @@ class ProducerCore:
         if refused is not None and isinstance(error, ProducerFenced):
             # A proxy may have sent two copies: one was stored before the producer was fenced, and
             # this is the response to the other.
-            refused.is_doubtful = True
+            refused.is_indeterminate = True
         is_end = refused is not None and _is_end(error, refused)
         for batch in (*self._unsettled, *self._builder.take_all()):
             if batch.ack is not None:
                 self.acks.acknowledge(batch.ack, batch)
                 continue
-            may_be_stored = batch.is_doubtful or (batch.is_in_flight and not is_end)
+            may_be_stored = batch.is_indeterminate or (batch.is_in_flight and not is_end)
             self.acks.give_up(batch, is_certain=not may_be_stored)
         self._unsettled.clear()
 
@@ -428,4 +424,4 @@ class ProducerCore:
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
     """Return whether no batch after a refused one can be stored, as its sequence stays missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
-    return is_definite and not refused.is_doubtful and not isinstance(error, PayloadMismatch)
+    return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

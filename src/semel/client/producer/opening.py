@@ -1,4 +1,4 @@
-"""Opening a producer: its options, its identity, and what an earlier instance has stored.
+"""Opening a producer: its options, its identity, its encoding, and what is stored of it.
 
 Reading what is stored is not enough. A request of an earlier instance may still be under way and be
 stored after the response; an instance that continued from there would store its messages again. So
@@ -9,8 +9,9 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from typing import Final, Generic, TypedDict, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Generic, TypedDict, TypeVar
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from semel.client.errors import (
     ProducerFenced,
     ProtocolError,
     Refused,
+    TooLarge,
 )
 from semel.client.flows import Flow
 from semel.client.producer.batches import (
@@ -33,10 +35,25 @@ from semel.client.producer.batches import (
 )
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
-from semel.client.values import ProducerClaim, ProducerState
+from semel.client.values import (
+    PREENCODED,
+    Extra,
+    Headers,
+    Key,
+    ProducerClaim,
+    ProducerState,
+    columns_of,
+    encode,
+    encode_json,
+    extra_of,
+)
 from semel.model.commands import DENSE, SPARSE
-from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
-from semel.wire.headers import to_number
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_MAX
+from semel.model.media import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import BATCH, read_flag, to_number
+from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
 
 OnBatchAck = Callable[[BatchAck], object]
 OnError = Callable[[ClientError, FailedBatch], object]
@@ -44,6 +61,7 @@ OnError = Callable[[ClientError, FailedBatch], object]
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
+_MISMATCH: Final = "producer-payload-mismatch"
 
 
 P = TypeVar("P")
@@ -175,6 +193,93 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     )
 
 
+# ---- encoding ------------------------------------------------------------------------------------
+
+_FRAME_BYTES: Final = 512  # around one message: brackets, or the header of a batch
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class BodyEncoder:
+    """Encodes values as messages, and messages as bodies, for a stream of one media type.
+
+    JSON is sent as an array. Other messages are sent in semel's batch format, which keeps them
+    apart; another server gets them concatenated, as every Durable Streams server accepts it.
+    Messages with extras are sent in the batch format, too.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
+        """Return the media type of a body of `count` messages."""
+        is_batch = extras or (self._is_batching and count > 1)
+        return BATCH if is_batch else self._content_type
+
+    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        """Return the body of an append."""
+        if extras:
+            columns = columns_of(len(messages), extras)
+            return encode_batch(
+                self._content_type,
+                messages,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+            )
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def checked_extra(
+        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
+    ) -> Extra | None:
+        """Return the extras of a message, or None. Raises NotSupported if the server is not semel.
+
+        Raises TooLarge if the message is too large with them.
+        """
+        extra = extra_of(key, headers, timestamp)
+        if extra is None:
+            return None
+        if not self._is_semel:
+            raise NotSupported("this server does not support keys, headers and timestamps")
+        self._check_size(len(raw) + extra.size)
+        return extra
+
+    def _to_json(self, value: Any) -> bytes:
+        """Return a value as JSON. Raises ValueError here for what would fail a whole batch."""
+        raw = encode_json(value)
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+            payloads = split_json(b"[" + raw + b"]")
+            if not isinstance(payloads, Payloads) or payloads.count != 1:
+                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
+                raise ValueError(f"the message is not JSON that a stream can store: {reason}")
+        self._check_size(len(raw))
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(len(raw))
+        return raw
+
+    def _check_size(self, size: int) -> None:
+        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(
+                f"the message has {size} bytes; at most {BODY_BYTES_MAX - _FRAME_BYTES} are allowed"
+            )
+
+
 # ---- the identity --------------------------------------------------------------------------------
 
 _IGNORED: Final = (
@@ -226,9 +331,12 @@ class ProducerIdentity:
 
     def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
         """Check a successful response and learn the epoch; return an error if it is not ours."""
-        if _is_mismatch(headers):
-            message = "the sequence of the batch was used before, with other messages"
-            return PayloadMismatch(message, status=204, facts={"current_epoch": self.epoch})
+        if read_flag(headers, _MISMATCH):
+            return PayloadMismatch(
+                "the sequence of the batch was used before, with other messages",
+                status=204,
+                facts={"current_epoch": self.epoch},
+            )
         if headers.get("producer-dedup", "").lower() == "off":
             return ProtocolError(_UNGUARDED)
         epoch = _epoch_in(headers)
@@ -249,7 +357,7 @@ class ProducerIdentity:
         Not if an attempt got no response: it may have been stored with the old epoch before the
         instance was fenced, and a copy with a new epoch would be a duplicate.
         """
-        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_doubtful:
+        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
         return self._raise_above(error.current_epoch)
 
@@ -260,7 +368,7 @@ class ProducerIdentity:
         messages. But if the epoch was unused, a proxy has sent a copy of our request: to send it
         again would be a duplicate.
         """
-        is_own = not _is_mismatch(headers) and (batch.is_doubtful or self._is_unused)
+        is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
@@ -274,12 +382,12 @@ class ProducerIdentity:
         if self._is_semel:
             # The receipt of our own would be among the last ones, which are retained.
             return headers.get("producer-receipt", "").lower() == "expired"
-        return not batch.is_doubtful
+        return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
         """Return whether a duplicate may be ours or that of an instance with the same epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
-        return is_at_start and batch.is_doubtful and not (self._is_unused or self._is_sparse)
+        return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 
     def _raise_above(self, epoch: int | None) -> bool:
         is_allowed = self._settings.is_claiming and not self.is_established
@@ -288,10 +396,6 @@ class ProducerIdentity:
         self.epoch = epoch + 1
         self._is_unused = True
         return True
-
-
-def _is_mismatch(headers: Mapping[str, str]) -> bool:
-    return headers.get("producer-payload-mismatch", "").lower() == "true"
 
 
 def _epoch_in(headers: Mapping[str, str]) -> int | None:

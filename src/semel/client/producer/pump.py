@@ -1,133 +1,42 @@
-"""From a producer's core to the server: encoding, the connection, and the pump that uses both.
+"""From a producer's core to the server: the connection, the pump, and what both producers share.
 
 The core decides what to send, the pump sends it. All of this runs on the thread of an event loop;
 the lock is held whenever the core is used, because other threads append to it.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, cast
 
 from semel.client.errors import (
+    ClientClosed,
     ClientError,
     Indeterminate,
-    NotSupported,
     ProtocolError,
-    TooLarge,
     Unavailable,
 )
 from semel.client.flows import NotSent
-from semel.client.producer.batches import BatchEvent, ProducerBatch
+from semel.client.producer.batches import (
+    BatchAck,
+    BatchEvent,
+    ProducerBatch,
+    ProducerStats,
+)
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.opening import (
+    PENDING_BYTES_MAX,
+    BodyEncoder,
+    OpenResult,
+    ProducerOptions,
+    settings_of,
+)
 from semel.client.requests import Request, render
 from semel.client.response_parser import ParserEvent, Response, ResponseParser
-from semel.client.transport import Transport, connect_error
-from semel.client.values import (
-    PREENCODED,
-    Extra,
-    Headers,
-    Key,
-    columns_of,
-    encode,
-    encode_json,
-    extra_of,
-)
-from semel.model.commands import Batch as Payloads
-from semel.model.limits import BODY_BYTES_MAX
-from semel.model.media import is_json
-from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH
-from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
-
-# ---- encoding ------------------------------------------------------------------------------------
-
-_FRAME_BYTES: Final = 512  # around one message: brackets, or the header of a batch
-_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
-
-
-class BodyEncoder:
-    """Encodes values as messages, and messages as bodies, for a stream of one media type.
-
-    JSON is sent as an array. Other messages are sent in semel's batch format, which keeps them
-    apart; another server gets them concatenated, as every Durable Streams server accepts it.
-    Messages with extras are sent in the batch format, too.
-    """
-
-    def __init__(self, content_type: str, *, is_semel: bool) -> None:
-        self._content_type = content_type
-        self._is_json = is_json(content_type)
-        self._is_batching = is_semel and not self._is_json
-        self._is_semel = is_semel
-        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
-
-    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
-        """Return the media type of a body of `count` messages."""
-        is_batch = extras or (self._is_batching and count > 1)
-        return BATCH if is_batch else self._content_type
-
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the body of an append."""
-        if extras:
-            columns = columns_of(len(messages), extras)
-            return encode_batch(
-                self._content_type,
-                messages,
-                keys=columns.keys,
-                headers=columns.headers,
-                timestamps=columns.timestamps,
-            )
-        if self._is_json:
-            return b"[" + b",".join(messages) + b"]"
-        if self._is_batching and len(messages) > 1:
-            return encode_batch(self._content_type, messages)
-        return b"".join(messages)
-
-    def checked_extra(
-        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
-    ) -> Extra | None:
-        """Return the extras of a message, or None. Raises NotSupported if the server is not semel.
-
-        Raises TooLarge if the message is too large with them.
-        """
-        extra = extra_of(key, headers, timestamp)
-        if extra is None:
-            return None
-        if not self._is_semel:
-            raise NotSupported("this server does not support keys, headers and timestamps")
-        self._check_size(len(raw) + extra.size)
-        return extra
-
-    def _to_json(self, value: Any) -> bytes:
-        """Return a value as JSON. Raises ValueError here for what would fail a whole batch."""
-        raw = encode_json(value)
-        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
-            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
-        return raw
-
-    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
-        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
-            payloads = split_json(b"[" + raw + b"]")
-            if not isinstance(payloads, Payloads) or payloads.count != 1:
-                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
-                raise ValueError(f"the message is not JSON that a stream can store: {reason}")
-        self._check_size(len(raw))
-
-    def _to_bytes(self, value: Any) -> bytes:
-        raw = encode(value, self._content_type)
-        if not raw:
-            raise ValueError("an empty message cannot be stored")
-        self._check_size(len(raw))
-        return raw
-
-    def _check_size(self, size: int) -> None:
-        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
-            raise TooLarge(
-                f"the message has {size} bytes; at most {BODY_BYTES_MAX - _FRAME_BYTES} are allowed"
-            )
-
+from semel.client.transport import Transport, connect_error, jitter
+from semel.client.values import Extra
 
 # ---- the connection ------------------------------------------------------------------------------
 
@@ -193,8 +102,9 @@ class ProducerConnection(asyncio.Protocol):
             return
         self._is_over = True
         responses: BatchResponses = []
-        reason = "the server closed it" if exc is None else str(exc)
-        end: ClientError = Indeterminate(f"the connection was lost: {reason}")
+        end: ClientError = Indeterminate(
+            f"the connection was lost: {exc or 'the server closed it'}"
+        )
         try:
             responses = self._matched(self._parser.end())
         except ProtocolError as error:
@@ -211,7 +121,7 @@ class ProducerConnection(asyncio.Protocol):
 
 # ---- the pump ------------------------------------------------------------------------------------
 
-_LATE_SECONDS: Final = 0.001  # timers are not exact: a little late is better than twice
+_LATE_SECONDS: Final = 0.001  # timers are not exact: one that fires early would fire twice
 
 OnEvents = Callable[[list[BatchEvent]], None]
 
@@ -294,8 +204,10 @@ class Pump:
         return chosen
 
     def _render(self, batch: ProducerBatch) -> bytes:
-        media_type = self._encoder.content_type(batch.count, batch.extras)
-        headers = (("Content-Type", media_type), *self._core.headers(batch))
+        headers = (
+            ("Content-Type", self._encoder.content_type(batch.count, batch.extras)),
+            *self._core.headers(batch),
+        )
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
@@ -333,7 +245,7 @@ class Pump:
 
     def _not_reached(self, failure: NotSent, now: float) -> None:
         with self._lock:
-            if failure.is_hopeless:
+            if failure.is_permanent:
                 self._core.fail(Unavailable(failure.reason))
             else:
                 self._core.connect_failed(now, Unavailable(failure.reason))
@@ -363,3 +275,156 @@ class Pump:
             error = Indeterminate(f"no response within {self._response_timeout:g} seconds")
             with self._lock:
                 self._core.connection_lost(now, error)
+
+
+# ---- what the two producers share ----------------------------------------------------------------
+
+_log = logging.getLogger("semel.client")
+
+
+def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+    del messages, extras
+    raise AssertionError("nothing is sent before the producer is open")
+
+
+class ProducerFacade:
+    """What the producers for threads and for asyncio share: state, callbacks and checks."""
+
+    # Exceptions of a callback that are logged and otherwise ignored.
+    _survives: type[BaseException] = Exception
+
+    def __init__(
+        self,
+        producer_id: str | None,
+        transport: Transport,
+        target: str,
+        options: ProducerOptions,
+        *,
+        response_timeout: float,
+    ) -> None:
+        self._settings = settings_of(producer_id, options)
+        self._transport = transport
+        self._target = target
+        self._response_timeout = response_timeout
+        self._pending_bytes_max = options.get("max_pending_bytes", PENDING_BYTES_MAX)
+        self._on_batch_ack = options.get("on_batch_ack")
+        self._on_error = options.get("on_error")
+        if self._pending_bytes_max < 1:
+            raise ValueError("max_pending_bytes must be at least 1")
+        self._lock = threading.Lock()
+        self._reported_count = 0  # messages whose callbacks have returned
+        self._is_closed = False  # `append` is refused
+        self._is_ended = False  # and no message is pending
+        self._is_raised = False  # the failure was raised
+        self._core = ProducerCore(self._settings, _no_body)  # until it is open
+        self._pump: Pump
+        self._encoder: BodyEncoder
+        self._to_raw: Callable[[Any], bytes]
+
+    def _open(self, opening: OpenResult) -> None:
+        encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
+        self._encoder, self._to_raw = encoder, encoder.to_raw
+        self._core = ProducerCore(
+            self._settings, encoder.body, jitter, is_counting=opening.is_semel
+        )
+        if opening.claim is not None:
+            claim = opening.claim
+            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
+        elif opening.past:
+            (state,) = opening.past
+            self._core.resume(state.epoch, state.last_seq, state.cursor)
+        elif opening.past is not None:
+            self._core.resume(None, None, None)
+        self._pump = Pump(
+            self._core,
+            encoder,
+            self._transport,
+            self._target,
+            lock=self._lock,
+            on_events=self._report,
+            response_timeout=self._response_timeout,
+        )
+
+    # ---- state -----------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._settings.id
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of this instance; None until the server has assigned one."""
+        return self._core.epoch
+
+    @property
+    def last_seq(self) -> int | None:
+        """The last stored sequence; before the first acknowledgement, of an earlier instance."""
+        return self._core.acks.last_seq
+
+    @property
+    def cursor(self) -> str | None:
+        """The last stored cursor; before the first acknowledgement, of an earlier instance."""
+        return self._core.acks.cursor
+
+    @property
+    def pending_count(self) -> int:
+        """The number of messages that are not acknowledged yet."""
+        with self._lock:
+            return self._core.pending_count
+
+    @property
+    def in_flight_count(self) -> int:
+        """The number of batches that are sent and have no response yet."""
+        return self._core.in_flight_count
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counts since the producer was made."""
+        return self._core.acks.stats
+
+    # ---- callbacks -------------------------------------------------------------------------------
+
+    def _report(self, events: list[BatchEvent]) -> None:
+        failure = self._core.failure
+        for event in events:
+            if isinstance(event, BatchAck):
+                if self._on_batch_ack is not None:
+                    self._call(self._on_batch_ack, event)
+            elif self._on_error is not None:
+                assert failure is not None
+                self._call(self._on_error, failure, event)
+        with self._lock:
+            self._reported_count += sum(event.count for event in events)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except self._survives:  # a bug of the caller's must not stop the producer
+            _log.exception("a callback of the producer %s failed", self.id)
+
+    # ---- checks ----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise the failure of the producer, or ClientClosed."""
+        failure = self._core.failure
+        if failure is not None:
+            self._is_raised = True
+            raise failure
+        if self._is_closed:
+            raise ClientClosed("the producer is closed")
+
+    def _check_settled(self, *, is_again: bool) -> None:
+        """Raise the failure of the producer, unless `on_error` was called with it.
+
+        `is_again`: even if it was raised before.
+        """
+        failure = self._core.failure
+        if failure is None or self._on_error is not None or (self._is_raised and not is_again):
+            return
+        self._is_raised = True
+        raise failure
+
+    def _late(self, timeout: float | None) -> Indeterminate:
+        with self._lock:
+            count = self._core.appended_count - self._reported_count
+        return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
-from semel.client.producer.async_producer import ProducerFacade
 from semel.client.producer.batches import BatchEvent, ProducerSettings
 from semel.client.producer.opening import OpenResult, ProducerOptions
+from semel.client.producer.pump import ProducerFacade
 from semel.client.transport import FOREVER, Transport
 from semel.client.values import Headers, Key
 
@@ -135,8 +135,7 @@ class Producer(ProducerFacade):
         """Wait, with the lock held, until enough is stored; callbacks must not wait."""
         if self._background.is_here:
             return
-        limit = self._pending_bytes_max
-        self._changed.wait_for(lambda: self._core.acks.pending_bytes < limit)
+        self._changed.wait_for(lambda: self._core.acks.pending_bytes < self._pending_bytes_max)
         self._check()
 
     def _drain(self, timeout: float | None) -> bool:
@@ -145,7 +144,7 @@ class Producer(ProducerFacade):
             self._core.hurry()
         self._wake()
         with self._lock:
-            return self._changed.wait_for(lambda: self._is_settled(goal), timeout)
+            return self._changed.wait_for(lambda: self._reported_count >= goal, timeout)
 
     def _give_up(self, error: Indeterminate) -> None:
         with self._lock:
@@ -153,7 +152,7 @@ class Producer(ProducerFacade):
         self._wake()
         with self._lock:
             goal = self._core.appended_count
-            self._changed.wait_for(lambda: self._is_settled(goal))
+            self._changed.wait_for(lambda: self._reported_count >= goal)
 
     def _refuse_in_fork(self) -> None:
         """Raise RuntimeError in a forked process, which has no background thread."""
@@ -190,20 +189,13 @@ _lock = threading.Lock()
 _current: "Background | None" = None
 
 
-class EndsWithProcess(Protocol):
-    """Something that may have work to do when the process ends."""
-
-    def end_process(self) -> None:
-        """Finish the work, or log that it is lost."""
-
-
 class Background:
     """An event loop on a thread of its own, until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.is_forked = False  # in a forked process, where the thread does not exist
-        self.at_exit: WeakSet[EndsWithProcess] = WeakSet()
+        self.at_exit: WeakSet[Producer] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
         atexit.register(self._stop)

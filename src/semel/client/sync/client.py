@@ -4,14 +4,13 @@
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
-from semel.client.commit_calls import CommitId, KnownStreams, Parts, SinkInfo
 from semel.client.errors import ClientError
-from semel.client.flows import Flow, with_silence_limit
+from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
 from semel.client.processing import (
     ProcessLoop,
@@ -23,10 +22,8 @@ from semel.client.processing import (
 from semel.client.producer.opening import OpenProducers
 from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
-from semel.client.sync.group import Group
-from semel.client.sync.sink import Sink
-from semel.client.sync.stream import Stream
-from semel.client.sync.transaction import Transaction
+from semel.client.sync.stream import Group, Stream
+from semel.client.sync.transaction import Sink, Transaction
 from semel.client.sync_driver import Stop, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
@@ -37,11 +34,15 @@ from semel.client.transport import (
     seconds_of,
     transport_to,
 )
-from semel.client.txn_calls import TransactionCalls, Unresolved
-from semel.client.txn_values import KIND_INLINE, CommitResult, Moves, Offset, TransactionStatus
-from semel.client.values import Registration, StreamEntry
-
-T = TypeVar("T")
+from semel.client.values import (
+    KIND_INLINE,
+    CommitResult,
+    Moves,
+    Offset,
+    Registration,
+    StreamEntry,
+    TransactionStatus,
+)
 
 
 class Client:
@@ -56,7 +57,7 @@ class Client:
     only helps on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
-    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `give_back` are internal:
+    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
     only packages of semel use them.
     """
 
@@ -83,10 +84,10 @@ class Client:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
-        self.known_streams = KnownStreams(self.site)
+        self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: Unresolved = {}  # transactions this client has begun and not ended
-        self._pool = ProducerPool()
+        self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
+        self.pool = ProducerPool()
         self._registering = SyncLock()  # two registrations at once would fence one another
         self._producers: OpenProducers[Producer] = OpenProducers()
 
@@ -99,10 +100,8 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(ClientError):  # the exception of the block is the one to raise
+        # An exception of the block is the one to raise.
+        with nullcontext() if error is None else suppress(ClientError):
             self.close()
 
     def __repr__(self) -> str:
@@ -144,8 +143,8 @@ class Client:
         to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
         Unavailable or Indeterminate.
         """
-        limited = with_silence_limit(flow, seconds_of(silence, self.timeout))
-        return self.driver.run(limited, stop=stop)
+        silence_seconds = seconds_of(silence, self.timeout)
+        return self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
 
     # ---- streams, producers ----------------------------------------------------------------------
 
@@ -180,13 +179,9 @@ class Client:
         Without an id, return one that the server has generated and no transaction uses now.
         """
         with self._registering:
-            return self._pool.take(producer_id) or self._pool.add(
+            return self.pool.take(producer_id) or self.pool.add(
                 producer_id, self.register_producer(producer_id)
             )
-
-    def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Return a registration to the pool once its transaction has ended."""
-        self._pool.give_back(producer_id, registration)
 
     def close_with_client(self, producer: Producer) -> Producer:
         """Return the producer, which `close` will close."""
@@ -214,12 +209,11 @@ class Client:
         generates ids. With kind="staged" the messages have no offsets before the commit, and no
         reader waits for them.
         """
-        calls = TransactionCalls(
-            self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
-        )
         return Transaction(
             self,
-            calls,
+            txn_calls.TransactionCalls(
+                self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+            ),
             tuple(streams),
             producer_id=producer_id,
             registration=check_owner(producer_id, producer_epoch),
@@ -233,13 +227,15 @@ class Client:
 
     def commit_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
         """Commit a prepared transaction of any client. A repeat returns the same result."""
-        flow = txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved)
-        return self.run(flow, timeout)
+        return self.run(
+            txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
+        )
 
     def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort a prepared transaction of any client. A repeat changes nothing."""
-        flow = txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved)
-        self.run(flow, timeout)
+        self.run(
+            txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
+        )
 
     def commit(
         self,
@@ -262,9 +258,12 @@ class Client:
         since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
         transactions of this producer.
         """
-        parts = Parts(appends or {}, offsets or {}, if_ or {}, transactions)
-        commit_id = CommitId(producer_id, epoch, seq)
-        flow = commit_calls.commit_known_parts(self.known_streams, commit_id, parts, self.positions)
+        flow = commit_calls.commit_known_parts(
+            self.known_streams,
+            commit_calls.CommitId(producer_id, epoch, seq),
+            commit_calls.Parts(appends or {}, offsets or {}, if_ or {}, transactions),
+            self.positions,
+        )
         result = self.run(flow, timeout)
         txn_calls.note_listed(self.unresolved, transactions)
         return result
@@ -279,7 +278,7 @@ class Client:
         """Return the sink of an application, which writes numbered versions; nothing is sent."""
         return Sink(self, app)
 
-    def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[SinkInfo]:
+    def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
         """List the sinks."""
         return self.run(commit_calls.list_sink_infos(self.site), timeout)
 

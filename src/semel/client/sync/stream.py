@@ -1,35 +1,28 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
-"""One stream of a server, by its path."""
+"""One stream of a server, by its path, and the groups that read streams."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from semel.client import server_calls
-from semel.client.flows import Flow
-from semel.client.group_calls import (
-    STABLE_SECONDS_MAX,
-    GroupCursor,
-    GroupReader,
-    GroupReading,
-    refuse_events,
-)
+from semel.client import group_calls, server_calls
 from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader
 from semel.client.requests import AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
 from semel.client.stream_calls import StreamCalls
-from semel.client.sync.group import MessageCommitter
-from semel.client.tails import Tail
+from semel.client.sync_driver import SyncLock, Tail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
-from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import (
+    READ_COMMITTED,
     START,
     Headers,
     Key,
     Message,
+    Moves,
+    PinnedStep,
     ProducerState,
     Receipt,
     StreamInfo,
@@ -40,8 +33,6 @@ from semel.model.media import DEFAULT_MEDIA_TYPE
 
 if TYPE_CHECKING:
     from semel.client.sync.client import Client
-
-T = TypeVar("T")
 
 
 class Stream:
@@ -74,7 +65,7 @@ class Stream:
         another configuration. After `ttl` seconds without a use it is deleted.
         """
         configuration = CreateHeaders(content_type, ttl, expires_at, closed)
-        self._run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
+        self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
         return self
 
     def fork(
@@ -99,24 +90,24 @@ class Stream:
             fork_offset=offset,
             fork_sub_offset=sub_offset,
         )
-        self._run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
+        self.client.run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork
 
     def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
         """Return the state of the stream. Raises StreamNotFound if it does not exist."""
-        return self._run(self.calls.head(), timeout)
+        return self.client.run(self.calls.head(), timeout)
 
     def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
         """Return whether the stream exists."""
-        return self._run(self.calls.exists(), timeout)
+        return self.client.run(self.calls.exists(), timeout)
 
     def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the stream. Its messages are kept as long as forks read them."""
-        self._run(self.calls.delete(), timeout)
+        self.client.run(self.calls.delete(), timeout)
 
     def trim(self, before: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Drop the messages before an offset; only semel supports this."""
-        self._run(self.calls.trim(before), timeout)
+        self.client.run(self.calls.trim(before), timeout)
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -175,13 +166,13 @@ class Stream:
         """
         extras = extras_of(keys, headers, timestamps)
         conditions = AppendHeaders(seq, if_match, idempotency_key, close)
-        return self._run(self.calls.append(list(values), conditions, extras), timeout)
+        return self.client.run(self.calls.append(list(values), conditions, extras), timeout)
 
     def close(self, value: Any = None, *, timeout: Timeout = CLIENT_DEFAULT) -> Receipt:
         """Close the stream for ever, after `value` as its last message if that is not None."""
         if value is not None:
             return self.append(value, close=True, timeout=timeout)
-        return self._run(self.calls.close(), timeout)
+        return self.client.run(self.calls.close(), timeout)
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -200,7 +191,7 @@ class Stream:
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        while (page := self._run(reader.next_page(), timeout)) is not None:
+        while (page := self.client.run(reader.next_page(), timeout)) is not None:
             if limit is not None:
                 page, limit = page[:limit], limit - len(page)
             yield from page
@@ -247,14 +238,18 @@ class Stream:
             reader = live_reader(self.calls, offset, live, isolation=isolation)
             reader.source = client.positions.read_position(self.path, offset)
             return Tail(client.driver, reader, seconds)
-        refuse_events(live)
-        wait_seconds = min(STABLE_SECONDS_MAX, seconds / 2)
-        reading = GroupReading(
-            client.site, group, client.positions, client.unresolved, wait_seconds
+        cursor = group_calls.GroupCursor(
+            client.site,
+            group,
+            self.path,
+            client.positions,
+            client.unresolved,
+            min(group_calls.STABLE_SECONDS_MAX, seconds / 2),
         )
-        cursor = GroupCursor(reading, self.path)
         on_commit = MessageCommitter(client, cursor)
-        reader = GroupReader(self.calls, offset, reading, cursor, on_commit, isolation=isolation)
+        reader = group_calls.GroupReader(
+            self.calls, offset, cursor, on_commit, live=live, isolation=isolation
+        )
         register = None if producer_id is None else partial(client.registered, producer_id)
         return Tail(client.driver, reader, seconds, register)
 
@@ -284,7 +279,7 @@ class Stream:
         self, producer_id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> list[ProducerState]:
         """Return what the server stores about the stream's producers, or about one of them."""
-        return self._run(server_calls.producers(self.calls, producer_id), timeout)
+        return self.client.run(server_calls.producers(self.calls, producer_id), timeout)
 
     def explain(
         self,
@@ -300,14 +295,69 @@ class Stream:
 
         `seq` of a sparse producer may be a range such as "3-5", with mode="sparse".
         """
-        flow = server_calls.explain_append(
-            self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+        return self.client.run(
+            server_calls.explain_append(
+                self.calls, producer_id, seq, epoch=epoch, session=session, mode=mode
+            ),
+            timeout,
         )
-        return self._run(flow, timeout)
 
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove a producer from the stream: its sequences start again at 0."""
-        self._run(server_calls.forget_producer(self.calls, producer_id), timeout)
+        self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
-    def _run(self, flow: Flow[T], timeout: Timeout) -> T:
-        return self.client.run(flow, timeout)
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+class Group:
+    """A group of readers, with a position in each stream in which it was moved."""
+
+    def __init__(self, client: "Client", name: str) -> None:
+        self.name = name
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Return the positions by stream, without streams where the group was never moved.
+
+        This does not wait for transactions, and does not change which position a tail of this
+        client sends with its commits.
+        """
+        return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
+
+    def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+        """Move positions by stream, all or none, and return the new ones.
+
+        A move is an offset, without a condition: then no message that was read before can be
+        committed any more, by this or any other client. Or it has a condition: (from, to),
+        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
+        condition does not hold.
+        """
+        return self._client.run(
+            group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
+            timeout,
+        )
+
+    def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
+        """Pin the next step and return the pinned one: the first that was sent with its number."""
+        return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
+
+    def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
+        """Return the pinned step, or None if none was ever pinned."""
+        return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
+
+
+class MessageCommitter:
+    """Moves a group after messages, one at a time: what `message.commit()` calls."""
+
+    def __init__(self, client: "Client", cursor: group_calls.GroupCursor) -> None:
+        self._client = client
+        self.cursor = cursor
+        self._lock = SyncLock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            self._client.run(self.cursor.move(message))

@@ -13,8 +13,7 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.transport import random_id
 from semel.client.txn_calls import TransactionCalls
-from semel.client.txn_values import KIND_STAGED, CommitResult, Move
-from semel.client.values import Extras, Registration
+from semel.client.values import KIND_STAGED, CommitResult, Extras, Move, Registration
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.pipeline.values import Step
 

@@ -20,8 +20,7 @@ from semel.client.flows import Flow
 from semel.client.group_calls import pin, positions, snapshot
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.txn_values import CommitResult, PinnedRange, PinnedStep
-from semel.client.values import Message
+from semel.client.values import CommitResult, Message, PinnedRange, PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
 from semel.pipeline.evaluate import MessageFailed, text_of

@@ -19,7 +19,7 @@ from semel.client.flows import Flow
 from semel.client.server_calls import register_producer
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.txn_values import CommitResult
+from semel.client.values import CommitResult
 from semel.model.offsets import parse_offset
 from semel.pipeline.evaluate import evaluation_of
 from semel.pipeline.executor import ProcessorRun, RunState

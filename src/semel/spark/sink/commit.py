@@ -13,8 +13,8 @@ from pyarrow import ArrowInvalid
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from semel.client.errors import ClientError, Indeterminate, SinkRefused, Unavailable
-from semel.client.sync.sink import Sink
-from semel.client.txn_values import CommitResult
+from semel.client.sync.transaction import Sink
+from semel.client.values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
 from semel.spark.errors import server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for

@@ -7,7 +7,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from semel.client.txn_values import CommitResult
+from semel.client.values import CommitResult
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
 from semel.spark.sink.commit import UNKNOWN, abort_staged, commit_staged, read_digests, sink_of

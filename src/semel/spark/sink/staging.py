@@ -21,7 +21,7 @@ from semel.client.errors import (
     Unavailable,
 )
 from semel.client.sync.client import Client
-from semel.client.sync.sink import SinkTask
+from semel.client.sync.transaction import SinkTask
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
