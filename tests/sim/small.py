@@ -36,7 +36,7 @@ _USERS = (
     "semel.machine.txn.result",
     "semel.machine.txn.begin",
     "semel.machine.txn.apply_end",
-    "semel.machine.txn.publish",
+    "semel.machine.append",
 )
 
 

@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Final, Self, TypeVar
 
 from semel.broker.broker import Broker, OutcomeReply, Reply
-from semel.broker.clock import Clock, SystemClock
-from semel.broker.durable_view import DurableView, StreamView, Waiter
-from semel.broker.settings import Directory, Settings
+from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
+from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
@@ -29,10 +28,10 @@ from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
 from semel.machine.state import Stream
 from semel.machine.txn.views import TxnView, holding_view
+from semel.model.commands import READ_UNCOMMITTED, EngineCommand
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
-from semel.model.transactions import READ_UNCOMMITTED, EngineCommand
 
 log = logging.getLogger("semel")
 
@@ -259,11 +258,11 @@ class Engine:
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
     ) -> Waiting | None:
-        """Call `wake` once, as `Broker.wait` does."""
-        return self.broker.wait(path, offset, wake, isolation)
+        """Call `wake` once, as `DurableView.wait` does."""
+        return self.durable_view.wait(path, offset, wake, isolation)
 
     def stop_waiting(self, waiting: Waiting) -> None:
-        self.broker.stop_waiting(waiting)
+        stop_waiting(*waiting)
 
     def _do(self, action: Callable[[], None]) -> None:
         """Call the broker, then write what that left to write. Raises EngineStopped."""

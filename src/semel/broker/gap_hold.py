@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from semel.broker.broker import Reply
 from semel.model.commands import DENSE, Append
 from semel.model.limits import GAPS_HELD_BYTES_MAX, GAPS_HELD_MAX
@@ -26,15 +28,12 @@ CallLater = Callable[[float, Callable[[], Any]], Timer]
 Producer = tuple[str, str]  # path, id
 
 
-class _Held:
+class _Held(Struct):
     """An append that waits for its predecessors."""
 
-    __slots__ = ("command", "reply", "timer")
-
-    def __init__(self, command: Append, reply: Reply, timer: Timer) -> None:
-        self.command = command
-        self.reply = reply
-        self.timer = timer
+    command: Append
+    reply: Reply
+    timer: Timer
 
 
 class GapHold:

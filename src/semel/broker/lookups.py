@@ -5,27 +5,30 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from semel.broker.durable_view import DurableView
-from semel.broker.reader import BrokerReader
+from semel.broker.durable_view import BrokerReader, DurableView
 from semel.journal.txn_history import TxnHistory
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
-from semel.model.commands import Append, Create, Register, StoredAppend, TxnTag
-from semel.model.media import is_json
-from semel.model.transactions import (
+from semel.model.commands import (
     AddPositions,
     AddStreams,
+    Append,
     Begin,
     Commit,
+    Create,
     EngineCommand,
     ListedTxn,
     PinSnapshot,
     ProducerOwner,
+    Register,
     SetPositions,
+    StoredAppend,
     TxnCall,
     TxnCommand,
+    TxnOutcome,
+    TxnTag,
 )
-from semel.model.txn_outcome import TxnOutcome
+from semel.model.messages import is_json
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 

@@ -1,6 +1,8 @@
-"""What an engine is opened with: its settings, checked once, and its data directory."""
+"""What an engine is opened with: its settings, checked once, its data directory, and a clock."""
 
 import os
+import time
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -56,3 +58,27 @@ class Directory:
         """Close the files and release the lock."""
         self.store.close()
         self.disk.close()
+
+
+# ---- time and randomness -------------------------------------------------------------------------
+# Nothing else gets them from the operating system.
+
+
+class Clock(Protocol):
+    """A source of time and randomness."""
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes that cannot be guessed."""
+
+
+class SystemClock:
+    """The operating system's clock and entropy."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)

@@ -6,9 +6,9 @@ Each class returns what is due; the broker decides it and writes the frame.
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from semel.machine.retention import is_expired, window_end_ms
 from semel.machine.rows import ProducerRow, StreamRow
 from semel.machine.state import State, Stream, Txn
+from semel.machine.streams import is_expired, window_end_ms
 from semel.machine.txn.decide_end import deadline_of
 
 # ---- transactions --------------------------------------------------------------------------------

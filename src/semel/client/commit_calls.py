@@ -32,7 +32,7 @@ from semel.client.txn_values import (
 )
 from semel.client.values import PREENCODED, Extras, Receipt, encode
 from semel.model.limits import BATCH_MESSAGES_MAX
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.wire.headers import BATCH, read_flag
 from semel.wire.paths import COMMITS, TRANSACTIONS
 from semel.wire.schema.commits import (

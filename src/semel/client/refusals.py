@@ -11,7 +11,7 @@ import msgspec
 
 from semel.client import errors
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
-from semel.model.media import JSON_MEDIA_TYPE, normalise
+from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM, to_number
 from semel.wire.refusal_table import BY_CODE
 

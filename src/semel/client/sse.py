@@ -21,7 +21,7 @@ from semel.client.stream_calls import StreamCalls
 from semel.client.txn_values import READ_COMMITTED
 from semel.client.values import Message
 from semel.model.limits import MIB
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.wire.headers import EVENTS
 from semel.wire.schema.streams import ControlEvent
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import UNSET
 
+from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.model.offsets import parse_offset, print_offset
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.wire.schema.commits import CommitResult
 from semel.wire.schema.groups import MoveRequest, PinnedRange, PinnedStep, Target
 from semel.wire.schema.transactions import StreamResult, TransactionStatus

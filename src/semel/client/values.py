@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from semel.model.media import is_json, is_text
-from semel.model.messages import Header, encode_extras, find_extras_fault
+from semel.model.messages import Header, encode_extras, find_extras_fault, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
 from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from semel.machine import receipts
 from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
@@ -47,7 +46,13 @@ from semel.machine.positions import (
     apply_rebound,
     apply_sink_forgotten,
 )
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import (
+    pack_receipt,
+    push_receipt,
+    receipts_of,
+    retained_sessions,
+    unpack_receipt,
+)
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
 from semel.machine.state import (
     NO_EFFECTS,
@@ -245,7 +250,7 @@ def _record_producer(
     old = stream.producers.get(stamp.id)
     if old is None or old.is_expired:
         state.live_producers += 1
-    receipt = receipts.pack(
+    receipt = pack_receipt(
         stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
     )
     if old is None:
@@ -289,7 +294,7 @@ def _continue_producer(
             old.session,
             old.old_sessions,
             stamp.last_seq,
-            receipts.push(old.receipts, receipt, receipts_max),
+            push_receipt(old.receipts, receipt, receipts_max),
             old.first_receipt if stamp.first_seq else receipt,
             old.cursor,
             time_ms,
@@ -297,9 +302,9 @@ def _continue_producer(
         )
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     forgotten_seq = old.forgotten_seq
-    surplus = receipts.receipts_of(ring) + 1 - receipts_max
+    surplus = receipts_of(ring) + 1 - receipts_max
     if stamp.mode != DENSE and surplus > 0:
-        forgotten_seq = receipts.unpack(ring, surplus - 1).last_seq
+        forgotten_seq = unpack_receipt(ring, surplus - 1).last_seq
     session = stamp.session
     if session is None and not is_raised:
         session = old.session
@@ -309,7 +314,7 @@ def _continue_producer(
         session,
         old.old_sessions if session == old.session else retained_sessions(old, session),
         stamp.last_seq,
-        receipts.push(ring, receipt, receipts_max),
+        push_receipt(ring, receipt, receipts_max),
         _first_receipt(stamp, old.first_receipt if old.last_seq >= 0 else b"", receipt),
         old.cursor if stamp.cursor is None else stamp.cursor,
         time_ms,

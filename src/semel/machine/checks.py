@@ -12,8 +12,7 @@ from semel.machine.state import State, Stream
 from semel.model.checksum import crc32c, digest_of
 from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import SEQUENCE_SPAN_MAX
-from semel.model.media import is_json, same_media_type
-from semel.model.messages import find_extras_fault
+from semel.model.messages import find_extras_fault, is_json, same_media_type
 from semel.model.outcomes import (
     BadBody,
     ContentTypeConflict,

@@ -5,7 +5,6 @@ stored after the response, and the new instance would store the same messages ag
 the comments are the rows of `docs/reference/machine.md`.
 """
 
-from semel.machine import receipts
 from semel.machine.checks import holding_txn
 from semel.machine.events import (
     Decision,
@@ -15,13 +14,28 @@ from semel.machine.events import (
     ProducerRaised,
     ProducerRegistered,
 )
-from semel.machine.producers import FIRST_EPOCH, highest_seq, is_assigned_id
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import (
+    FIRST_EPOCH,
+    RECEIPT_BYTES,
+    highest_seq,
+    is_assigned_id,
+    pack_receipt,
+    receipts_of,
+    retained_sessions,
+    unpack_receipt,
+)
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
 from semel.machine.streams import find_stream
 from semel.machine.txn.draft import Draft
-from semel.model.commands import DENSE, ClaimProducer, ExpireProducer, ForgetProducer, Register
+from semel.model.commands import (
+    DENSE,
+    ClaimProducer,
+    ExpireProducer,
+    ForgetProducer,
+    ProducerOwner,
+    Register,
+)
 from semel.model.limits import NUMBER_MAX
 from semel.model.outcomes import (
     Claimed,
@@ -39,7 +53,6 @@ from semel.model.outcomes import (
     StillAlive,
     UnknownProducer,
 )
-from semel.model.transactions import ProducerOwner
 
 
 def decide_claim(state: State, command: ClaimProducer) -> Decision:
@@ -137,7 +150,7 @@ def _past(row: ProducerRow) -> tuple[int | None, int | None]:
         ring = row.first_receipt
     elif not ring:
         return row.last_seq, None
-    last = receipts.unpack(ring, receipts.receipts_of(ring) - 1)
+    last = unpack_receipt(ring, receipts_of(ring) - 1)
     return last.last_seq, last.next_offset if last.first_offset >= 0 else None
 
 
@@ -180,8 +193,8 @@ def last_receipt(old: ProducerRow) -> bytes:
     if old.last_seq < 0:
         return old.first_receipt
     if old.receipts:
-        return old.receipts[-receipts.RECEIPT_BYTES :]
-    return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
+        return old.receipts[-RECEIPT_BYTES:]
+    return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
 
 
 # ---- register, forget, expire --------------------------------------------------------------------

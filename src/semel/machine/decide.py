@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from semel.machine import receipts
 from semel.machine.append import decide_append
 from semel.machine.claims import (
     decide_claim,
@@ -13,13 +12,11 @@ from semel.machine.claims import (
     decide_forget,
     decide_register,
 )
-from semel.machine.commits import decide_commit
+from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision
 from semel.machine.positions import decide_pin, decide_set_positions
-from semel.machine.producers import check_sequence
-from semel.machine.receipts import Receipt
+from semel.machine.producers import Receipt, check_sequence, find_dense, find_sparse
 from semel.machine.rows import ProducerRow
-from semel.machine.sinks import decide_forget_sink, decide_rebind
 from semel.machine.state import State
 from semel.machine.streams import (
     decide_create,
@@ -37,36 +34,34 @@ from semel.machine.txn.decide_end import (
 )
 from semel.model.commands import (
     DENSE,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
     Append,
     Batch,
+    Begin,
     ClaimProducer,
+    Commit,
+    CommitTxn,
     Create,
     Delete,
+    EngineCommand,
     Expire,
     ExpireProducer,
+    ExpireTxn,
+    FenceTxn,
     ForgetProducer,
+    ForgetSink,
+    PinSnapshot,
+    Prepare,
     ProducerTag,
+    RebindSink,
     Register,
+    SetPositions,
     SwitchDedup,
     Trim,
 )
 from semel.model.outcomes import InvalidRequest, Outcome
-from semel.model.transactions import (
-    AbortTxn,
-    AddPositions,
-    AddStreams,
-    Begin,
-    Commit,
-    CommitTxn,
-    EngineCommand,
-    ExpireTxn,
-    FenceTxn,
-    ForgetSink,
-    PinSnapshot,
-    Prepare,
-    RebindSink,
-    SetPositions,
-)
 from semel.model.validation import find_invalid_field
 
 _DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
@@ -149,7 +144,7 @@ def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
     if last > row.last_seq:
         return None
     if row.mode == DENSE:
-        return receipts.find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
-    receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
+        return find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
+    receipt = find_sparse(row.receipts, first_seq=first, last_seq=last)
     is_same = receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last)
     return receipt if is_same else None

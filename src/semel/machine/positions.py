@@ -26,6 +26,7 @@ from semel.machine.state import (
     owner_key,
 )
 from semel.machine.streams import find_by_path
+from semel.model.commands import PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
 from semel.model.outcomes_txn import (
@@ -44,7 +45,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     UnstableOffsets,
 )
-from semel.model.transactions import PinSnapshot, PositionMove, SetPositions
 
 _NEVER_MOVED: Final = PositionRow(0, 0)
 TailOf = Callable[[Stream], int]

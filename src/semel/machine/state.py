@@ -7,6 +7,12 @@ import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import (
+    NAME_KEY,
+    NUMBER_KEY,
+    OF_STREAM,
+    OF_TXN,
+    OWNED_KEY,
+    PAIR_KEY,
     AbortedRow,
     ChunkBlockRow,
     KeyRow,
@@ -21,22 +27,14 @@ from semel.machine.rows import (
     SinkRow,
     SnapshotRow,
     StreamRow,
+    Table,
     TailRow,
     TxnRow,
     TxnStreamRow,
-)
-from semel.machine.tables import (
-    NAME_KEY,
-    NUMBER_KEY,
-    OF_STREAM,
-    OF_TXN,
-    OWNED_KEY,
-    PAIR_KEY,
-    Table,
     tables_of,
 )
 from semel.model import limits as default
-from semel.model.transactions import TXN_INLINE, Owner, ProducerOwner
+from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 
 
 class MachineLimits(Struct, frozen=True):
@@ -177,7 +175,7 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 class Dirty(Struct, eq=False):
     """The rows changed since the last checkpoint, by table; None means removed.
 
-    Every annotated field declares a table of the checkpoint: see `tables.py`. A new table is one
+    Every annotated field declares a table of the checkpoint: see `rows.py`. A new table is one
     more field. `dropped` streams and `decided` transactions are removed with all their rows;
     `pruned` streams may have lost messages. `forgotten_sink_cutoffs`: per forgotten sink, the
     outcome number below which its outcomes are removed.

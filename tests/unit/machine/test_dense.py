@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from semel.machine import MachineLimits, receipts
+from semel.machine import MachineLimits, producers
 from semel.model import outcomes as out
 from semel.model.checksum import digest_of
 from semel.model.commands import Batch, ProducerTag
@@ -105,7 +105,7 @@ def test_the_digest_of_a_json_batch_is_that_of_its_payload() -> None:
         create(kind=JSON), append(json_batch(b"1", b"2"), kind=JSON, by=dense(0, epoch=1))
     )
     row = (machine.stream().producers or {})["p"]
-    assert receipts.unpack(row.receipts, 0).digest == digest_of(b"1,2")
+    assert producers.unpack_receipt(row.receipts, 0).digest == digest_of(b"1,2")
 
 
 def test_7_a_bad_body_equals_no_stored_payload_not_even_the_empty_one() -> None:

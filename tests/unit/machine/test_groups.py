@@ -2,7 +2,14 @@
 
 from msgspec.structs import replace
 
-from semel.model.commands import Delete
+from semel.model.commands import (
+    AddPositions,
+    Delete,
+    PinSnapshot,
+    PositionMove,
+    SetPositions,
+    SnapshotRange,
+)
 from semel.model.limits import SNAPSHOTS_MAX
 from semel.model.outcomes import LimitReached, NotFound, OffsetBeyondTail
 from semel.model.outcomes_txn import (
@@ -14,13 +21,6 @@ from semel.model.outcomes_txn import (
     PositionsSet,
     SnapshotConflict,
     StreamRefused,
-)
-from semel.model.transactions import (
-    AddPositions,
-    PinSnapshot,
-    PositionMove,
-    SetPositions,
-    SnapshotRange,
 )
 from tests.unit.machine.builders import append, create, fork, unchanged
 from tests.unit.machine.txn_builders import begin, one_shot, txn_machine

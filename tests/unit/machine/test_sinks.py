@@ -1,6 +1,15 @@
 """Sinks: which version is new, which a repeat, which of another history."""
 
-from semel.model.commands import Delete
+from semel.model.commands import (
+    BY_COMMIT,
+    Delete,
+    ExpireTxn,
+    ForgetSink,
+    RebindSink,
+    SinkTag,
+    StreamResult,
+    TxnResult,
+)
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
 from semel.model.outcomes import Gone, LimitReached, NotFound
 from semel.model.outcomes_txn import (
@@ -16,8 +25,6 @@ from semel.model.outcomes_txn import (
     UnknownSink,
     VersionForgotten,
 )
-from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
-from semel.model.txn_outcome import BY_COMMIT, StreamResult, TxnResult
 from tests.unit.machine.builders import create, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,

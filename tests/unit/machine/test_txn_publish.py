@@ -6,9 +6,12 @@ from msgspec.structs import replace
 
 from semel.machine import MachineLimits
 from semel.model.commands import (
+    ABORTED,
+    BY_FENCE,
     Batch,
     Delete,
     ExpireProducer,
+    ExpireTxn,
     ForgetProducer,
     SwitchDedup,
     Trim,
@@ -51,8 +54,6 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
-from semel.model.transactions import ExpireTxn
-from semel.model.txn_outcome import ABORTED, BY_FENCE
 from tests.unit.machine.builders import (
     JSON,
     append,

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from semel.machine import receipts
 from semel.machine.checks import digest_of_chunk
 from semel.machine.claims import last_receipt, new_producer
 from semel.machine.events import (
@@ -19,7 +18,7 @@ from semel.machine.events import (
     TxnPublished,
 )
 from semel.machine.positions import stored_position
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import pack_receipt, push_after_first, retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
     NO_EFFECTS,
@@ -36,10 +35,9 @@ from semel.machine.state import (
     remove_named_position,
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
-from semel.machine.txn.chunk_list import push_chunk, push_extent
-from semel.model.commands import DENSE
+from semel.machine.txn.draft import push_chunk, push_extent
+from semel.model.commands import DENSE, ProducerOwner
 from semel.model.errors import invariant
-from semel.model.transactions import ProducerOwner
 
 Sections = tuple[Section, ...]
 
@@ -186,7 +184,7 @@ def _record_publish(
     if old is None or old.is_expired:
         state.live_producers += 1
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
-    receipt = receipts.pack(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
+    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
     row = new_producer(DENSE, stamp.epoch, time_ms)
     ring = b""
     if old is not None:
@@ -212,7 +210,7 @@ def _record_publish(
         row,
         updated_ms=time_ms,
         txn=txn_number,
-        txn_receipts=receipts.push_after_first(ring, receipt, state.limits.receipts),
+        txn_receipts=push_after_first(ring, receipt, state.limits.receipts),
         latest_seq=stamp.last_seq,
     )
     stream.producers[stamp.id] = row

@@ -11,6 +11,14 @@ from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
 from semel.machine.txn.lookup import expired_epoch, find_open
 from semel.model import outcomes_txn as outcomes
+from semel.model.commands import (
+    TXN_INLINE,
+    TXN_STAGED,
+    AddPositions,
+    AddStreams,
+    Begin,
+    ProducerOwner,
+)
 from semel.model.limits import (
     SINK_TXN_OPEN_MAX,
     TXN_OPEN_MAX,
@@ -24,14 +32,6 @@ from semel.model.outcomes import (
     Refusal,
     StaleEpoch,
     UnknownProducer,
-)
-from semel.model.transactions import (
-    TXN_INLINE,
-    TXN_STAGED,
-    AddPositions,
-    AddStreams,
-    Begin,
-    ProducerOwner,
 )
 
 

@@ -4,10 +4,25 @@ from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
 from semel.machine.streams import named_refusal
-from semel.machine.txn.chunk_list import chunks_in, extents_of
-from semel.machine.txn.draft import Draft
+from semel.machine.txn.draft import Draft, chunks_in, extents_of
 from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
 from semel.machine.txn.result import result_of
+from semel.model.commands import (
+    BY_OPERATOR,
+    BY_REAPER,
+    BY_REQUEST,
+    BY_TIMEOUT,
+    COMMITTED,
+    TXN_STAGED,
+    AbortTxn,
+    CommitTxn,
+    ExpireTxn,
+    FenceTxn,
+    ListedTxn,
+    Prepare,
+    ProducerOwner,
+    TxnOutcome,
+)
 from semel.model.limits import NUMBER_MAX, SINK_IDLE_MS
 from semel.model.outcomes import EpochExhausted, Outcome, StillAlive, StreamClosed
 from semel.model.outcomes_txn import (
@@ -19,24 +34,6 @@ from semel.model.outcomes_txn import (
     InvalidTxnState,
     Prepared,
     TxnTimedOut,
-)
-from semel.model.transactions import (
-    TXN_STAGED,
-    AbortTxn,
-    CommitTxn,
-    ExpireTxn,
-    FenceTxn,
-    ListedTxn,
-    Prepare,
-    ProducerOwner,
-)
-from semel.model.txn_outcome import (
-    BY_OPERATOR,
-    BY_REAPER,
-    BY_REQUEST,
-    BY_TIMEOUT,
-    COMMITTED,
-    TxnOutcome,
 )
 
 

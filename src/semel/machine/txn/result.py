@@ -8,9 +8,9 @@ import msgspec
 from semel.machine.events import SECTION_DATA, Decided, Ended, Section
 from semel.machine.rows import TxnRow
 from semel.machine.state import State, Txn
-from semel.machine.txn.chunk_list import extents_of
+from semel.machine.txn.draft import extents_of
+from semel.model.commands import PositionResult, StreamResult, TxnResult
 from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
-from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 
 Extents = Iterable[tuple[int, int, int, int]]
 Moves = Iterable[tuple[str, int, int]]
