@@ -35,7 +35,7 @@ from semel.machine.producers import (
     unpack_receipt,
 )
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream, Txn
+from semel.machine.state import State, Stream, Txn, find_producer
 from semel.machine.streams import find_stream
 from semel.machine.txn.draft import Draft, chunk_at
 from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
@@ -60,7 +60,7 @@ _GONE: Final = Decision(Gone())
 def decide_append(state: State, command: Append) -> Decision:
     """Decide an append, a close, or both."""
     if command.transaction is not None:
-        return decide_publish(state, command)  # 6
+        return decide_publish(state, command, command.transaction)  # 6
     stream = state.by_path.get(command.path)
     if stream is None:
         return _NOT_FOUND  # 5
@@ -69,7 +69,7 @@ def decide_append(state: State, command: Append) -> Decision:
     if stream.tail.dedup_from is None:
         return _decide_plain(state, stream, command)
     if command.producer is not None:
-        return _decide_produced(state, stream, command)
+        return _decide_produced(state, stream, command, command.producer)
     if command.key is None:
         return _decide_plain(state, stream, command)
     return _decide_keyed(state, stream, command, command.key)
@@ -99,9 +99,7 @@ def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
     return _accept(stream, command, event)
 
 
-def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
-    tag = command.producer
-    assert tag is not None
+def _decide_produced(state: State, stream: Stream, command: Append, tag: ProducerTag) -> Decision:
     digest = digest_of_append(stream, command)
     check = check_sequence(state, stream, tag, digest)
     if check.at_once is not None:
@@ -127,18 +125,17 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, stamp)
     decision = _accept(stream, command, event)
     if state.owned and (True, tag.id) in state.owned:
-        return _fence_older(state, stream, decision)
+        return _fence_older(state, stream, stamp, event, decision)
     return decision
 
 
-def _fence_older(state: State, stream: Stream, decision: Decision) -> Decision:
+def _fence_older(
+    state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
+) -> Decision:
     """Abort the pending transactions of older instances of the producer, in the same frame."""
-    event = decision.event
-    assert isinstance(event, StreamAppended)
-    assert event.stamp is not None
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))
-    draft.fence(event.stamp.id, event.stamp.epoch)
+    draft.fence(stamp.id, stamp.epoch)
     if not draft.ended:
         return decision
     raised = ProducerRaised(tuple(draft.ended), event)
@@ -175,13 +172,12 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
 # Check 6, and the checks that differ after it.
 
 
-def decide_publish(state: State, command: Append) -> Decision:
+def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
     """Decide an append that names a transaction."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)  # 5
-    assert command.transaction is not None
-    txn = _find(state, command, command.transaction)
+    txn = _find(state, command, tag)
     if not isinstance(txn, Txn):
         return Decision(txn)
     refusal = _refuse_in_txn(txn, stream, command)
@@ -189,7 +185,7 @@ def decide_publish(state: State, command: Append) -> Decision:
         return Decision(refusal)
     if txn.row.kind == TXN_INLINE:
         return _decide_inline(state, txn, stream, command)
-    return _decide_staged(state, txn, stream, command)
+    return _decide_staged(state, txn, stream, command, tag)
 
 
 def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
@@ -205,15 +201,15 @@ def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
 def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
     if txn.row.is_prepared:
         return InvalidTxnState("prepared")  # 6b
-    if command.close:
-        return InvalidRequest("close")  # 6c
-    if command.key is not None:
-        return InvalidRequest("idempotency_key")  # 6c
-    if command.batch is None and command.body_error is None:
-        return InvalidRequest("batch")  # 6c
-    if stream.row.number in txn.streams:
-        return None
-    return None if txn.row.is_implicit else PartitionNotInTxn()  # 6d
+    for field, is_refused in (
+        ("close", command.close),
+        ("idempotency_key", command.key is not None),
+        ("batch", is_close_only(command)),
+    ):
+        if is_refused:
+            return InvalidRequest(field)  # 6c
+    is_named = txn.row.is_implicit or stream.row.number in txn.streams
+    return None if is_named else PartitionNotInTxn()  # 6d
 
 
 def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
@@ -233,8 +229,8 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     if tag.cursor is not None:
         return Decision(InvalidRequest("producer_cursor"))  # an abort would not undo it
     if stream.tail.dedup_from is None:
-        return _decide_unguarded(state, txn, stream, command)
-    row = stream.producers.get(tag.id) if stream.producers else None
+        return _decide_unguarded(state, txn, stream, command, tag)
+    row = find_producer(stream, tag.id)
     refusal = identity(tag, row, state.registry[tag.id].epoch)
     if refusal is not None:
         return Decision(refusal)  # 7
@@ -263,33 +259,32 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         digest=digest,
         cursor=None,
     )
-    return _accept_inline(txn, stream, command, stamp)
+    return _accept_inline(txn, stream, command, tag, stamp)
 
 
-def _decide_unguarded(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+def _decide_unguarded(
+    state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
+) -> Decision:
     """Decide a publish to a stream without duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)
         or _refuse_more_streams(state, txn, stream)
     )
-    return _accept_inline(txn, stream, command, None) if refusal is None else Decision(refusal)
+    return Decision(refusal) if refusal else _accept_inline(txn, stream, command, tag, None)
 
 
 def _accept_inline(
-    txn: Txn, stream: Stream, command: Append, stamp: ProducerStamp | None
+    txn: Txn, stream: Stream, command: Append, tag: ProducerTag, stamp: ProducerStamp | None
 ) -> Decision:
-    number, base = stream.row.number, stream.tail.tail
-    tag, batch = command.producer, command.batch
-    assert tag is not None
+    number, base, batch = stream.row.number, stream.tail.tail, command.batch
     assert batch is not None
     append = StreamAppended(number, stream_seq=command.stream_seq, stamp=stamp)
     outcome = Appended(
         base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=stamp is None
     )
     section = section_of(number, base, batch, stream.row.content_type)
-    event = TxnPublished(txn.row.number, append)
-    return Decision(outcome, event, (section,), grows=True)
+    return Decision(outcome, TxnPublished(txn.row.number, append), (section,), grows=True)
 
 
 def _repeat(
@@ -298,8 +293,7 @@ def _repeat(
     """Return the outcome of a repeated publish of this transaction; None if it is new."""
     receipt = find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
     if receipt is not None:
-        is_equal = receipt.digest == digest
-        return repeat_of(stream, tag, row, receipt, is_equal=is_equal)
+        return repeat_of(stream, tag, row, receipt, is_equal=receipt.digest == digest)
     if not is_between(row.txn_receipts, tag.first_seq, receipts_max):
         return None
     # If the producer has also appended outside, the sequence may have been used there.
@@ -319,24 +313,29 @@ def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Out
 # ---- staged --------------------------------------------------------------------------------------
 
 
-def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
-    tag = command.transaction
-    assert tag is not None
-    if command.producer is not None:
-        return Decision(InvalidRequest("producer"))
-    if command.stream_seq is not None:
-        return Decision(InvalidRequest("stream_seq"))
-    if command.if_match is not None:
-        return Decision(InvalidRequest("if_match"))
-    if tag.seq is None:
+def _decide_staged(
+    state: State, txn: Txn, stream: Stream, command: Append, tag: TxnTag
+) -> Decision:
+    for field in ("producer", "stream_seq", "if_match"):
+        if getattr(command, field) is not None:
+            return Decision(InvalidRequest(field))
+    seq, expected = tag.seq, txn.row.next_seq
+    if seq is None:
         return Decision(InvalidRequest("transaction_seq"))
-    expected = txn.row.next_seq
-    if tag.seq < expected:
-        return Decision(_repeat_of_chunk(txn, stream, command, tag))  # 8
-    refusal = check_stream(state, stream, command)
-    if refusal is None and tag.seq > expected:
-        refusal = SequenceGap(expected, tag.seq)  # 11
-    refusal = refusal or check_content(stream, command) or _refuse_more_streams(state, txn, stream)
+    if seq < expected:
+        digest = digest_of_append(stream, command) >> 32
+        is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
+        if tag.is_strict and not is_equal:
+            return Decision(PayloadMismatch())  # 8
+        # Like the first one, a repeated chunk has no offsets.
+        closed = stream.tail.is_closed
+        return Decision(Duplicate(None, None, closed, is_mismatch=not is_equal))  # 8
+    refusal = (
+        check_stream(state, stream, command)
+        or (SequenceGap(expected, seq) if seq > expected else None)  # 11
+        or check_content(stream, command)
+        or _refuse_more_streams(state, txn, stream)
+    )
     if refusal is not None:
         return Decision(refusal)
     if expected >= state.limits.chunks:
@@ -344,15 +343,4 @@ def _decide_staged(state: State, txn: Txn, stream: Stream, command: Append) -> D
     batch, row = command.batch, stream.row
     assert batch is not None
     section = section_of(row.number, 0, batch, row.content_type, SECTION_STAGED)
-    event = ChunkStaged(txn.row.number, tag.seq)
-    return Decision(Staged(expected + 1), event, (section,), grows=True)
-
-
-def _repeat_of_chunk(txn: Txn, stream: Stream, command: Append, tag: TxnTag) -> Outcome:
-    """Return the outcome of a repeated chunk: like the first one, it has no offsets."""
-    assert tag.seq is not None
-    digest = digest_of_append(stream, command) >> 32
-    is_equal = chunk_at(txn.chunk_blocks, tag.seq) == (stream.row.number, digest)
-    if tag.is_strict and not is_equal:
-        return PayloadMismatch()
-    return Duplicate(None, None, stream.tail.is_closed, is_mismatch=not is_equal)
+    return Decision(Staged(expected + 1), ChunkStaged(txn.row.number, seq), (section,), grows=True)

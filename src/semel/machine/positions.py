@@ -16,15 +16,7 @@ from semel.machine.events import (
     SnapshotPinned,
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
-from semel.machine.state import (
-    NO_EFFECTS,
-    Effects,
-    State,
-    Stream,
-    Txn,
-    add_position,
-    owner_key,
-)
+from semel.machine.state import State, Stream, Txn, add_position, owner_key
 from semel.machine.streams import find_by_path
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
@@ -323,29 +315,25 @@ Sections = tuple[Section, ...]
 
 def set_sink(state: State, app: str, row: SinkRow) -> None:
     """Store the row of a sink."""
-    state.sinks[app] = row
-    state.dirty.sinks[app] = row
+    state.sinks[app] = state.dirty.sinks[app] = row
 
 
-def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> Effects:
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
     """Bind a sink to another query, which shares no versions with the previous one."""
     old = state.sinks[event.app]
-    kept = tuple(row for row in old.versions if row.version <= event.last_version)
-    if event.query_id != old.query_id:
-        kept = ()
+    versions = old.versions if event.query_id == old.query_id else ()
+    kept = tuple(row for row in versions if row.version <= event.last_version)
     row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
     set_sink(state, event.app, row)
-    return NO_EFFECTS
 
 
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
-) -> Effects:
+) -> None:
     """Drop a sink; outcomes that its commits have removed stay removed."""
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
-    return NO_EFFECTS
 
 
 def move_positions(
@@ -367,16 +355,11 @@ def move_positions(
         state.dirty.positions[number, group] = row
 
 
-def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> Effects:
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
     """Move positions without a transaction."""
     move_positions(state, event.positions, time_ms)
-    return NO_EFFECTS
 
 
-def apply_pinned(
-    state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int
-) -> Effects:
+def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
     """Pin a step of a group."""
-    state.snapshots[event.group] = event.row
-    state.dirty.snapshots[event.group] = event.row
-    return NO_EFFECTS
+    state.snapshots[event.group] = state.dirty.snapshots[event.group] = event.row

@@ -330,6 +330,11 @@ def live_producers(stream: Stream) -> int:
     return sum(not row.is_expired for row in (stream.producers or {}).values())
 
 
+def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:
+    """Return the row of a producer in a stream; None if there is none."""
+    return stream.producers.get(producer_id) if stream.producers else None
+
+
 def add_fork(source: Stream, number: int) -> None:
     """Record that stream `number` reads from `source`."""
     if source.forks is None:

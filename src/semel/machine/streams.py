@@ -242,19 +242,13 @@ def find_stream(state: State, path: str) -> Stream | Outcome:
     return Gone() if stream.tail.is_deleted else stream
 
 
-def decide_delete(state: State, command: Delete) -> Decision:
+def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
     """Delete a stream; it is soft-deleted while forks need its messages."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
-def decide_trim(state: State, command: Trim) -> Decision:
+def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
     """Move the head of a stream, never back and never past the stable offset."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -265,11 +259,8 @@ def decide_trim(state: State, command: Trim) -> Decision:
     return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
 
 
-def decide_switch(state: State, command: SwitchDedup) -> Decision:
+def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
     """Switch duplicate detection of a stream on or off, if that is a change."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
@@ -279,11 +270,8 @@ def decide_switch(state: State, command: SwitchDedup) -> Decision:
     return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
 
-def decide_expire(state: State, command: Expire) -> Decision:
+def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
     """End a stream, if it has expired."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     time_ms = state.frame_time(command.now_ms)
     if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())

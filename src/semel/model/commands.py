@@ -111,14 +111,19 @@ class TxnTag(Struct, frozen=True, gc=False):
     last_epoch: int = 0
 
 
-class Append(Struct, frozen=True, gc=False):
+class StreamCommand(Struct, frozen=True, gc=False):
+    """What every command on one stream carries."""
+
+    path: str
+    now_ms: int
+
+
+class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
     `body_error` says what is wrong with the body; it is reported in the order of checks.
     """
 
-    path: str
-    now_ms: int
     content_type: str | None = None
     batch: Batch | None = None
     body_error: str | None = None
@@ -152,14 +157,12 @@ class ForkRequest(Struct, frozen=True, gc=False):
     stored: StoredAppend | None = None
 
 
-class Create(Struct, frozen=True, gc=False):
+class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
     `dedup` is that of the request, if it has one; `dedup_default` is that of the server.
     """
 
-    path: str
-    now_ms: int
     incarnation: str
     content_type: str | None = None
     ttl_ms: int | None = None
@@ -172,34 +175,25 @@ class Create(Struct, frozen=True, gc=False):
     dedup_default: bool = True
 
 
-class Delete(Struct, frozen=True, gc=False):
+class Delete(StreamCommand, frozen=True, gc=False):
     """Delete a stream; while forks need its messages, it is soft-deleted."""
 
-    path: str
-    now_ms: int
 
-
-class Trim(Struct, frozen=True, gc=False):
+class Trim(StreamCommand, frozen=True, gc=False):
     """Drop the messages before an offset."""
 
-    path: str
-    now_ms: int
     before: int
 
 
-class SwitchDedup(Struct, frozen=True, gc=False):
+class SwitchDedup(StreamCommand, frozen=True, gc=False):
     """Switch duplicate detection of a stream on or off."""
 
-    path: str
-    now_ms: int
     dedup: bool
 
 
-class Expire(Struct, frozen=True, gc=False):
+class Expire(StreamCommand, frozen=True, gc=False):
     """End an expired stream; `touched_ms` is its last use as the broker has it."""
 
-    path: str
-    now_ms: int
     touched_ms: int
 
 
@@ -214,32 +208,26 @@ class Register(Struct, frozen=True, gc=False):
     first_epoch: int = 0
 
 
-class ClaimProducer(Struct, frozen=True, gc=False):
+class ClaimProducer(StreamCommand, frozen=True, gc=False):
     """Take a producer over: fence the previous instance, then report how far it came.
 
     `session` is new for each instance. The same session again is a retry of the same claim.
     """
 
-    path: str
-    now_ms: int
     producer_id: str
     session: str
     mode: str = DENSE
 
 
-class ForgetProducer(Struct, frozen=True, gc=False):
+class ForgetProducer(StreamCommand, frozen=True, gc=False):
     """Drop the row of a producer in a stream, on the request of an operator."""
 
-    path: str
-    now_ms: int
     producer_id: str
 
 
-class ExpireProducer(Struct, frozen=True, gc=False):
+class ExpireProducer(StreamCommand, frozen=True, gc=False):
     """Replace a producer that is idle for `idle_ms` by a tombstone, which keeps it fenced."""
 
-    path: str
-    now_ms: int
     producer_id: str
     idle_ms: int
 

@@ -82,16 +82,8 @@ def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
 # A producer keeps the results of its newest one-shot commits, a sink one per version.
 
 
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(TxnResult).decode
-
-
-def pack_result(result: TxnResult) -> bytes:
-    return _ENCODE(result)
-
-
-def unpack_result(packed: bytes) -> TxnResult:
-    return _DECODE(packed)
+pack_result: Final = msgspec.msgpack.Encoder().encode
+unpack_result: Final = msgspec.msgpack.Decoder(TxnResult).decode
 
 
 def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
