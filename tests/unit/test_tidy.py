@@ -193,7 +193,6 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.journal.verify.segments": "public",
     "semel.journal.verify.transactions": "size",
     "semel.machine.append": "size",
-    "semel.machine.commits": "size",
     "semel.machine.txn.apply_open": "size",
     "semel.pipeline.graph.data": "size",
     "semel.pipeline.graph.drawing": "size",

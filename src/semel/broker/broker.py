@@ -260,10 +260,9 @@ class Broker:
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
         """Return a command with its lookups; None if it has to wait. May raise ReadFailed."""
-        for txn in affected_txns(self.state, command):
-            if not self._end_if_due(txn, command.now_ms):
-                return None
-        return self._lookups.add(command)
+        txns = affected_txns(self.state, command)
+        is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
+        return self._lookups.add(command) if is_ready else None
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
         """Abort a transaction whose deadline has passed; False if that has to wait."""
@@ -275,9 +274,12 @@ class Broker:
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
-        if stream is None or not can_expire(stream.row) or stream.tail.is_deleted:
-            return True
-        if not self._expiry.is_over(stream, now_ms):
+        if (
+            stream is None
+            or not can_expire(stream.row)
+            or stream.tail.is_deleted
+            or not self._expiry.is_over(stream, now_ms)
+        ):
             return True
         command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
         return self._commit(decide(self.state, command), now_ms, _ignore)
@@ -416,11 +418,8 @@ class Broker:
 
         A read prolongs the sliding window of a stream with a TTL.
         """
-        if self._has_or_refuse(path, now_ms, reply):
-            view = self.durable_view.find(path)
-            if not isinstance(view, StreamView):
-                reply(view)
-                return
+        view = self._find_view(path, now_ms, reply)
+        if view is not None:
             is_committed = isolation == READ_COMMITTED
             outcome = self.reader.read(view, offset, bytes_max, is_committed=is_committed)
             if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
@@ -429,24 +428,24 @@ class Broker:
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
         """Reply with the durable state of a stream, without messages. Its TTL is not prolonged."""
-        if self._has_or_refuse(path, now_ms, reply):
-            view = self.durable_view.find(path)
-            if isinstance(view, StreamView):
-                tail = view.durable_tail
-                reply(ReadDone(view.row, tail, tail.tail, []))
-            else:
-                reply(view)
+        view = self._find_view(path, now_ms, reply)
+        if view is not None:
+            tail = view.durable_tail
+            reply(ReadDone(view.row, tail, tail.tail, []))
 
-    def _has_or_refuse(self, path: str, now_ms: int, reply: Reply) -> bool:
-        """Return whether the state has a stream; if not, reply with the refusal."""
+    def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
+        """Return a stream that can be read; if there is none, reply with the refusal."""
+        view = self.durable_view.find(path)
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
-            return False
-        if path not in self.state.by_path:
+        elif path not in self.state.by_path:
             # EO-4. It must not be there again after a crash, so its removal has to be durable.
             self._release(reply, NotFound())
-            return False
-        return True
+        elif isinstance(view, StreamView):
+            return view
+        else:
+            reply(view)
+        return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
         """End expired streams, transactions and producers; return how many were ended.

@@ -211,8 +211,7 @@ class Engine:
 
     def head(self, path: str, reply: Reply) -> None:
         """Reply with a stream's durable state, as a ReadDone without messages, or a refusal."""
-        now_ms = self.clock.now_ms()
-        self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
+        self._do(partial(self.broker.head, path, now_ms=self.clock.now_ms(), reply=reply))
 
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
@@ -304,14 +303,9 @@ class Engine:
 
     async def _call(self, start: Callable[[Reply], None]) -> Outcome:
         call: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def reply(outcome: Outcome) -> None:
-            if not call.done():
-                call.set_result(outcome)
-
         self._calls.add(call)
         try:
-            start(reply)
+            start(partial(_settle, call))
             return await call
         finally:
             self._calls.discard(call)
@@ -394,8 +388,7 @@ class Engine:
     def _settle_idle(self) -> None:
         waiting, self._idle = self._idle, []
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            _settle(future, None)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
@@ -476,6 +469,12 @@ class Engine:
         self._writer.close()
         self.broker.close()
         self._directory.close()
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future, unless its caller no longer waits."""
+    if not future.done():
+        future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:

@@ -59,15 +59,12 @@ def engine_figures(engine: Engine) -> EngineFigures:
 
 
 def _stable_lag(state: State) -> tuple[int, int | None]:
-    lag, since_ms = 0, None
-    for txn in state.by_txn.values():
-        if txn.row.kind != TXN_INLINE:
-            continue
-        for number, extent in txn.streams.items():
-            if extent.first < 0:
-                continue  # it has written nothing there yet
-            tail = state.by_number[number].tail
-            lag = max(lag, tail.tail - tail.stable)
-            begun_ms = txn.row.begun_ms
-            since_ms = begun_ms if since_ms is None else min(since_ms, begun_ms)
-    return lag, since_ms
+    holders = [
+        (state.by_number[number].tail, txn.row.begun_ms)
+        for txn in state.by_txn.values()
+        if txn.row.kind == TXN_INLINE
+        for number, extent in txn.streams.items()
+        if extent.first >= 0
+    ]
+    lag = max((tail.tail - tail.stable for tail, _ in holders), default=0)
+    return lag, min((begun_ms for _, begun_ms in holders), default=None)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from semel.broker.durable_view import BrokerReader, DurableView
 from semel.journal.txn_history import TxnHistory
+from semel.machine.commits import paths_of
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import (
@@ -20,11 +21,10 @@ from semel.model.commands import (
     ListedTxn,
     PinSnapshot,
     ProducerOwner,
-    Register,
     SetPositions,
     StoredAppend,
+    StreamCommand,
     TxnCall,
-    TxnCommand,
     TxnOutcome,
     TxnTag,
 )
@@ -44,10 +44,8 @@ def affected_paths(command: EngineCommand) -> list[str]:
     if isinstance(command, PinSnapshot):
         return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
-        paths = [append.path for append in command.appends]
-        paths += [position.path for position in command.positions]
-        return paths + [path for path, _ in command.expects]
-    return [] if isinstance(command, TxnCommand | Register) else [command.path]
+        return paths_of(command)
+    return [command.path] if isinstance(command, StreamCommand) else []
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:

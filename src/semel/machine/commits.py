@@ -74,7 +74,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
     listed = _find_all_listed(state, command)
     if not isinstance(listed, list):
         return Decision(listed)
-    streams = find_by_path(state, _paths_of(command))
+    streams = find_by_path(state, paths_of(command))
     if not isinstance(streams, dict):
         return Decision(streams)  # 6
     refusal = (
@@ -181,10 +181,13 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
     return IncarnationConflict(path, streams[path].row.incarnation)  # s6
 
 
-def _paths_of(command: Commit) -> list[str]:
-    paths = [append.path for append in command.appends]
-    paths += [position.path for position in command.positions]
-    return paths + [path for path, _ in command.expects]
+def paths_of(command: Commit) -> list[str]:
+    """Return the paths of the streams that a one-shot commit names itself, without those listed."""
+    return [
+        *(append.path for append in command.appends),
+        *(position.path for position in command.positions),
+        *(path for path, _ in command.expects),
+    ]
 
 
 def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | None:

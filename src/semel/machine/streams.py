@@ -227,8 +227,7 @@ def _accept(
             tail += batch.count
     outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
     kind = StreamCreated if dedup else UnguardedCreated
-    event = kind(row, head, command.closed)
-    return Decision(outcome, event, tuple(sections), grows=True)
+    return Decision(outcome, kind(row, head, command.closed), tuple(sections), grows=True)
 
 
 # ---- delete, trim, switch, expire ----------------------------------------------------------------

@@ -326,8 +326,7 @@ def _in_claim(command: ClaimProducer) -> str | None:
 
 def _in_create(command: Create) -> str | None:
     expires_at_ms, fork = command.expires_at_ms, command.fork
-    return _first_invalid(
-        ("path", is_name(command.path, PATH_BYTES_MAX)),
+    return _in_path(command) or _first_invalid(
         ("incarnation", is_name(command.incarnation, INCARNATION_BYTES_MAX)),
         ("content_type", _is_optional_name(command.content_type, MEDIA_TYPE_BYTES_MAX)),
         ("ttl", _is_optional_number(command.ttl_ms)),

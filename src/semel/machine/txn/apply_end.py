@@ -199,8 +199,7 @@ def _place(
 
 
 def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
-    state.registry[producer_id] = row
-    state.dirty.registry[producer_id] = row
+    state.registry[producer_id] = state.dirty.registry[producer_id] = row
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:

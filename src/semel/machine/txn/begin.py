@@ -49,7 +49,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
             return Decision(refusal)
     if txn is not None and not _is_older(txn, command):
         return Decision(outcomes.ConcurrentTransactions(command.id))  # 5
-    refusal = _refuse_owner_room(state, command) or _refuse_room(state, command)
+    refusal = _refuse_room(state, command)
     if refusal is not None:
         return Decision(refusal)
     streams = find_by_path(state, command.streams)
@@ -84,11 +84,12 @@ def _is_older(txn: Txn, command: Begin) -> bool:
     return mine.id == other.id and other.epoch < mine.epoch
 
 
-def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse a producer that has too many pending transactions."""
+def _refuse_room(state: State, command: Begin) -> Refusal | None:
+    """Refuse more pending transactions than a producer, or all of them, may have."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
-        return None
+        is_full = state.sink_txn_count >= SINK_TXN_OPEN_MAX
+        return LimitReached("sink_transactions", SINK_TXN_OPEN_MAX) if is_full else None  # 9
     numbers = sorted(state.owned.get((True, owner.id), ()))
     rows = [state.by_txn[number].row for number in numbers]
     pending = [row for row in rows if row.owner == owner]
@@ -97,18 +98,9 @@ def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
             return outcomes.ConcurrentTransactions(row.id)  # 7
     if len(pending) >= TXN_PENDING_MAX:
         return outcomes.TooManyTransactions(TXN_PENDING_MAX)  # 8
-    return None
-
-
-def _refuse_room(state: State, command: Begin) -> Refusal | None:  # 9
-    owner = command.owner
-    if not isinstance(owner, ProducerOwner):
-        if state.sink_txn_count >= SINK_TXN_OPEN_MAX:
-            return LimitReached("sink_transactions", SINK_TXN_OPEN_MAX)
-        return None
     if len(state.transactions) - state.sink_txn_count >= TXN_OPEN_MAX:
-        return LimitReached("transactions", TXN_OPEN_MAX)
-    return refuse_registry_room(state, owner.id)
+        return LimitReached("transactions", TXN_OPEN_MAX)  # 9
+    return refuse_registry_room(state, owner.id)  # 9
 
 
 def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:

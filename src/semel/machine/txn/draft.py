@@ -134,8 +134,7 @@ class Draft:
         if txn.row.kind == TXN_INLINE:
             for number, row in txn.streams.items():
                 if row.first >= 0:
-                    stream = self._state.by_number[number]
-                    base = self.tail_of(stream)
+                    base = self.tail_of(self._state.by_number[number])
                     self.sections.append(Section(number, base, 1, b"", kind=SECTION_CONTROL))
                     self._tails[number] = base + 1
                     markers.append((number, base))
