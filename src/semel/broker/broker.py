@@ -138,7 +138,7 @@ class Broker:
         """Execute a command; `reply` gets its outcome once all that it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
-            self._commit(Decision(InvalidRequest(field)), command.now_ms, reply)
+            self._release(reply, InvalidRequest(field))
         elif self._parked or not self._execute(command, reply):
             self._park(command, reply)
 

@@ -7,6 +7,8 @@ GET, HEAD, lists and live reads use this view only (EO-6).
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, takewhile
+from operator import methodcaller
 from typing import Final
 
 from msgspec import Struct
@@ -192,20 +194,14 @@ class SortedPaths:
             del self._blocks[index], self._firsts[index]
 
     def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Yield the paths after `path` that begin with `prefix`."""
+        """Return the paths after `path` that begin with `prefix`, in their order."""
         is_inside = path >= prefix
         index = self._block_of(path if is_inside else prefix)
         block = self._blocks[index]
         at = bisect_right(block, path) if is_inside else bisect_left(block, prefix)
-        while True:
-            for other in block[at:]:
-                if not other.startswith(prefix):
-                    return
-                yield other
-            index, at = index + 1, 0
-            if index == len(self._blocks):
-                return
-            block = self._blocks[index]
+        later_blocks = islice(self._blocks, index + 1, None)
+        following = chain(block[at:], chain.from_iterable(later_blocks))
+        return takewhile(methodcaller("startswith", prefix), following)
 
     def _block_of(self, path: str) -> int:
         return max(0, bisect_right(self._firsts, path) - 1)

@@ -81,18 +81,6 @@ class GapHold:
         self._bytes += size
         return True
 
-    def _take(self, producer: Producer, seq: int) -> _Held | None:
-        waiting = self._held.get(producer, {})
-        held = waiting.pop(seq, None)
-        if held is None:
-            return None
-        if not waiting:
-            del self._held[producer]
-        held.timer.cancel()
-        self.count -= 1
-        self._bytes -= _size(held.command)
-        return held
-
     def _release(self, producer: Producer, seq: int) -> None:
         """Submit the held appends that follow an accepted one: they become durable together."""
         while self._resubmit(producer, seq):
@@ -100,9 +88,15 @@ class GapHold:
 
     def _resubmit(self, producer: Producer, seq: int) -> bool:
         """Submit a held append, which is not held a second time; False if there is none."""
-        held = self._take(producer, seq)
+        waiting = self._held.get(producer, {})
+        held = waiting.pop(seq, None)
         if held is None:
             return False
+        if not waiting:
+            del self._held[producer]
+        held.timer.cancel()
+        self.count -= 1
+        self._bytes -= _size(held.command)
         # Its reply may release more: a gap decided in between gets its reply after it.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True

@@ -22,6 +22,7 @@ from semel.model.outcomes import (
     LimitReached,
     Outcome,
     PreconditionFailed,
+    Refusal,
     StreamClosed,
     StreamSeqConflict,
 )
@@ -78,7 +79,7 @@ def check_content(stream: Stream, command: Append) -> Outcome | None:
     return check_body(command.batch, command.body_error, stream.row.content_type)
 
 
-def check_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
+def check_body(batch: Batch | None, error: str | None, content_type: str) -> Refusal | None:
     """Refuse a body that is not valid for the media type of the stream."""
     if error is not None:
         return BadBody(error)  # 14

@@ -17,7 +17,7 @@ from semel.machine.events import (
 from semel.machine.positions import refuse_commit_moves, refuse_guards
 from semel.machine.rows import OwnerKey, RegistryRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.streams import find_by_path, named_refusal
+from semel.machine.streams import find_by_path
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
 from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
 from semel.machine.txn.draft import EXTENT_BYTES, Draft, is_raised
@@ -60,6 +60,7 @@ from semel.model.outcomes_txn import (
     InvalidTxnState,
     NotOwner,
     SinkChanged,
+    StreamRefused,
     UnknownSink,
     VersionForgotten,
 )
@@ -194,7 +195,7 @@ def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | No
     for path, expected in command.expects:
         tail = streams[path].tail.tail
         if tail != expected:
-            return named_refusal(path, PreconditionFailed(tail))  # 7
+            return StreamRefused(path, PreconditionFailed(tail))  # 7
     return None
 
 
@@ -204,7 +205,7 @@ def _refuse_bodies(
     for append in command.appends:
         cause = _refuse_append(streams[append.path], append)
         if cause is not None:
-            return named_refusal(append.path, cause)
+            return StreamRefused(append.path, cause)
     for txn in listed:
         refusal = refuse_closed(state, txn)
         if refusal is not None:
@@ -261,7 +262,7 @@ def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     return ending
 
 
-def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:
+def _refuse_append(stream: Stream, append: CommitAppend) -> Refusal | None:
     expected = stream.row.content_type
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)

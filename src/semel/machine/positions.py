@@ -57,10 +57,9 @@ def print_mover(mover: OwnerKey) -> str:
 
 
 def name_positions(
-    state: State, txn: Txn, positions: Iterable[PositionMove]
+    state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
     """Return the positions that an open transaction names or changes, or a refusal."""
-    moves = tuple(positions)
     streams = find_by_path(state, (move.path for move in moves))
     if not isinstance(streams, dict):
         return streams  # A1
@@ -179,25 +178,6 @@ def refuse_commit_moves(
     return None
 
 
-def refuse_plain_moves(
-    state: State, streams: Mapping[str, Stream], positions: Iterable[PositionMove]
-) -> Refusal | None:
-    """Refuse the first position that cannot be set without a transaction; A19."""
-    room = _Room()
-    for position in positions:
-        stream = streams[position.path]
-        stored = stored_position(stream, position.group)
-        refusal = (
-            _refuse_incarnation(stream, position, stored)
-            or _refuse_from(position, stored)
-            or refuse_held(state, stream, position.group)
-            or room.refuse(stream, position, stream.tail.tail)
-        )
-        if refusal is not None:
-            return refusal
-    return None
-
-
 # ---- one condition each --------------------------------------------------------------------------
 
 
@@ -275,14 +255,20 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
     streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
-    refusal = refuse_plain_moves(state, streams, command.positions)
-    if refusal is not None:
-        return Decision(refusal)
-    moves, versions = [], []
+    room, moves, versions = _Room(), [], []
     for position in command.positions:
         stream = streams[position.path]
+        stored = stored_position(stream, position.group)
+        refusal = (
+            _refuse_incarnation(stream, position, stored)
+            or _refuse_from(position, stored)
+            or refuse_held(state, stream, position.group)
+            or room.refuse(stream, position, stream.tail.tail)
+        )
+        if refusal is not None:
+            return Decision(refusal)  # A19
         moves.append((position.group, stream.row.number, position.to))
-        versions.append(stored_position(stream, position.group).version + 1)
+        versions.append(stored.version + 1)
     return Decision(PositionsSet(tuple(versions)), PositionsMoved(tuple(moves)), grows=True)
 
 

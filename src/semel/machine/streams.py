@@ -233,7 +233,7 @@ def _accept(
 # ---- delete, trim, switch, expire ----------------------------------------------------------------
 
 
-def find_stream(state: State, path: str) -> Stream | Outcome:
+def find_stream(state: State, path: str) -> Stream | Refusal:
     """Return the stream at a path, or the refusal if there is none."""
     stream = state.by_path.get(path)
     if stream is None:
@@ -286,15 +286,9 @@ def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | Stre
     for path in paths:
         stream = find_stream(state, path)
         if not isinstance(stream, Stream):
-            return named_refusal(path, stream)
+            return StreamRefused(path, stream)
         streams[path] = stream
     return streams
-
-
-def named_refusal(path: str, cause: Outcome) -> StreamRefused:
-    """Return a refusal that names the stream it is about."""
-    assert isinstance(cause, Refusal)
-    return StreamRefused(path, cause)
 
 
 # ---- retention -----------------------------------------------------------------------------------

@@ -207,8 +207,7 @@ def _lengths_of(key_lengths: memoryview) -> list[int]:
 
 
 def _times(columns: _Columns) -> list[int | None]:
-    times = columns.timestamps.cast("q")
-    return [None if time == NO_TIMESTAMP else time for time in times]
+    return [None if time == NO_TIMESTAMP else time for time in columns.timestamps.cast("q")]
 
 
 # ---- media types ---------------------------------------------------------------------------------
