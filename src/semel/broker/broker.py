@@ -278,7 +278,7 @@ class Broker:
             stream is None
             or not can_expire(stream.row)
             or stream.tail.is_deleted
-            or not self._expiry.is_over(stream, now_ms)
+            or not self._expiry.has_expired(stream, now_ms)
         ):
             return True
         command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))

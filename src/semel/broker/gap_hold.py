@@ -1,7 +1,7 @@
 """The gap hold: an append that arrives before its predecessor waits a moment.
 
 If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses that as
-a gap. With a hold, the refusal waits a moment for what is missing. The hold sits in front of the
+a gap. With a hold, the refusal waits a moment for what is missing. The hold is called before the
 broker and sees outcomes only: an append that it releases is decided like any other.
 """
 

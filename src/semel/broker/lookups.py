@@ -1,4 +1,4 @@
-"""What a command concerns, and the stored facts that its decision needs."""
+"""Which streams and transactions a command concerns, and the lookups that its decision needs."""
 
 from collections.abc import Iterator
 from typing import TypeVar

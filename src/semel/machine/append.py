@@ -214,9 +214,8 @@ def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
 
 def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
     maximum = state.limits.txn_streams
-    if stream.row.number in txn.streams or len(txn.streams) < maximum:
-        return None
-    return LimitReached("transaction_streams", maximum)  # 15
+    has_room = stream.row.number in txn.streams or len(txn.streams) < maximum
+    return None if has_room else LimitReached("transaction_streams", maximum)  # 15
 
 
 # ---- inline --------------------------------------------------------------------------------------
@@ -305,9 +304,8 @@ def _repeat(
 def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Outcome | None:
     expected = 0 if row is None else latest_seq(row) + 1
     is_first = row is None or row.txn != txn.row.number
-    if tag.first_seq == expected or (is_first and tag.first_seq == 0):
-        return None
-    return SequenceGap(expected, tag.first_seq)
+    is_next = tag.first_seq == expected or (is_first and tag.first_seq == 0)
+    return None if is_next else SequenceGap(expected, tag.first_seq)
 
 
 # ---- staged --------------------------------------------------------------------------------------

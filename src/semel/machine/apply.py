@@ -25,7 +25,7 @@ from semel.machine.events import (
     ProducerRaised,
     ProducerRegistered,
     ProducerStamp,
-    Section,
+    Sections,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
@@ -76,8 +76,6 @@ from semel.machine.txn.apply_open import (
 )
 from semel.model.commands import DENSE
 from semel.model.errors import InvariantBroken, invariant
-
-Sections = tuple[Section, ...]
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:

@@ -1,8 +1,8 @@
-"""Claims: a new instance takes a producer over, and learns how far the previous one came.
+"""Claims: a new instance takes a producer over, then gets to know how far the previous one came.
 
-In this order: if it asked first, a request of the old instance that is still under way could be
-stored after the response, and the new instance would store the same messages again. The letters in
-the comments are the rows of `docs/reference/machine.md`.
+The order matters. Before the previous instance is fenced, a request of it that is still under way
+could be stored after the response, and the new instance would store the same messages again. The
+letters in the comments are the rows of `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn

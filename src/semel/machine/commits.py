@@ -215,10 +215,9 @@ def _refuse_bodies(
 
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Refuse more chunks in total than one transaction may have: their offsets take time."""
-    count = sum(map(chunks_of, listed))
-    if count <= state.limits.chunks:
-        return None
-    return BatchTooLarge(state.limits.chunks * EXTENT_BYTES)  # 8
+    maximum = state.limits.chunks
+    is_fit = sum(map(chunks_of, listed)) <= maximum
+    return None if is_fit else BatchTooLarge(maximum * EXTENT_BYTES)  # 8
 
 
 def _refuse_positions(
@@ -322,9 +321,8 @@ def check_version(state: State, tag: SinkTag) -> Outcome | None:
         return _repeated_version(sink, tag)
     last = _version(sink, sink.last_version)
     stored = None if last is None else last.input
-    if tag.previous is not None and stored is not None and tag.previous != stored:
-        return CheckpointDiverged(sink.last_version)  # s5
-    return None
+    is_same = tag.previous is None or stored is None or tag.previous == stored
+    return None if is_same else CheckpointDiverged(sink.last_version)  # s5
 
 
 def _version(sink: SinkRow, version: int) -> VersionRow | None:

@@ -121,7 +121,7 @@ def validate_and_decide(state: State, command: EngineCommand) -> Decision:
 
 
 # A payload that no client sends: it must not equal a stored one.
-_DRY_BATCH: Final = Batch(b"\x00what would a semel say?\x00")
+_DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 
 
 class DryRun(Struct, frozen=True):

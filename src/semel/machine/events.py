@@ -171,6 +171,9 @@ class Section(Struct, frozen=True, gc=False):
     kind: int = SECTION_DATA
 
 
+Sections = tuple[Section, ...]
+
+
 class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
     """The identity of a producer's append, in the same frame as its messages."""
 
@@ -308,5 +311,5 @@ class Decision(Struct, frozen=True, gc=False):
 
     outcome: Outcome
     event: Event | None = None
-    sections: tuple[Section, ...] = ()
+    sections: Sections = ()
     grows: bool = False

@@ -10,7 +10,7 @@ from typing import Final
 from semel.machine.events import (
     Decision,
     PositionsMoved,
-    Section,
+    Sections,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
@@ -242,9 +242,8 @@ class _Room:
             return None
         fresh = self._fresh.setdefault(stream.row.number, set())
         fresh.add(position.group)
-        if len(stored) + len(fresh) > GROUPS_PER_STREAM_MAX:
-            return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
-        return None
+        has_room = len(stored) + len(fresh) <= GROUPS_PER_STREAM_MAX
+        return None if has_room else LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
 
 
 # ---- commands of groups --------------------------------------------------------------------------
@@ -294,9 +293,6 @@ def decide_pin(state: State, command: PinSnapshot) -> Decision:
 
 
 # ---- apply ---------------------------------------------------------------------------------------
-
-
-Sections = tuple[Section, ...]
 
 
 def set_sink(state: State, app: str, row: SinkRow) -> None:

@@ -162,9 +162,8 @@ def _refuse_source(source: Stream, command: Create) -> Outcome | None:
     if source.tail.is_deleted:
         return ForkSourceGone()  # 4
     expected = source.row.content_type
-    if command.content_type is not None and not same_media_type(command.content_type, expected):
-        return ContentTypeConflict(expected)  # 5
-    return None
+    is_same = command.content_type is None or same_media_type(command.content_type, expected)
+    return None if is_same else ContentTypeConflict(expected)  # 5
 
 
 def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | None:
@@ -196,18 +195,16 @@ def _refuse_depth(state: State, source: Stream) -> Outcome | None:
         row = state.by_number[row.fork.source].row
     if depth > FORK_DEPTH_MAX:
         return LimitReached("fork_depth", FORK_DEPTH_MAX)  # 9
-    if len(source.forks or ()) >= FORKS_PER_STREAM_MAX:
-        return LimitReached("forks_per_stream", FORKS_PER_STREAM_MAX)  # 9
-    return None
+    is_full = len(source.forks or ()) >= FORKS_PER_STREAM_MAX
+    return LimitReached("forks_per_stream", FORKS_PER_STREAM_MAX) if is_full else None  # 9
 
 
 def _refuse_body_and_room(state: State, command: Create, content_type: str) -> Outcome | None:
-    refusal = check_body(command.batch, command.body_error, content_type)
-    if refusal is not None:
-        return refusal  # 10
-    if len(state.by_number) >= state.limits.streams:
-        return LimitReached("streams", state.limits.streams)  # 11
-    return None
+    is_full = len(state.by_number) >= state.limits.streams
+    return (
+        check_body(command.batch, command.body_error, content_type)  # 10
+        or (LimitReached("streams", state.limits.streams) if is_full else None)  # 11
+    )
 
 
 def _accept(

@@ -56,7 +56,7 @@ DECIDING = (
     *(
         Story(
             row,
-            f"{decide.__name__}: what ended, also if it was made anew",
+            f"{decide.__name__}: what ended, also if it was created again",
             (
                 *TWO_NAMED,
                 Delete("s", 0),

@@ -1,4 +1,4 @@
-"""Groups: where they stand, and what their next step reads."""
+"""Groups: their positions, and what their next step reads."""
 
 from msgspec.structs import replace
 
@@ -59,7 +59,7 @@ def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
     machine.execute(append())
     incarnation = machine.stream().row.incarnation
     assert incarnation != "i-s-0"
-    # In the new stream the group stands at 0, as it did at first in the old one.
+    # In the new stream the group is at 0, as it did at first in the old one.
     refusal = unchanged(machine, moves(PositionMove("g", "s", 1, 0, "i-s-0")))
     assert refusal == PositionConflict("g", "s", 0, incarnation, 0, None, BY_INCARNATION)
     machine.execute(moves(PositionMove("g", "s", 1, 0, incarnation)))

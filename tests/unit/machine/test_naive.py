@@ -1,7 +1,7 @@
 """What one would write first fails the tests of the hazards: each rule is taken out in turn.
 
 The rules are those of docs/reference/seeds.md. Here they are broken on purpose, one by one, and the
-test that stands for the hazard must notice.
+test of the hazard must notice.
 """
 
 from collections.abc import Callable

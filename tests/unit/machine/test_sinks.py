@@ -101,7 +101,7 @@ def test_a_sink_belongs_to_one_query_until_it_is_rebound() -> None:
     machine = sink_machine()
     assert unchanged(machine, one_shot(sink=tag(3, query="other"))) == AppBound("q")
     assert machine.execute(RebindSink(0, "app", "other", 1)) == SinkChanged()
-    # It shares no history with the query before: neither a replay nor a divergence can be told.
+    # It shares no history with the query before: no replay or divergence can be recognised.
     assert unchanged(machine, one_shot(sink=tag(1, "i1", query="other"))) == VersionForgotten(1)
     assert machine.execute(one_shot(sink=tag(2, "new", "its own", query="other"))).code == "ok"
     assert machine.execute(RebindSink(0, "app", "third", 9)) == SinkChanged()

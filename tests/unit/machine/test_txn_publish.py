@@ -200,7 +200,7 @@ def test_a_sequence_used_outside_is_never_confirmed_inside() -> None:
     assert unchanged(machine, publish(1)) == SequenceGap(6, 1)
     machine.execute(publish(6))
     assert unchanged(machine, publish(1)) == SequenceGap(7, 1)
-    assert unchanged(machine, publish(2)) == SequenceGap(7, 2)  # let go: it cannot be told from 1
+    assert unchanged(machine, publish(2)) == SequenceGap(7, 2)  # dropped: it may be 1
     assert unchanged(machine, publish(3)) == Duplicate(3, 4, False, 0, 6)
 
 

@@ -1,4 +1,4 @@
-"""Short words for transactions, and a machine that keeps what they leave behind."""
+"""Short words for transactions, and a machine that keeps their outcomes."""
 
 from msgspec.structs import replace
 

@@ -12,6 +12,7 @@ from semel.machine.events import (
     Decided,
     Ended,
     Section,
+    Sections,
     SinkStamp,
 )
 from semel.machine.positions import move_positions, set_sink
@@ -47,7 +48,6 @@ from semel.model.commands import (
 from semel.model.errors import InvariantBroken, invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
 
-Sections = tuple[Section, ...]
 Extent = tuple[int, int, int, int]
 
 

@@ -11,7 +11,7 @@ from semel.machine.events import (
     ChunkStaged,
     PositionsNamed,
     ProducerStamp,
-    Section,
+    Sections,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
@@ -37,8 +37,6 @@ from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.draft import push_chunk, push_extent
 from semel.model.commands import DENSE, ProducerOwner
 from semel.model.errors import invariant
-
-Sections = tuple[Section, ...]
 
 
 def _set_row(state: State, txn: Txn, row: TxnRow) -> None:

@@ -106,9 +106,8 @@ def _refuse_room(state: State, command: Begin) -> Refusal | None:
 def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:
     """Refuse a new producer when the registry is full."""
     maximum = state.limits.registry
-    if producer_id in state.registry or len(state.registry) < maximum:
-        return None
-    return LimitReached("registry", maximum)
+    has_room = producer_id in state.registry or len(state.registry) < maximum
+    return None if has_room else LimitReached("registry", maximum)
 
 
 def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, Stream]) -> Decision:
@@ -154,10 +153,8 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     maximum = state.limits.txn_streams
     if count > maximum:
         return Decision(LimitReached("transaction_streams", maximum))
-    outcome = outcomes.ExtendDone(command.id, count)
-    if not fresh:
-        return Decision(outcome)
-    return Decision(outcome, TxnExtended(txn.row.number, fresh), grows=True)
+    event = TxnExtended(txn.row.number, fresh) if fresh else None
+    return Decision(outcomes.ExtendDone(command.id, count), event, grows=bool(fresh))
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
@@ -170,6 +167,5 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
         return Decision(named)
     every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
     outcome = outcomes.ExtendDone(command.id, len(every) + len(txn.row.lost))
-    if not named:
-        return Decision(outcome)
-    return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)
+    event = PositionsNamed(txn.row.number, named) if named else None
+    return Decision(outcome, event, grows=bool(named))

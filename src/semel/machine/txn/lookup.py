@@ -61,9 +61,7 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
         return None
     if not isinstance(owner, ProducerOwner) or owner.id != producer_id:
         return NotOwner()  # e
-    if epoch is not None and epoch != owner.epoch:
-        return StaleEpoch(owner.epoch)  # f
-    return None
+    return None if epoch in (None, owner.epoch) else StaleEpoch(owner.epoch)  # f
 
 
 def ended_refusal(txn: TxnOutcome) -> Refusal:
