@@ -20,9 +20,8 @@ from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
 from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
-from semel.machine.txn.draft import EXTENT_BYTES, Draft, is_raised
+from semel.machine.txn.draft import EXTENT_BYTES, Draft, is_raised, result_of_commit, unpack_result
 from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
-from semel.machine.txn.result import result_of_commit, unpack_result
 from semel.model.commands import (
     ABORTED,
     BY_COMMIT,

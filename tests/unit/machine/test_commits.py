@@ -4,8 +4,7 @@ from msgspec.structs import replace
 
 from semel.machine import MachineLimits
 from semel.machine.rows import PositionRow
-from semel.machine.txn.draft import EXTENT_BYTES
-from semel.machine.txn.result import push_result
+from semel.machine.txn.draft import EXTENT_BYTES, push_result
 from semel.model.commands import (
     BY_FENCE,
     BY_REQUEST,

@@ -35,8 +35,14 @@ from semel.machine.state import (
     remove_named_position,
     remove_transaction,
 )
-from semel.machine.txn.draft import chunks_in, extents_of
-from semel.machine.txn.result import pack_result, push_result, result_of, result_of_commit
+from semel.machine.txn.draft import (
+    chunks_in,
+    extents_of,
+    pack_result,
+    push_result,
+    result_of,
+    result_of_commit,
+)
 from semel.model.commands import (
     ABORTED,
     COMMITTED,

@@ -3,9 +3,8 @@
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
-from semel.machine.txn.draft import Draft, chunks_in, extents_of
+from semel.machine.txn.draft import Draft, chunks_in, extents_of, result_of
 from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
-from semel.machine.txn.result import result_of
 from semel.model.commands import (
     BY_OPERATOR,
     BY_REAPER,

@@ -7,7 +7,7 @@ from msgspec import Struct
 from semel.machine.rows import SinkRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn.decide_end import chunks_of, deadline_of
-from semel.machine.txn.result import deleted_of, unpack_result
+from semel.machine.txn.draft import deleted_of, unpack_result
 from semel.model.commands import Owner, SnapshotRange, TxnResult
 
 OPEN = "open"
