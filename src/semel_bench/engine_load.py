@@ -14,9 +14,8 @@ from unittest import mock
 from msgspec import Struct
 
 from semel.broker.broker import Broker
-from semel.broker.clock import SystemClock
 from semel.broker.engine import Engine
-from semel.broker.settings import Directory
+from semel.broker.settings import Directory, SystemClock
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import recover
 from semel.journal.writer import JournalWriter

@@ -16,8 +16,8 @@ from typing import Any
 
 from semel.broker import settings
 from semel.broker.broker import ReadDone
-from semel.broker.clock import SystemClock
 from semel.broker.engine import Engine
+from semel.broker.settings import SystemClock
 from semel.journal.disk import RealDisk
 from semel.model.commands import Append, Batch
 from semel.model.errors import EngineError

@@ -150,7 +150,7 @@ def test_every_package_is_described() -> None:
 
 
 def test_a_wrong_file_or_name_is_reported() -> None:
-    right = "`broker/broker.py` `Broker.submit`, `TxnTally`; `tests/sim/mutants.py` `MUTANTS`"
+    right = "`broker/broker.py` `Broker.submit`, `Reply`; `tests/sim/mutants.py` `MUTANTS`"
     assert wrong_citations(right) == []
     assert wrong_citations("`broker/brokers.py` `Broker`") == ["no file broker/brokers.py"]
     assert wrong_citations("`src/semel_bench/none.py`") == ["no file src/semel_bench/none.py"]
@@ -240,13 +240,15 @@ def test_a_wrong_row_of_the_renames_is_reported() -> None:
     good = "| `journal.memory` | `journal.txn_history`, `semel_bench.command` |\n"
     assert wrong_modules(good) == []
     assert wrong_modules(good.replace("txn_history", "history")) == ["no module journal.history"]
-    assert wrong_modules("| `broker.broker` | `broker.reader` |") == ["broker.broker has not moved"]
+    assert wrong_modules("| `broker.broker` | `broker.durable_view` |") == [
+        "broker.broker has not moved"
+    ]
     good = "| `machine.rows.ProducerRow.zero` | `machine.rows.ProducerRow.first_receipt` |\n"
     assert wrong_names(good) == []
     assert wrong_names(good.replace("first_receipt", "first")) == [
         "no machine.rows.ProducerRow.first"
     ]
-    assert wrong_names("| `broker.broker.Broker` | `broker.reader.BrokerReader` |") == [
+    assert wrong_names("| `broker.broker.Broker` | `broker.durable_view.BrokerReader` |") == [
         "broker.broker.Broker is still there"
     ]
     assert wrong_names("| `a.b` | gone |") == ["nothing replaces a.b"]

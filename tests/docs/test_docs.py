@@ -29,10 +29,16 @@ from semel.journal.frame import KINDS, SegmentStarted
 from semel.machine import events, rows
 from semel.machine.events import ProducerStamp, Section, StreamAppended, StreamCreated
 from semel.machine.rows import StreamRow
-from semel.model import errors, limits, outcomes, txn_outcome
+from semel.model import errors, limits, outcomes
 from semel.model.checksum import digest_of
+from semel.model.commands import (
+    PositionResult,
+    SnapshotRange,
+    StreamResult,
+    TxnOutcome,
+    TxnResult,
+)
 from semel.model.outcomes import Outcome
-from semel.model.transactions import SnapshotRange
 from semel.server.limits_http import HttpLimits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -542,8 +548,8 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
     }
     kinds: list[type] = [*rows.Row.__subclasses__(), ProducerStamp, checkpoint.CheckpointPosition]
     kinds += [events.Ended, events.CommitStamp, events.SinkStamp, SnapshotRange]
-    kinds += [txn_outcome.TxnOutcome, txn_outcome.TxnResult, rows.NamedPosition]
-    kinds += [txn_outcome.StreamResult, txn_outcome.PositionResult]
+    kinds += [TxnOutcome, TxnResult, rows.NamedPosition]
+    kinds += [StreamResult, PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real
 

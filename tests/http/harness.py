@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import uvloop
 
-from semel.broker.clock import Clock
+from semel.broker.settings import Clock
 from semel.server.admission import UnreadBudget
 from semel.server.http import Handler, Request, Responder, Response, ResponseStream
 from semel.server.limits_http import HttpLimits

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from semel.broker.clock import SystemClock
+from semel.broker.settings import SystemClock
 from semel.model.errors import InvariantBroken
 from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection

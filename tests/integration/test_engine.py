@@ -14,12 +14,11 @@ from semel.broker.broker import Broker, ReadDone
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.journal.writer import JournalWriter
+from semel.model import commands as txns
 from semel.model import outcomes as out
-from semel.model import transactions as txns
-from semel.model.commands import Append, Batch, Create, Delete, ProducerTag, TxnTag
+from semel.model.commands import Append, Batch, Create, Delete, ProducerTag, TxnOutcome, TxnTag
 from semel.model.errors import DirectoryLocked, DiskFailed, EngineStopped, InvariantBroken
 from semel.model.outcomes_txn import Begun
-from semel.model.txn_outcome import TxnOutcome
 
 SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=16 * 1024)
 Story = Callable[[Engine, list[BaseException]], Awaitable[None]]

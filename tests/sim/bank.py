@@ -11,23 +11,27 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits
-from semel.model.commands import Append, Batch, Create, ProducerTag, TxnTag
-from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import (
+from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
     AbortTxn,
+    Append,
+    Batch,
     Begin,
     Commit,
     CommitAppend,
     CommitTxn,
+    Create,
     EngineCommand,
     ListedTxn,
     Prepare,
     ProducerOwner,
+    ProducerTag,
     SinkOwner,
     SinkTag,
+    TxnTag,
 )
+from semel.model.outcomes import Outcome, Refusal
 from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Txn

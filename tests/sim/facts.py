@@ -5,10 +5,8 @@ For runs of the machine alone, without a journal.
 
 from msgspec.structs import replace
 
-from semel.model import transactions as ask
-from semel.model.commands import Append, Create, StoredAppend
-from semel.model.transactions import EngineCommand
-from semel.model.txn_outcome import TxnOutcome
+from semel.model import commands as ask
+from semel.model.commands import Append, Create, EngineCommand, StoredAppend, TxnOutcome
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Note
 

@@ -11,19 +11,18 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.broker import checkpoints, reader
+from semel.broker import durable_view
 from semel.broker.broker import Broker
-from semel.broker.checkpoints import Checkpoints
 from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
 from semel.journal.index import Index
 from semel.journal.writer import JournalWriter
-from semel.machine import checks, receipts
+from semel.machine import checks
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
-from semel.machine.retention import OFFSET_MAX
 from semel.machine.rows import ProducerRow
 from semel.machine.state import Effects, State, Stream
+from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
 from tests.sim import world
 from tests.sim.mutants_txn import TXN_MUTANTS
@@ -82,7 +81,8 @@ def forget_an_epoch() -> Any:
 
 def forget_receipts() -> Any:
     """Only the newest receipt is kept."""
-    return patch.object(receipts, "push", lambda ring, packed, limit: packed)
+    module = importlib.import_module("semel.machine.apply")
+    return patch.object(module, "push_receipt", lambda ring, packed, limit: packed)
 
 
 def answer_refusals_at_once() -> Any:
@@ -153,11 +153,11 @@ def begin_a_segment_too_early() -> Any:
 def lose_an_abandoned_checkpoint() -> Any:
     """When the store is full, the rows it was to take are forgotten."""
 
-    def failed(self: Checkpoints, cut: Any) -> None:
+    def failed(self: Broker, cut: Any) -> None:
         self._index.undo_cut()
         self._cut_lsn = -1
 
-    return patch.object(Checkpoints, "failed", failed)
+    return patch.object(Broker, "cut_failed", failed)
 
 
 def go_on_after_a_short_write() -> Any:
@@ -182,7 +182,7 @@ def forget_the_pruned_floor() -> Any:
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
         return stream.tail.tail, OFFSET_MAX
 
-    return patch.object(checkpoints, "retained_range", kept)
+    return patch.object(broker_module, "retained_range", kept)
 
 
 def keys_never_age() -> Any:
@@ -218,7 +218,7 @@ def mix_up_extras() -> Any:
     def cut(block: bytes, count: int, start: int, end: int) -> bytes:
         return real(block, count, 0, end - start)
 
-    return patch.object(reader, "slice_extras", cut)
+    return patch.object(durable_view, "slice_extras", cut)
 
 
 def keep_producers_over_a_switch() -> Any:

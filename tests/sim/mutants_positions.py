@@ -13,10 +13,9 @@ from semel.machine.positions import print_mover, stored_position
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn import decide_end, lookup
+from semel.model.commands import COMMITTED, CommitTxn, PositionMove, TxnOutcome
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.outcomes_txn import BY_MOVE, PositionConflict
-from semel.model.transactions import CommitTxn, PositionMove
-from semel.model.txn_outcome import COMMITTED, TxnOutcome
 
 Refuse = Callable[..., Refusal | None]
 

@@ -7,18 +7,17 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.broker import lookups, reader
+from semel.broker import durable_view, lookups
 from semel.journal import checkpoint, frame
 from semel.journal.txn_history import TxnHistoryCut, put_txn_history
-from semel.machine import commits, positions
+from semel.machine import append, commits, positions
 from semel.machine import state as state_module
 from semel.machine.events import Decided, Ended
 from semel.machine.positions import move_positions
 from semel.machine.rows import AbortedRow, OutcomeRow
 from semel.machine.state import State, Stream, Txn, mark_open_in
-from semel.machine.txn import apply_end, apply_open, lookup, publish
-from semel.machine.txn.chunk_list import EXTENT_BYTES
-from semel.machine.txn.draft import Draft
+from semel.machine.txn import apply_end, apply_open, lookup
+from semel.machine.txn.draft import EXTENT_BYTES, Draft
 from semel.model.commands import Append
 from tests.sim.mutants_positions import POSITION_MUTANTS
 
@@ -104,7 +103,7 @@ def let_a_late_call_end_the_next_transaction() -> Any:
 
 def take_the_receipts_of_another_transaction() -> Any:
     """A sequence of the transaction before is confirmed in the next one."""
-    real = publish._decide_inline
+    real = append._decide_inline
 
     def decide(state: State, txn: Txn, stream: Stream, command: Append) -> Any:
         tag = command.producer
@@ -114,7 +113,7 @@ def take_the_receipts_of_another_transaction() -> Any:
         with patch.dict(stream.producers, {tag.id: replace(row, txn=txn.row.number)}):
             return real(state, txn, stream, command)
 
-    return patch.object(publish, "_decide_inline", decide)
+    return patch.object(append, "_decide_inline", decide)
 
 
 def unlink_the_segment_of_a_chunk() -> Any:
@@ -156,7 +155,7 @@ def commit_a_sequence_twice() -> Any:
 
 def show_control_records() -> Any:
     """Readers are given control records."""
-    return patch.object(reader, "SECTION_CONTROL", -1)
+    return patch.object(durable_view, "SECTION_CONTROL", -1)
 
 
 def never_time_out() -> Any:

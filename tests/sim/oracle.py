@@ -1,14 +1,13 @@
 """What must be true: comparisons between the engine, the reference model and the journal's fold."""
 
 from semel.broker.broker import Broker, ReadDone
-from semel.machine import State, receipts
+from semel.machine import State, producers
 from semel.machine.rows import ForkRow, ProducerRow
 from semel.machine.state import Stream
-from semel.model.commands import DENSE
+from semel.model.commands import DENSE, READ_COMMITTED
 from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
 from semel.model.slices import Slice
-from semel.model.transactions import READ_COMMITTED
 from tests.sim.demands import demand, demand_equal
 from tests.sim.oracle_txn import txn_state_view
 from tests.sim.reference import Model
@@ -69,8 +68,8 @@ def _fork_view(fork: ForkRow) -> dict[str, object]:
     }
 
 
-def _receipts(ring: bytes) -> list[receipts.Receipt]:
-    return [receipts.unpack(ring, i) for i in range(receipts.receipts_of(ring))]
+def _receipts(ring: bytes) -> list[producers.Receipt]:
+    return [producers.unpack_receipt(ring, i) for i in range(producers.receipts_of(ring))]
 
 
 def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
@@ -78,10 +77,10 @@ def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
     is_writing = row.txn in state.by_txn
     past = None
     if row.first_receipt and row.last_seq < 0:
-        last = receipts.unpack(row.first_receipt, 0)
+        last = producers.unpack_receipt(row.first_receipt, 0)
         past = (last.last_seq, last.next_offset if last.first_offset >= 0 else None)
     elif row.first_receipt and not (held and held[0].first_seq == 0):
-        held.insert(0, receipts.unpack(row.first_receipt, 0))
+        held.insert(0, producers.unpack_receipt(row.first_receipt, 0))
     view: dict[str, object] = {
         "mode": row.mode,
         "epoch": row.epoch,
@@ -105,7 +104,7 @@ def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
     return view
 
 
-def _receipt_view(r: receipts.Receipt) -> tuple[int, int, int, int, int]:
+def _receipt_view(r: producers.Receipt) -> tuple[int, int, int, int, int]:
     return r.first_seq, r.last_seq, r.first_offset, r.next_offset, r.digest
 
 

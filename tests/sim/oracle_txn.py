@@ -3,10 +3,9 @@
 from semel.broker.broker import Broker
 from semel.machine import State
 from semel.machine.state import Txn
-from semel.machine.txn.chunk_list import chunk_at, chunks_in
-from semel.machine.txn.result import unpack_result
+from semel.machine.txn.draft import chunk_at, chunks_in, unpack_result
+from semel.model.commands import COMMITTED, TxnOutcome
 from semel.model.outcomes import Outcome
-from semel.model.txn_outcome import COMMITTED, TxnOutcome
 from tests.sim.demands import demand, demand_equal
 from tests.sim.reference import Model
 

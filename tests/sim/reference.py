@@ -9,14 +9,22 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_fields
 
 from semel.model import commands as ask
+from semel.model import commands as txn_ask
 from semel.model import limits
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model import transactions as txn_ask
 from semel.model.checksum import digest_of
-from semel.model.commands import DENSE, Append, Batch, Create, ProducerTag
+from semel.model.commands import (
+    DENSE,
+    Append,
+    Batch,
+    Create,
+    EngineCommand,
+    ProducerOwner,
+    ProducerTag,
+    TxnCommand,
+)
 from semel.model.outcomes import Outcome
-from semel.model.transactions import EngineCommand, ProducerOwner, TxnCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_commit import Commits, bad_batch
 from tests.sim.reference_producers import Producer, Receipt

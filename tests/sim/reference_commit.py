@@ -2,20 +2,22 @@
 
 from typing import NamedTuple
 
+from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model import transactions as ask
-from semel.model.commands import Batch
-from semel.model.outcomes import Outcome
-from semel.model.transactions import TXN_INLINE, ProducerOwner, SinkOwner
-from semel.model.txn_outcome import (
+from semel.model.commands import (
     ABORTED,
     BY_COMMIT,
     COMMITTED,
+    TXN_INLINE,
+    Batch,
     PositionResult,
+    ProducerOwner,
+    SinkOwner,
     StreamResult,
     TxnResult,
 )
+from semel.model.outcomes import Outcome
 from tests.sim.reference_positions import Mover
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn

@@ -8,11 +8,11 @@ whether a named stream is still there by looking for it.
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model import transactions as ask
+from semel.model.commands import Owner, ProducerOwner
 from semel.model.outcomes import Outcome
-from semel.model.transactions import Owner, ProducerOwner
 from tests.sim.reference_streams import Stream
 
 Key = tuple[str, int]  # a group, and the number of a stream: a path may get another stream

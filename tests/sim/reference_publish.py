@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model.commands import DENSE, Append, ProducerTag, TxnTag
+from semel.model.commands import DENSE, TXN_INLINE, Append, ProducerTag, TxnTag
 from semel.model.outcomes import Outcome
-from semel.model.transactions import TXN_INLINE
 from tests.sim import reference_producers as rules
 from tests.sim.reference_streams import Stream
 from tests.sim.reference_txn import Chunk, Txn

@@ -8,14 +8,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from semel.model import commands as ask
 from semel.model import limits
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model import transactions as ask
-from semel.model.commands import Batch
-from semel.model.outcomes import Outcome
-from semel.model.transactions import TXN_INLINE, TXN_STAGED, Owner, ProducerOwner, SinkOwner
-from semel.model.txn_outcome import (
+from semel.model.commands import (
     ABORTED,
     BY_FENCE,
     BY_OPERATOR,
@@ -23,10 +20,17 @@ from semel.model.txn_outcome import (
     BY_REQUEST,
     BY_TIMEOUT,
     COMMITTED,
+    TXN_INLINE,
+    TXN_STAGED,
+    Batch,
+    Owner,
     PositionResult,
+    ProducerOwner,
+    SinkOwner,
     StreamResult,
     TxnResult,
 )
+from semel.model.outcomes import Outcome
 from tests.sim.reference_positions import NOBODY, Key, Named, Positions, mover_of
 from tests.sim.reference_producers import is_issued_name
 from tests.sim.reference_streams import Stream

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from semel.broker.broker import ReadDone
 from semel.machine import MachineLimits
+from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
 from semel.testing import CrashMode
 from tests.sim.oracle import read_all
 from tests.sim.world import World

@@ -33,10 +33,10 @@ _USERS = (
     "semel.journal.txn_history",
     "semel.machine.txn.lookup",
     "semel.machine.positions",
-    "semel.machine.txn.result",
+    "semel.machine.txn.draft",
     "semel.machine.txn.begin",
     "semel.machine.txn.apply_end",
-    "semel.machine.txn.publish",
+    "semel.machine.append",
 )
 
 

@@ -8,8 +8,8 @@ from semel.journal.recovery import Recovered
 from semel.machine import Decision, Event, Section, State, apply
 from semel.machine.decide import decide as real_decide
 from semel.machine.state import Effects
+from semel.model.commands import EngineCommand
 from semel.model.outcomes import Outcome
-from semel.model.transactions import EngineCommand
 
 
 class Entry(NamedTuple):

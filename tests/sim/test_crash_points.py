@@ -11,21 +11,25 @@ from msgspec.structs import replace
 
 from semel.broker.broker import Broker
 from semel.model import outcomes_txn as txn_out
-from semel.model.commands import Append, Batch, Create, ProducerTag, TxnTag
-from semel.model.errors import CorruptData, CorruptRead
-from semel.model.transactions import (
+from semel.model.commands import (
     READ_UNCOMMITTED,
     TXN_INLINE,
     TXN_STAGED,
     AbortTxn,
     AddPositions,
+    Append,
+    Batch,
     Begin,
     CommitTxn,
+    Create,
     EngineCommand,
     PositionMove,
     Prepare,
     ProducerOwner,
+    ProducerTag,
+    TxnTag,
 )
+from semel.model.errors import CorruptData, CorruptRead
 from semel.testing import CRASH_MODES, Fail, Fault, Killed, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation
 from tests.sim.exhaustive import check_all

@@ -11,16 +11,17 @@ from typing import Final, NamedTuple
 
 from semel.machine import State, apply, decide
 from semel.machine.positions import stored_position
-from semel.model import transactions as ask
-from semel.model.commands import Create, Delete
-from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import (
+from semel.model import commands as ask
+from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
+    Create,
+    Delete,
     EngineCommand,
     PositionMove,
     ProducerOwner,
 )
+from semel.model.outcomes import Outcome, Refusal
 from tests.unit.machine.builders import JSON, json_batch
 
 GROUP: Final = "g"

@@ -13,10 +13,18 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from semel.model import commands as ask
-from semel.model.commands import DENSE, SPARSE, Append, Batch, Create, ProducerTag
+from semel.model.commands import (
+    DENSE,
+    SPARSE,
+    Append,
+    Batch,
+    Create,
+    EngineCommand,
+    ProducerTag,
+    TxnCommand,
+)
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
-from semel.model.transactions import EngineCommand, TxnCommand
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
 from tests.sim.workload_txn import TxnWorkload

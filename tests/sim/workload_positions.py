@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
-from semel.model.commands import Create, Delete
-from semel.model.transactions import EngineCommand, PositionMove
+from semel.model.commands import Create, Delete, EngineCommand, PositionMove
 from tests.sim.reference import Model
 from tests.sim.reference_positions import Named
 from tests.sim.reference_txn import Txn

@@ -12,24 +12,22 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from semel.model import transactions as ask
+from semel.model import commands as ask
 from semel.model.commands import (
     DENSE,
     SPARSE,
+    TXN_INLINE,
+    TXN_STAGED,
     Append,
     Batch,
     Create,
+    EngineCommand,
     ForkRequest,
+    ProducerOwner,
     ProducerTag,
+    SinkOwner,
     Trim,
     TxnTag,
-)
-from semel.model.transactions import (
-    TXN_INLINE,
-    TXN_STAGED,
-    EngineCommand,
-    ProducerOwner,
-    SinkOwner,
 )
 from tests.sim.reference import Model
 from tests.sim.reference_streams import Stream

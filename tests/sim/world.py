@@ -22,10 +22,9 @@ from semel.journal.store import StoreFull
 from semel.journal.writer import JournalWriter
 from semel.machine import Decision, MachineLimits, State
 from semel.machine.events import StreamExpired
-from semel.model.commands import Expire
+from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand, Expire
 from semel.model.errors import DiskFailed, SemelError
 from semel.model.outcomes import InvalidRequest, Outcome, Overloaded, Unreadable
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
@@ -373,7 +372,7 @@ class World:
         is_committed = self.txn_rng.random() < 0.5
         isolation = READ_COMMITTED if is_committed else READ_UNCOMMITTED
         end = view.tail.stable if is_committed else view.tail.tail
-        if self.broker.wait(path, end, lambda: woken.append(True), isolation):
+        if self.broker.durable_view.wait(path, end, lambda: woken.append(True), isolation):
             self.waiters.append((path, end, is_committed, woken))
 
     def tick(self) -> None:

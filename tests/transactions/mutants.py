@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from semel.broker import broker, durable_view, reader
-from semel.broker.reader import BrokerReader
+from semel.broker import broker, durable_view
+from semel.broker.durable_view import BrokerReader
 from semel.machine import commits, positions
 from semel.machine.positions import move_positions
 from semel.machine.rows import OwnerKey, TailRow
@@ -17,10 +17,8 @@ from semel.machine.state import State, Stream, Txn, advance_tail, set_tail
 from semel.machine.txn import apply_end, decide_end
 from semel.machine.txn.decide_end import decide_abort_txn
 from semel.machine.txn.draft import Draft
-from semel.model.commands import Batch
+from semel.model.commands import COMMITTED, AbortTxn, Batch, TxnOutcome
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import AbortTxn
-from semel.model.txn_outcome import COMMITTED, TxnOutcome
 from semel.server import event_stream
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -33,7 +31,7 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
     def end_of(tail: TailRow, is_committed: bool) -> int:
         return tail.tail
 
-    for module in (broker, reader, durable_view, event_stream):
+    for module in (broker, durable_view, durable_view, event_stream):
         patch.setattr(module, "tail_of_view", end_of)
 
 

@@ -3,14 +3,22 @@
 import pytest
 from msgspec.structs import replace
 
+from semel.model import commands as ask
 from semel.model import commands as plain
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
-from semel.model import transactions as ask
-from semel.model.commands import Batch, TxnTag
+from semel.model.commands import (
+    TXN_INLINE,
+    TXN_STAGED,
+    Batch,
+    EngineCommand,
+    PositionMove,
+    PositionResult,
+    StreamResult,
+    TxnResult,
+    TxnTag,
+)
 from semel.model.outcomes import Outcome
-from semel.model.transactions import TXN_INLINE, TXN_STAGED, EngineCommand, PositionMove
-from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
 from tests.unit.machine.builders import JSON, append, create, dense, fork, json_batch, sparse

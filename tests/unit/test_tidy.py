@@ -177,7 +177,6 @@ MEDIAN_LINES = (130, 250)  # 106
 # when it is used, since it loads something heavy. `public`: a package's `__init__` hands on its
 # names. `size`: together they would have more than 400 lines.
 ONE_IMPORTER: dict[str, str] = {
-    "semel.broker.checkpoints": "size",
     "semel.broker.gap_hold": "layer",
     "semel.broker.lookups": "size",
     "semel.broker.timers": "size",
@@ -192,9 +191,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.journal.verify.segments": "public",
     "semel.journal.verify.transactions": "size",
     "semel.machine.append": "size",
-    "semel.machine.commits": "size",
     "semel.machine.txn.apply_open": "size",
-    "semel.machine.txn.publish": "size",
     "semel.pipeline.graph.data": "size",
     "semel.pipeline.graph.drawing": "size",
     "semel.pipeline.graph.validate": "size",

@@ -14,17 +14,15 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from semel.broker.checkpoints import Checkpoints
 from semel.broker.durable_view import (
+    TAIL,
+    BrokerReader,
     DurableView,
+    ReadDone,
     StreamView,
-    Waiter,
-    add_waiter,
-    drop_waiter,
-    tail_of_view,
+    unreadable,
 )
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
-from semel.broker.reader import TAIL, BrokerReader, ReadDone, unreadable
 from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire, is_due
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
@@ -39,12 +37,20 @@ from semel.machine.events import (
     TxnBegun,
     TxnPublished,
 )
-from semel.machine.rows import OutcomeRow, StreamRow, TailRow
+from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
+from semel.machine.streams import retained_range
 from semel.model.commands import (
+    COMMITTED,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TXN_STAGED,
     Append,
+    EngineCommand,
     Expire,
     ExpireProducer,
+    ExpireTxn,
+    TxnOutcome,
 )
 from semel.model.errors import ReadFailed
 from semel.model.limits import (
@@ -63,11 +69,9 @@ from semel.model.outcomes import (
     Outcome,
     Overloaded,
 )
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand, ExpireTxn
-from semel.model.txn_outcome import BY_TIMEOUT, COMMITTED, TxnOutcome
 from semel.model.validation import find_invalid_field, is_name, is_number
 
-__all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply", "TxnTally"]
+__all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply"]
 
 Reply = Callable[[Outcome], None]
 OutcomeReply = Callable[[TxnOutcome | Outcome | None], None]
@@ -82,29 +86,12 @@ class _Pending(Struct):
     is_synced: bool = False
 
 
-class TxnTally:
-    """Counts the transactions that began and ended since the start of the process."""
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.committed = 0
-        self.aborted: Counter[str] = Counter()  # by reason
-
-    @property
-    def timed_out(self) -> int:
-        """How many were aborted because their deadline passed; `aborted` contains them."""
-        return self.aborted[BY_TIMEOUT]
-
-    def add_ended(self, outcomes: Iterable[OutcomeRow]) -> None:
-        for row in outcomes:
-            if row.outcome.decision == COMMITTED:
-                self.committed += 1
-            else:
-                self.aborted[row.outcome.reason] += 1
-
-
 class Broker:
-    """All state of a running engine. It must be called from one thread."""
+    """All state of a running engine. It must be called from one thread.
+
+    `txns_begun` and `txns_ended` count transactions since the start of the process; the keys of the
+    second are COMMITTED and the reasons of aborts.
+    """
 
     def __init__(
         self,
@@ -117,7 +104,8 @@ class Broker:
         self.state: State = recovered.state
         self.durable_view = DurableView(self.state)
         self.is_full = False
-        self.txn_tally = TxnTally()
+        self.txns_begun = 0
+        self.txns_ended: Counter[str] = Counter()
         self._index = recovered.index
         self._txn_history = recovered.txn_history
         self._deadlines = Deadlines(self.state)
@@ -142,9 +130,7 @@ class Broker:
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
         self._needs_watermark = True
-        self._checkpoints = Checkpoints(
-            self.state, self._index, self._txn_history, self._segments, self._appender
-        )
+        self._cut_lsn = -1
 
     # ---- commands ------------------------------------------------------------------------------
 
@@ -152,7 +138,7 @@ class Broker:
         """Execute a command; `reply` gets its outcome once all that it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
-            self._commit(Decision(InvalidRequest(field)), command.now_ms, reply)
+            self._release(reply, InvalidRequest(field))
         elif self._parked or not self._execute(command, reply):
             self._park(command, reply)
 
@@ -220,9 +206,9 @@ class Broker:
         """Index a frame that may hold more than the messages of one stream."""
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
-        self.txn_tally.add_ended(effects.outcomes)
+        self.txns_ended.update(row.outcome.reason or COMMITTED for row in effects.outcomes)
         if isinstance(event, TxnBegun):
-            self.txn_tally.started += 1
+            self.txns_begun += 1
             self._deadlines.watch(self.state.by_txn[event.number])
 
     def _watch_producer(self, idle: IdleProducers, event: Event | None) -> None:
@@ -274,10 +260,9 @@ class Broker:
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
         """Return a command with its lookups; None if it has to wait. May raise ReadFailed."""
-        for txn in affected_txns(self.state, command):
-            if not self._end_if_due(txn, command.now_ms):
-                return None
-        return self._lookups.add(command)
+        txns = affected_txns(self.state, command)
+        is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
+        return self._lookups.add(command) if is_ready else None
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
         """Abort a transaction whose deadline has passed; False if that has to wait."""
@@ -289,9 +274,12 @@ class Broker:
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
-        if stream is None or not can_expire(stream.row) or stream.tail.is_deleted:
-            return True
-        if not self._expiry.is_over(stream, now_ms):
+        if (
+            stream is None
+            or not can_expire(stream.row)
+            or stream.tail.is_deleted
+            or not self._expiry.has_expired(stream, now_ms)
+        ):
             return True
         command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
         return self._commit(decide(self.state, command), now_ms, _ignore)
@@ -303,7 +291,7 @@ class Broker:
         if self._flying is not None:
             return None
         group = self._appender.take()
-        if group is None and self._checkpoints.needs_sync:
+        if group is None and self.durable < self._cut_lsn:
             group = self._appender.take_sync()
         elif group is None and self._needs_watermark:
             group = self._appender.take_watermark()
@@ -377,16 +365,42 @@ class Broker:
     # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self) -> Cut | None:
-        """Return the work order for a checkpoint; None if nothing changed since the last one."""
-        return self._checkpoints.cut()
+        """Return the work order for a checkpoint of the state as it is now.
+
+        It may be committed once everything up to its LSN is durable. None if nothing was written
+        since the last cut.
+        """
+        if self.end == self._cut_lsn:
+            return None
+        self._cut_lsn = self.end
+        state, dirty = self.state, self.state.take_dirty()
+        pruned = (state.by_number[n] for n in dirty.pruned if n in state.by_number)
+        starts: dict[int, int] = {}
+        staged = (txn for txn in state.by_txn.values() if txn.row.kind == TXN_STAGED)
+        return Cut(
+            lsn=self._cut_lsn,
+            previous_crc=self._appender.previous_crc,
+            meta=state.meta_row(),
+            dirty=dirty,
+            index_blocks=self._index.cut(),
+            kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},
+            segments=self._segments.spans(),
+            txn_history=self._txn_history.cut(),
+            chunk_blocks=[block for txn in staged for block in txn.chunk_blocks],
+        )
 
     def cut_done(self, dead: list[int]) -> None:
         """Note that a cut is committed; the segments in `dead` may be unlinked after this."""
-        self._checkpoints.done(dead)
+        self._index.finish_cut()
+        self._txn_history.finish_cut()
+        self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
         """Note that the store had no room for a cut: the next one will contain it."""
-        self._checkpoints.failed(cut)
+        self._index.undo_cut()
+        self._txn_history.undo_cut()
+        self.state.dirty.absorb(cut.dirty)
+        self._cut_lsn = -1
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -404,11 +418,8 @@ class Broker:
 
         A read prolongs the sliding window of a stream with a TTL.
         """
-        if self._has_or_refuse(path, now_ms, reply):
-            view = self.durable_view.find(path)
-            if not isinstance(view, StreamView):
-                reply(view)
-                return
+        view = self._find_view(path, now_ms, reply)
+        if view is not None:
             is_committed = isolation == READ_COMMITTED
             outcome = self.reader.read(view, offset, bytes_max, is_committed=is_committed)
             if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
@@ -417,47 +428,24 @@ class Broker:
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
         """Reply with the durable state of a stream, without messages. Its TTL is not prolonged."""
-        if self._has_or_refuse(path, now_ms, reply):
-            view = self.durable_view.find(path)
-            if isinstance(view, StreamView):
-                tail = view.durable_tail
-                reply(ReadDone(view.row, tail, tail.tail, []))
-            else:
-                reply(view)
+        view = self._find_view(path, now_ms, reply)
+        if view is not None:
+            tail = view.durable_tail
+            reply(ReadDone(view.row, tail, tail.tail, []))
 
-    def _has_or_refuse(self, path: str, now_ms: int, reply: Reply) -> bool:
-        """Return whether the state has a stream; if not, reply with the refusal."""
+    def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
+        """Return a stream that can be read; if there is none, reply with the refusal."""
+        view = self.durable_view.find(path)
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
-            return False
-        if path not in self.state.by_path:
+        elif path not in self.state.by_path:
             # EO-4. It must not be there again after a crash, so its removal has to be durable.
             self._release(reply, NotFound())
-            return False
-        return True
-
-    def wait(
-        self,
-        path: str,
-        offset: int,
-        wake: Callable[[], None],
-        isolation: str = READ_UNCOMMITTED,
-    ) -> tuple[StreamView, Waiter] | None:
-        """Call `wake` once when a stream may have messages after `offset`, is closed or removed.
-
-        Return what `stop_waiting` needs; None if that is so already, or too many readers wait.
-        """
-        view = self.durable_view.by_path.get(path)
-        if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
-            return None
-        waiter = Waiter(offset, wake, is_committed=isolation == READ_COMMITTED)
-        if tail_of_view(view.tail, waiter.is_committed) > offset or not add_waiter(view, waiter):
-            return None
-        return view, waiter
-
-    def stop_waiting(self, waiting: tuple[StreamView, Waiter]) -> None:
-        """Cancel a `wait`."""
-        drop_waiter(*waiting)
+        elif isinstance(view, StreamView):
+            return view
+        else:
+            reply(view)
+        return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
         """End expired streams, transactions and producers; return how many were ended.

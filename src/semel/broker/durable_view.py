@@ -1,32 +1,55 @@
-"""The durable view: every stream as it is at the durable watermark, and the readers that wait.
+"""The durable view: every stream as it is at the durable watermark, and how readers use it.
 
 The state runs ahead of the disk: a read from it could return messages that a crash then loses. So
 GET, HEAD, lists and live reads use this view only (EO-6).
 """
 
+import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, takewhile
+from operator import methodcaller
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from semel.journal.frame import Record
+from semel.journal.index import Index
+from semel.journal.segments import Segments
+from semel.journal.txn_history import TxnHistory
+from semel.machine.events import (
+    SECTION_CONTROL,
+    SECTION_STAGED,
+    ProducerRaised,
+    Section,
+    StreamAppended,
+    TxnPublished,
+)
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
-from semel.model.limits import WAITERS_PER_STREAM_MAX
-from semel.model.outcomes import Gone, NotFound
+from semel.model.commands import READ_COMMITTED
+from semel.model.errors import CorruptRead, ReadFailed
+from semel.model.limits import READ_FRAMES_MAX, WAITERS_PER_STREAM_MAX
+from semel.model.messages import slice_extras
+from semel.model.outcomes import (
+    DiskReadFailed,
+    Gone,
+    NotFound,
+    OffsetBeyondTail,
+    OffsetTrimmed,
+    Outcome,
+    Unreadable,
+)
+from semel.model.slices import Slice, SliceProducer
 
 
-class Waiter:
+class Waiter(Struct, eq=False):
     """One reader at the tail of a stream. `wake` is called once, as a hint to read again."""
 
-    __slots__ = ("is_committed", "offset", "wake")
-
-    def __init__(
-        self, offset: int, wake: Callable[[], None], *, is_committed: bool = False
-    ) -> None:
-        self.offset: Final = offset
-        self.wake: Final = wake
-        self.is_committed: Final = is_committed
+    offset: int
+    wake: Callable[[], None]
+    is_committed: bool
 
 
 class StreamView(Struct, gc=False, eq=False):
@@ -80,29 +103,36 @@ class DurableView:
             if tail is not None:
                 self.by_path[row.path] = view
             else:
-                self._remove(view)
+                del self.by_number[row.number]
+                if self.by_path.get(row.path) is view:
+                    del self.by_path[row.path]
             if view.waiters is not None:
                 woken.extend(_take_due(view, view.waiters))
         return woken
 
-    def _remove(self, view: StreamView) -> None:
-        del self.by_number[view.row.number]
-        if self.by_path.get(view.row.path) is view:
-            del self.by_path[view.row.path]
+    def wait(
+        self, path: str, offset: int, wake: Callable[[], None], isolation: str
+    ) -> tuple[StreamView, Waiter] | None:
+        """Call `wake` once when a stream may have messages after `offset`, is closed or removed.
+
+        Return the arguments of `stop_waiting`; None if that is so already, or too many readers
+        wait.
+        """
+        view = self.by_path.get(path)
+        if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
+            return None
+        if view.waiters is None:
+            view.waiters = {}
+        waiter = Waiter(offset, wake, isolation == READ_COMMITTED)
+        has_more = tail_of_view(view.tail, waiter.is_committed) > offset
+        if has_more or len(view.waiters) >= WAITERS_PER_STREAM_MAX:
+            return None
+        view.waiters[waiter] = None
+        return view, waiter
 
 
-def add_waiter(view: StreamView, waiter: Waiter) -> bool:
-    """Add a waiter to a stream; False if it has too many."""
-    if view.waiters is None:
-        view.waiters = {}
-    if len(view.waiters) >= WAITERS_PER_STREAM_MAX:
-        return False
-    view.waiters[waiter] = None
-    return True
-
-
-def drop_waiter(view: StreamView, waiter: Waiter) -> None:
-    """Remove a waiter, if it was not woken already."""
+def stop_waiting(view: StreamView, waiter: Waiter) -> None:
+    """Cancel a wait, if the waiter was not woken already."""
     if view.waiters is not None:
         view.waiters.pop(waiter, None)
 
@@ -164,20 +194,194 @@ class SortedPaths:
             del self._blocks[index], self._firsts[index]
 
     def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Yield the paths after `path` that begin with `prefix`."""
+        """Return the paths after `path` that begin with `prefix`, in their order."""
         is_inside = path >= prefix
         index = self._block_of(path if is_inside else prefix)
         block = self._blocks[index]
         at = bisect_right(block, path) if is_inside else bisect_left(block, prefix)
-        while True:
-            for other in block[at:]:
-                if not other.startswith(prefix):
-                    return
-                yield other
-            index, at = index + 1, 0
-            if index == len(self._blocks):
-                return
-            block = self._blocks[index]
+        later_blocks = islice(self._blocks, index + 1, None)
+        following = chain(block[at:], chain.from_iterable(later_blocks))
+        return takewhile(methodcaller("startswith", prefix), following)
 
     def _block_of(self, path: str) -> int:
         return max(0, bisect_right(self._firsts, path) - 1)
+
+
+# ---- reading -------------------------------------------------------------------------------------
+# From the index to the frames, and from a fork to its sources.
+
+
+# An offset to read from: the tail, wherever it is.
+TAIL: Final = -1
+
+
+class ReadDone(Outcome, frozen=True):
+    """The messages a read returns, up to `next_offset`, and the stream as it is durable now."""
+
+    row: StreamRow
+    tail: TailRow
+    next_offset: int
+    slices: list[Slice]
+
+
+class BrokerReader:
+    """Reads messages of the durable view from the journal."""
+
+    def __init__(
+        self, view: DurableView, index: Index, txn_history: TxnHistory, segments: Segments
+    ) -> None:
+        self._view = view
+        self._index = index
+        self._txn_history = txn_history
+        self._segments = segments
+
+    def read(
+        self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
+    ) -> Outcome:
+        """Read a stream from `offset` on (None: its head); return ReadDone or a refusal."""
+        tail = view.durable_tail
+        if offset is None:
+            offset = tail.head
+        elif offset == TAIL:
+            offset = tail_of_view(tail, is_committed)
+        if offset > tail.tail:
+            return OffsetBeyondTail(tail.tail)
+        if offset < tail.head:
+            return OffsetTrimmed(tail.head)
+        # A reader that is already after the stable offset stays where it is.
+        end = max(offset, tail_of_view(tail, is_committed))
+        try:
+            slices, next_offset = self.read_on(
+                view, offset, end, bytes_max, is_committed=is_committed
+            )
+        except ReadFailed as error:
+            return unreadable(error)
+        return ReadDone(view.row, tail, next_offset, slices)
+
+    def read_on(
+        self, view: StreamView, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
+    ) -> tuple[list[Slice], int]:
+        """Return the messages from `offset` up to `end`, and the offset at which to continue.
+
+        It stops after `bytes_max`, but not before one slice. The offset is after all that was
+        skipped: control records and, if `is_committed`, aborted ranges. Raises ReadFailed.
+        """
+        slices: list[Slice] = []
+        size = frames = 0
+        for number, start, stop in self._pieces(view, offset, end):
+            for first, last in self._visible(number, start, stop, is_committed=is_committed):
+                for piece in self._read_own(number, first, last):
+                    frames += 1
+                    if isinstance(piece, Slice):
+                        slices.append(piece)
+                        size += len(piece.payload) + len(piece.extras)
+                    if size >= bytes_max or frames >= READ_FRAMES_MAX:
+                        return slices, piece if isinstance(piece, int) else piece.next_offset
+        return slices, end
+
+    def _visible(
+        self, number: int, offset: int, end: int, *, is_committed: bool
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the parts of a range that are not aborted; after `aborted_end` nothing is."""
+        tail = self._view.by_number[number].tail
+        clean = end if tail is None else tail.aborted_end
+        while is_committed and offset < min(end, clean):
+            aborted = self._txn_history.next_aborted(number, offset)
+            if aborted is None or aborted[0] >= end:
+                break
+            if aborted[0] > offset:
+                yield offset, aborted[0]
+            offset = aborted[1]
+        if offset < end:
+            yield offset, end
+
+    def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
+        """Split a range by the stream that stores it: (number, from, up to), sources first."""
+        pieces: list[tuple[int, int, int]] = []
+        row = view.row
+        while offset < end:
+            start = 0 if row.fork is None else row.fork.start
+            if end > start:
+                pieces.append((row.number, max(offset, start), end))
+                end = start
+            if row.fork is not None:
+                row = self._view.by_number[row.fork.source].row
+        return pieces[::-1]
+
+    def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
+        """Yield the slices a stream stores itself; for a control record, the offset after it."""
+        for lsn, base in self._index.frames(number, offset, end):
+            frame = self._segments.read_frame(lsn)
+            for section in frame.sections:
+                if offset >= end:
+                    return
+                if section.stream != number:
+                    continue
+                if section.kind == SECTION_STAGED:
+                    section = replace(section, base=base)  # noqa: PLW2901 - the commit gave it an offset
+                if section.base <= offset < section.base + section.count:
+                    if section.kind == SECTION_CONTROL:
+                        yield offset + 1
+                    else:
+                        stamp = _producer(frame.record)
+                        yield slice_section(section, offset, end, frame.time_ms, stamp)
+                    offset = section.base + section.count
+            if offset >= end:
+                return
+        raise CorruptRead(
+            f"offset {offset} is not at the LSN that the index has",
+            file=f"stream {number}",
+            position=offset,
+        )
+
+
+def unreadable(error: ReadFailed) -> Outcome:
+    """Return the outcome for stored data that could not be read."""
+    is_corrupt = isinstance(error, CorruptRead)
+    return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
+
+
+def _producer(record: Record) -> SliceProducer | None:
+    append = record.append if isinstance(record, TxnPublished | ProducerRaised) else record
+    stamp = append.stamp if isinstance(append, StreamAppended) else None
+    if stamp is None:
+        return None
+    return SliceProducer(stamp.id, stamp.epoch, stamp.first_seq, stamp.last_seq)
+
+
+def slice_section(
+    section: Section, offset: int, end: int, time_ms: int, producer: SliceProducer | None = None
+) -> Slice:
+    """Return the messages of a section from `offset` up to `end`."""
+    skip = offset - section.base
+    count = min(section.base + section.count, end) - offset
+    extras = section.extras
+    if count == section.count:
+        return Slice(
+            offset=offset,
+            count=count,
+            payload=section.payload,
+            lengths=section.lengths,
+            is_joined=section.is_joined,
+            time_ms=time_ms,
+            extras=extras,
+            producer=producer,
+        )
+    if extras:
+        extras = slice_extras(extras, section.count, skip, skip + count)
+    lengths = struct.unpack(f"<{section.count}I", section.lengths)
+    gap = int(section.is_joined)
+    start = sum(lengths[:skip]) + gap * skip
+    kept = lengths[skip : skip + count]
+    size = sum(kept) + gap * (count - 1)
+    packed = section.lengths[4 * skip : 4 * (skip + count)] if count > 1 else b""
+    return Slice(
+        offset=offset,
+        count=count,
+        payload=section.payload[start : start + size],
+        lengths=packed,
+        is_joined=section.is_joined and count > 1,
+        time_ms=time_ms,
+        extras=extras,
+        producer=producer,
+    )

@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Final, Self, TypeVar
 
 from semel.broker.broker import Broker, OutcomeReply, Reply
-from semel.broker.clock import Clock, SystemClock
-from semel.broker.durable_view import DurableView, StreamView, Waiter
-from semel.broker.settings import Directory, Settings
+from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
+from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
@@ -29,10 +28,10 @@ from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
 from semel.machine.state import Stream
 from semel.machine.txn.views import TxnView, holding_view
+from semel.model.commands import READ_UNCOMMITTED, EngineCommand
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
-from semel.model.transactions import READ_UNCOMMITTED, EngineCommand
 
 log = logging.getLogger("semel")
 
@@ -212,8 +211,7 @@ class Engine:
 
     def head(self, path: str, reply: Reply) -> None:
         """Reply with a stream's durable state, as a ReadDone without messages, or a refusal."""
-        now_ms = self.clock.now_ms()
-        self._do(partial(self.broker.head, path, now_ms=now_ms, reply=reply))
+        self._do(partial(self.broker.head, path, now_ms=self.clock.now_ms(), reply=reply))
 
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
@@ -259,11 +257,11 @@ class Engine:
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
     ) -> Waiting | None:
-        """Call `wake` once, as `Broker.wait` does."""
-        return self.broker.wait(path, offset, wake, isolation)
+        """Call `wake` once, as `DurableView.wait` does."""
+        return self.durable_view.wait(path, offset, wake, isolation)
 
     def stop_waiting(self, waiting: Waiting) -> None:
-        self.broker.stop_waiting(waiting)
+        stop_waiting(*waiting)
 
     def _do(self, action: Callable[[], None]) -> None:
         """Call the broker, then write what that left to write. Raises EngineStopped."""
@@ -305,14 +303,9 @@ class Engine:
 
     async def _call(self, start: Callable[[Reply], None]) -> Outcome:
         call: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def reply(outcome: Outcome) -> None:
-            if not call.done():
-                call.set_result(outcome)
-
         self._calls.add(call)
         try:
-            start(reply)
+            start(partial(_settle, call))
             return await call
         finally:
             self._calls.discard(call)
@@ -395,8 +388,7 @@ class Engine:
     def _settle_idle(self) -> None:
         waiting, self._idle = self._idle, []
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            _settle(future, None)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
@@ -477,6 +469,12 @@ class Engine:
         self._writer.close()
         self.broker.close()
         self._directory.close()
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future, unless its caller no longer waits."""
+    if not future.done():
+        future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:

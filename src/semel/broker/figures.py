@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.machine import State
-from semel.model.transactions import TXN_INLINE
+from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
 
 
 class EngineFigures(Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
 def engine_figures(engine: Engine) -> EngineFigures:
     """Return the figures of an engine at this moment."""
     broker = engine.broker
-    tally, state = broker.txn_tally, broker.state
+    state, ended = broker.state, broker.txns_ended
     rows = [txn.row for txn in state.by_txn.values()]
     lag, lag_ms = _stable_lag(state)
     return EngineFigures(
@@ -45,10 +45,10 @@ def engine_figures(engine: Engine) -> EngineFigures:
         replayed_bytes=engine.replayed_bytes,
         is_full=broker.is_full,
         producers=state.live_producers,
-        txns_started=tally.started,
-        txns_committed=tally.committed,
-        txns_aborted=tally.aborted.total(),
-        txns_timed_out=tally.timed_out,
+        txns_started=broker.txns_begun,
+        txns_committed=ended[COMMITTED],
+        txns_aborted=ended.total() - ended[COMMITTED],
+        txns_timed_out=ended[BY_TIMEOUT],
         txns_pending=len(rows),
         txns_prepared=sum(row.is_prepared for row in rows),
         oldest_txn_ms=min((row.begun_ms for row in rows), default=None),
@@ -59,15 +59,12 @@ def engine_figures(engine: Engine) -> EngineFigures:
 
 
 def _stable_lag(state: State) -> tuple[int, int | None]:
-    lag, since_ms = 0, None
-    for txn in state.by_txn.values():
-        if txn.row.kind != TXN_INLINE:
-            continue
-        for number, extent in txn.streams.items():
-            if extent.first < 0:
-                continue  # it has written nothing there yet
-            tail = state.by_number[number].tail
-            lag = max(lag, tail.tail - tail.stable)
-            begun_ms = txn.row.begun_ms
-            since_ms = begun_ms if since_ms is None else min(since_ms, begun_ms)
-    return lag, since_ms
+    holders = [
+        (state.by_number[number].tail, txn.row.begun_ms)
+        for txn in state.by_txn.values()
+        if txn.row.kind == TXN_INLINE
+        for number, extent in txn.streams.items()
+        if extent.first >= 0
+    ]
+    lag = max((tail.tail - tail.stable for tail, _ in holders), default=0)
+    return lag, min((begun_ms for _, begun_ms in holders), default=None)

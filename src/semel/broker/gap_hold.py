@@ -1,13 +1,15 @@
 """The gap hold: an append that arrives before its predecessor waits a moment.
 
 If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses that as
-a gap. With a hold, the refusal waits a moment for what is missing. The hold sits in front of the
+a gap. With a hold, the refusal waits a moment for what is missing. The hold is called before the
 broker and sees outcomes only: an append that it releases is decided like any other.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from semel.broker.broker import Reply
 from semel.model.commands import DENSE, Append
@@ -26,15 +28,12 @@ CallLater = Callable[[float, Callable[[], Any]], Timer]
 Producer = tuple[str, str]  # path, id
 
 
-class _Held:
+class _Held(Struct):
     """An append that waits for its predecessors."""
 
-    __slots__ = ("command", "reply", "timer")
-
-    def __init__(self, command: Append, reply: Reply, timer: Timer) -> None:
-        self.command = command
-        self.reply = reply
-        self.timer = timer
+    command: Append
+    reply: Reply
+    timer: Timer
 
 
 class GapHold:
@@ -82,18 +81,6 @@ class GapHold:
         self._bytes += size
         return True
 
-    def _take(self, producer: Producer, seq: int) -> _Held | None:
-        waiting = self._held.get(producer, {})
-        held = waiting.pop(seq, None)
-        if held is None:
-            return None
-        if not waiting:
-            del self._held[producer]
-        held.timer.cancel()
-        self.count -= 1
-        self._bytes -= _size(held.command)
-        return held
-
     def _release(self, producer: Producer, seq: int) -> None:
         """Submit the held appends that follow an accepted one: they become durable together."""
         while self._resubmit(producer, seq):
@@ -101,9 +88,15 @@ class GapHold:
 
     def _resubmit(self, producer: Producer, seq: int) -> bool:
         """Submit a held append, which is not held a second time; False if there is none."""
-        held = self._take(producer, seq)
+        waiting = self._held.get(producer, {})
+        held = waiting.pop(seq, None)
         if held is None:
             return False
+        if not waiting:
+            del self._held[producer]
+        held.timer.cancel()
+        self.count -= 1
+        self._bytes -= _size(held.command)
         # Its reply may release more: a gap decided in between gets its reply after it.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True

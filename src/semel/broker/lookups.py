@@ -1,31 +1,34 @@
-"""What a command concerns, and the stored facts that its decision needs."""
+"""Which streams and transactions a command concerns, and the lookups that its decision needs."""
 
 from collections.abc import Iterator
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from semel.broker.durable_view import DurableView
-from semel.broker.reader import BrokerReader
+from semel.broker.durable_view import BrokerReader, DurableView
 from semel.journal.txn_history import TxnHistory
+from semel.machine.commits import paths_of
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
-from semel.model.commands import Append, Create, Register, StoredAppend, TxnTag
-from semel.model.media import is_json
-from semel.model.transactions import (
+from semel.model.commands import (
     AddPositions,
     AddStreams,
+    Append,
     Begin,
     Commit,
+    Create,
     EngineCommand,
     ListedTxn,
     PinSnapshot,
     ProducerOwner,
     SetPositions,
+    StoredAppend,
+    StreamCommand,
     TxnCall,
-    TxnCommand,
+    TxnOutcome,
+    TxnTag,
 )
-from semel.model.txn_outcome import TxnOutcome
+from semel.model.messages import is_json
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
@@ -41,10 +44,8 @@ def affected_paths(command: EngineCommand) -> list[str]:
     if isinstance(command, PinSnapshot):
         return [pinned.path for pinned in command.ranges]
     if isinstance(command, Commit):
-        paths = [append.path for append in command.appends]
-        paths += [position.path for position in command.positions]
-        return paths + [path for path, _ in command.expects]
-    return [] if isinstance(command, TxnCommand | Register) else [command.path]
+        return paths_of(command)
+    return [command.path] if isinstance(command, StreamCommand) else []
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:

@@ -1,6 +1,8 @@
-"""What an engine is opened with: its settings, checked once, and its data directory."""
+"""What an engine is opened with: its settings, checked once, its data directory, and a clock."""
 
 import os
+import time
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -24,20 +26,26 @@ class Settings(Struct, frozen=True):
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
-        if self.segment_bytes < default.SEGMENT_BYTES_MIN or self.segment_bytes % 8:
-            raise ValueError(
-                f"segment_bytes must be a multiple of 8 of at least {default.SEGMENT_BYTES_MIN}"
-            )
-        if self.segment_bytes > default.SEGMENT_BYTES_MAX:
-            raise ValueError("segment_bytes must be below 4 GiB")
-        if self.reserve_bytes < 0:
-            raise ValueError("reserve_bytes must not be negative")
-        if min(self.checkpoint_interval_ms, self.sweep_interval_ms) <= 0:
-            raise ValueError("intervals must be positive")
-        if self.producer_idle_ms < 0:
-            raise ValueError("producer_idle_ms must not be negative")
-        if self.limits.receipts < default.RECEIPTS_MIN:
-            raise ValueError(f"limits.receipts must be at least {default.RECEIPTS_MIN}")
+        size = self.segment_bytes
+        for is_valid, rule in (
+            (
+                size >= default.SEGMENT_BYTES_MIN and size % 8 == 0,
+                f"segment_bytes must be a multiple of 8 of at least {default.SEGMENT_BYTES_MIN}",
+            ),
+            (size <= default.SEGMENT_BYTES_MAX, "segment_bytes must be below 4 GiB"),
+            (self.reserve_bytes >= 0, "reserve_bytes must not be negative"),
+            (
+                min(self.checkpoint_interval_ms, self.sweep_interval_ms) > 0,
+                "intervals must be positive",
+            ),
+            (self.producer_idle_ms >= 0, "producer_idle_ms must not be negative"),
+            (
+                self.limits.receipts >= default.RECEIPTS_MIN,
+                f"limits.receipts must be at least {default.RECEIPTS_MIN}",
+            ),
+        ):
+            if not is_valid:
+                raise ValueError(rule)
 
 
 class Directory:
@@ -56,3 +64,27 @@ class Directory:
         """Close the files and release the lock."""
         self.store.close()
         self.disk.close()
+
+
+# ---- time and randomness -------------------------------------------------------------------------
+# Nothing else gets them from the operating system.
+
+
+class Clock(Protocol):
+    """A source of time and randomness."""
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes that cannot be guessed."""
+
+
+class SystemClock:
+    """The operating system's clock and entropy."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)

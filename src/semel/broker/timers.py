@@ -6,9 +6,9 @@ Each class returns what is due; the broker decides it and writes the frame.
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from semel.machine.retention import is_expired, window_end_ms
 from semel.machine.rows import ProducerRow, StreamRow
 from semel.machine.state import State, Stream, Txn
+from semel.machine.streams import is_expired, window_end_ms
 from semel.machine.txn.decide_end import deadline_of
 
 # ---- transactions --------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Expiry:
             ends.append(window_end_ms(stream, self.touched_ms(row.number)))
         return min(ends)
 
-    def is_over(self, stream: Stream, now_ms: int) -> bool:
+    def has_expired(self, stream: Stream, now_ms: int) -> bool:
         """Return whether a stream that can expire has expired."""
         touched_ms = self.touched_ms(stream.row.number)
         time_ms = self._state.frame_time(now_ms)
@@ -138,7 +138,7 @@ class Expiry:
                 continue
             stream = self._state.by_number[number]
             heappush(self._queue, (max(self.deadline(stream), now_ms + 1), number))
-            if self.is_over(stream, now_ms):
+            if self.has_expired(stream, now_ms):
                 expired.append(stream)
         return expired
 

@@ -32,7 +32,7 @@ from semel.client.sync.client import Client
 from semel.client.values import Receipt, StreamInfo, extra_of
 from semel.model.commands import DENSE, SPARSE, Batch
 from semel.model.limits import BODY_BYTES_MAX
-from semel.model.media import is_json as is_json_type
+from semel.model.messages import is_json as is_json_type
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH
 from semel.wire.json_mode import split_json

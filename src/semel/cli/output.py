@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.client.values import Message
-from semel.model.media import is_json
+from semel.model.messages import is_json
 
 # In JSON these occur between tokens only, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")

@@ -33,7 +33,7 @@ from semel.client.values import (
     token_of,
 )
 from semel.model.limits import BATCH_MESSAGES_MAX
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.wire.headers import BATCH, read_flag
 from semel.wire.paths import COMMITS, SINKS, TRANSACTIONS
 from semel.wire.schema.commits import (

@@ -16,7 +16,7 @@ from semel.client import errors
 from semel.client.errors import ClientError, Indeterminate, Refused, Unavailable
 from semel.client.requests import Request
 from semel.client.response_parser import Response
-from semel.model.media import JSON_MEDIA_TYPE, normalise
+from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM, read_flag, to_number
 from semel.wire.refusal_table import BY_CODE
 

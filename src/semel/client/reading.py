@@ -14,8 +14,7 @@ from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import StreamCalls
 from semel.client.values import NOW, READ_COMMITTED, READ_UNCOMMITTED, Message
-from semel.model.media import is_json, normalise
-from semel.model.messages import timestamps_of
+from semel.model.messages import is_json, normalise, timestamps_of
 from semel.model.offsets import parse_offset
 from semel.model.slices import Slice
 from semel.wire.bodies import BadFormat, decode_frames

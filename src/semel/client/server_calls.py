@@ -11,7 +11,7 @@ from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import to_plain
-from semel.model.media import JSON_MEDIA_TYPE, normalise
+from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM
 from semel.wire.paths import (
     CLAIM,

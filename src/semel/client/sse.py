@@ -20,7 +20,7 @@ from semel.client.response_parser import BodyPart
 from semel.client.stream_calls import StreamCalls
 from semel.client.values import READ_COMMITTED, Message
 from semel.model.limits import MIB
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.wire.headers import EVENTS
 from semel.wire.schema.streams import ControlEvent
 

@@ -12,7 +12,7 @@ from semel.client.flows import Exchanged, Flow, RetrySafety, ask
 from semel.client.requests import CLOSING, Address, AppendHeaders, CreateHeaders, Request, query
 from semel.client.response_parser import Response
 from semel.client.values import Extras, Receipt, StreamInfo, encode
-from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, normalise
+from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, read_instant, to_datetime, to_number
 from semel.wire.problems import MalformedRequest

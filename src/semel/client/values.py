@@ -11,10 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from semel.model.media import is_json, is_text
-from semel.model.messages import Header, encode_extras, find_extras_fault
+from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
+from semel.model.messages import Header, encode_extras, find_extras_fault, is_json, is_text
 from semel.model.offsets import parse_offset, print_offset
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
 from semel.wire.schema.commits import CommitResult
 from semel.wire.schema.groups import MoveRequest, PinnedRange, PinnedStep, Target

@@ -18,7 +18,7 @@ from semel.journal.frame import (
     frame_bytes,
 )
 from semel.machine.events import Event, Section
-from semel.machine.txn.chunk_list import EXTENT_BYTES
+from semel.machine.txn.draft import EXTENT_BYTES
 from semel.model.errors import invariant
 from semel.model.limits import FRAME_OVERHEAD_BYTES_MAX, TXN_PENDING_MAX
 

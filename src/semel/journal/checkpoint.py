@@ -19,11 +19,10 @@ from semel.journal.index import IndexBlock, block_key, decode_block, encode_bloc
 from semel.journal.store import DIGESTED, Store, StoreFull, StoreReader, StoreWriter
 from semel.journal.tables import DIGEST_MODULUS, TableWriter, read_digest
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
-from semel.machine.retention import OFFSET_MAX
-from semel.machine.rows import MetaRow, Row
+from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, MetaRow, Row
 from semel.machine.state import STATE_TABLES, Dirty, MachineLimits, State
-from semel.machine.tables import NUMBER_KEY, OF_STREAM, OF_TXN
-from semel.machine.txn.chunk_list import lsns_of
+from semel.machine.streams import OFFSET_MAX
+from semel.machine.txn.draft import lsns_of
 from semel.model.errors import CorruptData
 
 FILE_NAME: Final = "checkpoint.mdb"

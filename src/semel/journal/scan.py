@@ -21,7 +21,7 @@ from semel.journal.frame import (
 from semel.journal.segments import Segments, segment_name
 from semel.machine.events import SECTION_STAGED, ChunkStaged, Decided
 from semel.machine.state import State
-from semel.machine.txn.chunk_list import chunks_in, extents_of
+from semel.machine.txn.draft import chunks_in, extents_of
 from semel.model.errors import CorruptData, CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import SEGMENT_BYTES_MIN
 

@@ -16,12 +16,12 @@ from msgspec import Struct
 from semel.journal.identity import BadSeal, unseal
 from semel.journal.store import Store, StoreReader
 from semel.journal.tables import TableWriter, table_keys
-from semel.machine.retention import OFFSET_MAX
 from semel.machine.rows import OutcomeRow
 from semel.machine.state import Dirty, Effects
+from semel.machine.streams import OFFSET_MAX
+from semel.model.commands import Owner, ProducerOwner, SinkOwner
 from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
-from semel.model.transactions import Owner, ProducerOwner, SinkOwner
 
 _NUMBER: Final = struct.Struct(">Q")
 _RANGE_KEY: Final = struct.Struct(">QQ")

@@ -14,13 +14,44 @@ from semel.machine.checks import (
     is_close_only,
     section_of,
 )
-from semel.machine.events import Decision, ProducerRaised, ProducerStamp, Section, StreamAppended
-from semel.machine.producers import check_sequence
-from semel.machine.state import State, Stream
-from semel.machine.txn.draft import Draft
-from semel.machine.txn.publish import decide_publish
-from semel.model.commands import Append
-from semel.model.outcomes import Appended, Gone, NotFound
+from semel.machine.events import (
+    SECTION_STAGED,
+    ChunkStaged,
+    Decision,
+    ProducerRaised,
+    ProducerStamp,
+    Section,
+    StreamAppended,
+    TxnPublished,
+)
+from semel.machine.producers import (
+    check_sequence,
+    find_sparse,
+    highest_seq,
+    identity,
+    is_between,
+    latest_seq,
+    repeat_of,
+    unpack_receipt,
+)
+from semel.machine.rows import ProducerRow
+from semel.machine.state import State, Stream, Txn, find_producer
+from semel.machine.streams import find_stream
+from semel.machine.txn.draft import Draft, chunk_at
+from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
+from semel.model.commands import DENSE, TXN_INLINE, Append, ProducerTag, TxnOutcome, TxnTag
+from semel.model.outcomes import (
+    Appended,
+    Duplicate,
+    Gone,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    Outcome,
+    PayloadMismatch,
+    SequenceGap,
+)
+from semel.model.outcomes_txn import InvalidTxnState, PartitionNotInTxn, Staged
 
 _NOT_FOUND: Final = Decision(NotFound())
 _GONE: Final = Decision(Gone())
@@ -29,7 +60,7 @@ _GONE: Final = Decision(Gone())
 def decide_append(state: State, command: Append) -> Decision:
     """Decide an append, a close, or both."""
     if command.transaction is not None:
-        return decide_publish(state, command)  # 6
+        return decide_publish(state, command, command.transaction)  # 6
     stream = state.by_path.get(command.path)
     if stream is None:
         return _NOT_FOUND  # 5
@@ -38,7 +69,7 @@ def decide_append(state: State, command: Append) -> Decision:
     if stream.tail.dedup_from is None:
         return _decide_plain(state, stream, command)
     if command.producer is not None:
-        return _decide_produced(state, stream, command)
+        return _decide_produced(state, stream, command, command.producer)
     if command.key is None:
         return _decide_plain(state, stream, command)
     return _decide_keyed(state, stream, command, command.key)
@@ -68,9 +99,7 @@ def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
     return _accept(stream, command, event)
 
 
-def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
-    tag = command.producer
-    assert tag is not None
+def _decide_produced(state: State, stream: Stream, command: Append, tag: ProducerTag) -> Decision:
     digest = digest_of_append(stream, command)
     check = check_sequence(state, stream, tag, digest)
     if check.at_once is not None:
@@ -96,18 +125,17 @@ def _decide_produced(state: State, stream: Stream, command: Append) -> Decision:
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, stamp)
     decision = _accept(stream, command, event)
     if state.owned and (True, tag.id) in state.owned:
-        return _fence_older(state, stream, decision)
+        return _fence_older(state, stream, stamp, event, decision)
     return decision
 
 
-def _fence_older(state: State, stream: Stream, decision: Decision) -> Decision:
+def _fence_older(
+    state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
+) -> Decision:
     """Abort the pending transactions of older instances of the producer, in the same frame."""
-    event = decision.event
-    assert isinstance(event, StreamAppended)
-    assert event.stamp is not None
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))
-    draft.fence(event.stamp.id, event.stamp.epoch)
+    draft.fence(stamp.id, stamp.epoch)
     if not draft.ended:
         return decision
     raised = ProducerRaised(tuple(draft.ended), event)
@@ -138,3 +166,179 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
     return Appended(first, next_offset, is_closed, is_unguarded=command.key is not None)
+
+
+# ---- inside a transaction ------------------------------------------------------------------------
+# Check 6, and the checks that differ after it.
+
+
+def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
+    """Decide an append that names a transaction."""
+    stream = find_stream(state, command.path)
+    if not isinstance(stream, Stream):
+        return Decision(stream)  # 5
+    txn = _find(state, command, tag)
+    if not isinstance(txn, Txn):
+        return Decision(txn)
+    refusal = _refuse_in_txn(txn, stream, command)
+    if refusal is not None:
+        return Decision(refusal)
+    if txn.row.kind == TXN_INLINE:
+        return _decide_inline(state, txn, stream, command)
+    return _decide_staged(state, txn, stream, command, tag)
+
+
+def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
+    txn = find_txn(state, tag, command.now_ms)
+    if isinstance(txn, TxnOutcome):
+        return ended_refusal(txn)  # 6a
+    producer = command.producer
+    if isinstance(txn, Txn) and producer is not None:
+        return refuse_owner(txn, producer.id, producer.epoch) or txn  # 6a
+    return txn
+
+
+def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
+    if txn.row.is_prepared:
+        return InvalidTxnState("prepared")  # 6b
+    for field, is_refused in (
+        ("close", command.close),
+        ("idempotency_key", command.key is not None),
+        ("batch", is_close_only(command)),
+    ):
+        if is_refused:
+            return InvalidRequest(field)  # 6c
+    is_named = txn.row.is_implicit or stream.row.number in txn.streams
+    return None if is_named else PartitionNotInTxn()  # 6d
+
+
+def _refuse_more_streams(state: State, txn: Txn, stream: Stream) -> Outcome | None:
+    maximum = state.limits.txn_streams
+    has_room = stream.row.number in txn.streams or len(txn.streams) < maximum
+    return None if has_room else LimitReached("transaction_streams", maximum)  # 15
+
+
+# ---- inline --------------------------------------------------------------------------------------
+
+
+def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> Decision:
+    tag = command.producer
+    if tag is None or tag.mode != DENSE or tag.epoch is None:
+        return Decision(InvalidRequest("producer"))
+    if tag.cursor is not None:
+        return Decision(InvalidRequest("producer_cursor"))  # an abort would not undo it
+    if stream.tail.dedup_from is None:
+        return _decide_unguarded(state, txn, stream, command, tag)
+    row = find_producer(stream, tag.id)
+    refusal = identity(tag, row, state.registry[tag.id].epoch)
+    if refusal is not None:
+        return Decision(refusal)  # 7
+    digest = digest_of_append(stream, command)
+    current = row if row is not None and row.epoch == tag.epoch and not row.is_expired else None
+    if current is not None and current.txn == txn.row.number:
+        repeat = _repeat(stream, tag, current, digest, state.limits.receipts)
+        if repeat is not None:
+            return Decision(repeat)  # 8
+    refusal = (
+        check_stream(state, stream, command)
+        or _refuse_sequence(txn, tag, current)  # 11
+        or check_content(stream, command)
+        or check_room(state, stream, tag)
+        or _refuse_more_streams(state, txn, stream)
+    )
+    if refusal is not None:
+        return Decision(refusal)
+    stamp = ProducerStamp(
+        id=tag.id,
+        mode=DENSE,
+        epoch=tag.epoch,
+        session=tag.session,
+        first_seq=tag.first_seq,
+        last_seq=tag.last_seq,
+        digest=digest,
+        cursor=None,
+    )
+    return _accept_inline(txn, stream, command, tag, stamp)
+
+
+def _decide_unguarded(
+    state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
+) -> Decision:
+    """Decide a publish to a stream without duplicate detection."""
+    refusal = (
+        check_stream(state, stream, command)
+        or check_content(stream, command)
+        or _refuse_more_streams(state, txn, stream)
+    )
+    return Decision(refusal) if refusal else _accept_inline(txn, stream, command, tag, None)
+
+
+def _accept_inline(
+    txn: Txn, stream: Stream, command: Append, tag: ProducerTag, stamp: ProducerStamp | None
+) -> Decision:
+    number, base, batch = stream.row.number, stream.tail.tail, command.batch
+    assert batch is not None
+    append = StreamAppended(number, stream_seq=command.stream_seq, stamp=stamp)
+    outcome = Appended(
+        base, base + batch.count, False, tag.epoch, tag.last_seq, is_unguarded=stamp is None
+    )
+    section = section_of(number, base, batch, stream.row.content_type)
+    return Decision(outcome, TxnPublished(txn.row.number, append), (section,), grows=True)
+
+
+def _repeat(
+    stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
+) -> Outcome | None:
+    """Return the outcome of a repeated publish of this transaction; None if it is new."""
+    receipt = find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
+    if receipt is not None:
+        return repeat_of(stream, tag, row, receipt, is_equal=receipt.digest == digest)
+    if not is_between(row.txn_receipts, tag.first_seq, receipts_max):
+        return None
+    # If the producer has also appended outside, the sequence may have been used there.
+    if row.last_seq >= unpack_receipt(row.txn_receipts, 0).first_seq:
+        return None
+    return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
+
+
+def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Outcome | None:
+    expected = 0 if row is None else latest_seq(row) + 1
+    is_first = row is None or row.txn != txn.row.number
+    is_next = tag.first_seq == expected or (is_first and tag.first_seq == 0)
+    return None if is_next else SequenceGap(expected, tag.first_seq)
+
+
+# ---- staged --------------------------------------------------------------------------------------
+
+
+def _decide_staged(
+    state: State, txn: Txn, stream: Stream, command: Append, tag: TxnTag
+) -> Decision:
+    for field in ("producer", "stream_seq", "if_match"):
+        if getattr(command, field) is not None:
+            return Decision(InvalidRequest(field))
+    seq, expected = tag.seq, txn.row.next_seq
+    if seq is None:
+        return Decision(InvalidRequest("transaction_seq"))
+    if seq < expected:
+        digest = digest_of_append(stream, command) >> 32
+        is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
+        if tag.is_strict and not is_equal:
+            return Decision(PayloadMismatch())  # 8
+        # Like the first one, a repeated chunk has no offsets.
+        closed = stream.tail.is_closed
+        return Decision(Duplicate(None, None, closed, is_mismatch=not is_equal))  # 8
+    refusal = (
+        check_stream(state, stream, command)
+        or (SequenceGap(expected, seq) if seq > expected else None)  # 11
+        or check_content(stream, command)
+        or _refuse_more_streams(state, txn, stream)
+    )
+    if refusal is not None:
+        return Decision(refusal)
+    if expected >= state.limits.chunks:
+        return Decision(LimitReached("chunks", state.limits.chunks))  # 15
+    batch, row = command.batch, stream.row
+    assert batch is not None
+    section = section_of(row.number, 0, batch, row.content_type, SECTION_STAGED)
+    return Decision(Staged(expected + 1), ChunkStaged(txn.row.number, seq), (section,), grows=True)

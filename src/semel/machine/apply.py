@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from semel.machine import receipts
 from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
@@ -26,7 +25,7 @@ from semel.machine.events import (
     ProducerRaised,
     ProducerRegistered,
     ProducerStamp,
-    Section,
+    Sections,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
@@ -47,7 +46,13 @@ from semel.machine.positions import (
     apply_rebound,
     apply_sink_forgotten,
 )
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import (
+    pack_receipt,
+    push_receipt,
+    receipts_of,
+    retained_sessions,
+    unpack_receipt,
+)
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
 from semel.machine.state import (
     NO_EFFECTS,
@@ -72,22 +77,20 @@ from semel.machine.txn.apply_open import (
 from semel.model.commands import DENSE
 from semel.model.errors import InvariantBroken, invariant
 
-Sections = tuple[Section, ...]
-
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
     """Fold the frame at `lsn` into the state; return what it changes in other tables.
 
-    Raises InvariantBroken if the frame does not continue the state: a bug, or a damaged journal.
+    An applier returns None if that is nothing. Raises InvariantBroken if the frame does not
+    continue the state: a bug, or a damaged journal.
     """
     if time_ms < state.time_ms:  # not `invariant`: it would cost a call per append
         raise InvariantBroken("frame time went back")
     state.time_ms = time_ms
-    applier = _APPLIERS.get(type(event))
-    if applier is not None:
-        return applier(state, event, sections, time_ms)
-    assert isinstance(event, ChunkStaged)
-    return apply_staged(state, event, sections, time_ms, lsn)
+    if type(event) is ChunkStaged:
+        apply_staged(state, event, sections, time_ms, lsn)
+        return NO_EFFECTS
+    return _APPLIERS[type(event)](state, event, sections, time_ms) or NO_EFFECTS
 
 
 def _advance(stream: int, offset: int, sections: Sections) -> int:
@@ -105,12 +108,9 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
     row = event.row
     invariant(row.number == state.next_stream, "stream numbers do not join")
     invariant(row.path not in state.by_path, "a stream of that path exists")
-    start = 0
     if row.fork is not None:
-        start = row.fork.start
         add_fork(state.by_number[row.fork.source], row.number)
-    tail = _advance(row.number, start, sections)
-    dedup_from = None if isinstance(event, UnguardedCreated) else 0
+    tail = _advance(row.number, 0 if row.fork is None else row.fork.start, sections)
     first = TailRow(
         head=event.head,
         tail=tail,
@@ -118,13 +118,11 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         is_deleted=False,
         stream_seq=None,
         written_ms=time_ms,
-        dedup_from=dedup_from,
+        dedup_from=None if isinstance(event, UnguardedCreated) else 0,
         stable=tail,
     )
-    stream = Stream(row, first)
+    stream = state.by_number[row.number] = state.by_path[row.path] = Stream(row, first)
     state.next_stream += 1
-    state.by_number[row.number] = stream
-    state.by_path[row.path] = stream
     state.dirty.streams[row.number] = row
     set_tail(state, stream, first)
     return Effects((stream,))
@@ -165,9 +163,8 @@ def _apply_ended(
     state: State, event: StreamDeleted | StreamExpired, _sections: Sections, _time_ms: int
 ) -> Effects:
     stream = state.by_number[event.stream]
-    old = stream.tail
     leave_all_streams(state, stream)
-    set_tail(state, stream, replace(old, is_deleted=True, stable=old.tail))
+    set_tail(state, stream, replace(stream.tail, is_deleted=True, stable=stream.tail.tail))
     _mark_prunable(state, stream)
     return Effects((stream, *_remove_unneeded(state, stream)))
 
@@ -245,7 +242,7 @@ def _record_producer(
     old = stream.producers.get(stamp.id)
     if old is None or old.is_expired:
         state.live_producers += 1
-    receipt = receipts.pack(
+    receipt = pack_receipt(
         stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
     )
     if old is None:
@@ -289,7 +286,7 @@ def _continue_producer(
             old.session,
             old.old_sessions,
             stamp.last_seq,
-            receipts.push(old.receipts, receipt, receipts_max),
+            push_receipt(old.receipts, receipt, receipts_max),
             old.first_receipt if stamp.first_seq else receipt,
             old.cursor,
             time_ms,
@@ -297,9 +294,9 @@ def _continue_producer(
         )
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     forgotten_seq = old.forgotten_seq
-    surplus = receipts.receipts_of(ring) + 1 - receipts_max
+    surplus = receipts_of(ring) + 1 - receipts_max
     if stamp.mode != DENSE and surplus > 0:
-        forgotten_seq = receipts.unpack(ring, surplus - 1).last_seq
+        forgotten_seq = unpack_receipt(ring, surplus - 1).last_seq
     session = stamp.session
     if session is None and not is_raised:
         session = old.session
@@ -309,7 +306,7 @@ def _continue_producer(
         session,
         old.old_sessions if session == old.session else retained_sessions(old, session),
         stamp.last_seq,
-        receipts.push(ring, receipt, receipts_max),
+        push_receipt(ring, receipt, receipts_max),
         _first_receipt(stamp, old.first_receipt if old.last_seq >= 0 else b"", receipt),
         old.cursor if stamp.cursor is None else stamp.cursor,
         time_ms,
@@ -323,45 +320,40 @@ def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
     return receipt if stamp.first_seq == 0 else old
 
 
-def _apply_claimed(
-    state: State, event: ProducerClaimed, _sections: Sections, time_ms: int
-) -> Effects:
+def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
     stream = state.by_number[event.stream]
     if stream.producers is None:
         stream.producers = {}
     old = stream.producers.get(event.id)
     state.live_producers += old is None or old.is_expired
     _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
-    return NO_EFFECTS
 
 
 def _apply_registered(
     state: State, event: ProducerRegistered, _sections: Sections, _time_ms: int
-) -> Effects:
+) -> None:
     store_registration(state, event.id, event.epoch)
     if event.is_assigned:
         state.next_producer = int(event.id) + 1
-    return NO_EFFECTS
 
 
 def _apply_forgotten(
     state: State, event: ProducerForgotten, _sections: Sections, _time_ms: int
-) -> Effects:
+) -> None:
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     state.live_producers -= not stream.producers.pop(event.id).is_expired
     state.dirty.producers[event.stream, event.id] = None
-    return NO_EFFECTS
 
 
 def _apply_expired(
     state: State, event: ProducerExpired, _sections: Sections, _time_ms: int
-) -> Effects:
+) -> None:
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     old = stream.producers[event.id]
     state.live_producers -= 1
-    tombstone = replace(
+    stream.producers[event.id] = state.dirty.producers[event.stream, event.id] = replace(
         old,
         receipts=b"",
         forgotten_seq=-1 if old.mode == DENSE else old.last_seq,
@@ -370,12 +362,9 @@ def _apply_expired(
         txn_receipts=b"",
         latest_seq=-1,
     )
-    stream.producers[event.id] = tombstone
-    state.dirty.producers[event.stream, event.id] = tombstone
-    return NO_EFFECTS
 
 
-_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects]]] = {
+_APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | None]]] = {
     StreamCreated: _apply_created,
     UnguardedCreated: _apply_created,
     StreamAppended: _apply_appended,

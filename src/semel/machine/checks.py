@@ -12,8 +12,7 @@ from semel.machine.state import State, Stream
 from semel.model.checksum import crc32c, digest_of
 from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import SEQUENCE_SPAN_MAX
-from semel.model.media import is_json, same_media_type
-from semel.model.messages import find_extras_fault
+from semel.model.messages import find_extras_fault, is_json, same_media_type
 from semel.model.outcomes import (
     BadBody,
     ContentTypeConflict,
@@ -23,6 +22,7 @@ from semel.model.outcomes import (
     LimitReached,
     Outcome,
     PreconditionFailed,
+    Refusal,
     StreamClosed,
     StreamSeqConflict,
 )
@@ -61,10 +61,9 @@ def check_stream(state: State, stream: Stream, command: Append) -> Outcome | Non
         return holding_txn(state, stream.open)  # 9
     if command.content_type == stream.row.content_type or is_close_only(command):
         return None
-    media_type = command.content_type
-    if not media_type or not same_media_type(media_type, stream.row.content_type):
-        return ContentTypeConflict(stream.row.content_type)  # 10
-    return None
+    expected = stream.row.content_type
+    is_same = command.content_type and same_media_type(command.content_type, expected)
+    return None if is_same else ContentTypeConflict(expected)  # 10
 
 
 def check_content(stream: Stream, command: Append) -> Outcome | None:
@@ -79,7 +78,7 @@ def check_content(stream: Stream, command: Append) -> Outcome | None:
     return check_body(command.batch, command.body_error, stream.row.content_type)
 
 
-def check_body(batch: Batch | None, error: str | None, content_type: str) -> Outcome | None:
+def check_body(batch: Batch | None, error: str | None, content_type: str) -> Refusal | None:
     """Refuse a body that is not valid for the media type of the stream."""
     if error is not None:
         return BadBody(error)  # 14
@@ -99,9 +98,8 @@ def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
     producers = stream.producers
     maximum = state.limits.producers_per_stream
-    if producers is None or tag.id in producers or len(producers) < maximum:
-        return None
-    return LimitReached("producers_per_stream", maximum)  # 15
+    has_room = producers is None or tag.id in producers or len(producers) < maximum
+    return None if has_room else LimitReached("producers_per_stream", maximum)  # 15
 
 
 # ---- sections ------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""Claims: a new instance takes a producer over, and learns how far the previous one came.
+"""Claims: a new instance takes a producer over, then gets to know how far the previous one came.
 
-In this order: if it asked first, a request of the old instance that is still under way could be
-stored after the response, and the new instance would store the same messages again. The letters in
-the comments are the rows of `docs/reference/machine.md`.
+The order matters. Before the previous instance is fenced, a request of it that is still under way
+could be stored after the response, and the new instance would store the same messages again. The
+letters in the comments are the rows of `docs/reference/machine.md`.
 """
 
-from semel.machine import receipts
 from semel.machine.checks import holding_txn
 from semel.machine.events import (
     Decision,
@@ -15,13 +14,26 @@ from semel.machine.events import (
     ProducerRaised,
     ProducerRegistered,
 )
-from semel.machine.producers import FIRST_EPOCH, highest_seq, is_assigned_id
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import (
+    FIRST_EPOCH,
+    RECEIPT_BYTES,
+    highest_seq,
+    is_assigned_id,
+    pack_receipt,
+    retained_sessions,
+    unpack_receipt,
+)
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream
-from semel.machine.streams import find_stream
+from semel.machine.state import State, Stream, find_producer
 from semel.machine.txn.draft import Draft
-from semel.model.commands import DENSE, ClaimProducer, ExpireProducer, ForgetProducer, Register
+from semel.model.commands import (
+    DENSE,
+    ClaimProducer,
+    ExpireProducer,
+    ForgetProducer,
+    ProducerOwner,
+    Register,
+)
 from semel.model.limits import NUMBER_MAX
 from semel.model.outcomes import (
     Claimed,
@@ -39,19 +51,15 @@ from semel.model.outcomes import (
     StillAlive,
     UnknownProducer,
 )
-from semel.model.transactions import ProducerOwner
 
 
-def decide_claim(state: State, command: ClaimProducer) -> Decision:
+def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:
     """Fence the previous instance, and report the last append it stored."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     if stream.tail.dedup_from is None:
         return Decision(DedupOff())
     registered = state.registry.get(command.producer_id)
     floor = -1 if registered is None else registered.epoch
-    row = stream.producers.get(command.producer_id) if stream.producers else None
+    row = find_producer(stream, command.producer_id)
     refusal = _identity(command, row, floor)
     if refusal is not None:
         return Decision(refusal)
@@ -94,51 +102,28 @@ def _decide_new(
     epoch = max(epoch, _epoch_of_transactions(state, command.producer_id) + 1)
     if epoch > NUMBER_MAX:
         return Decision(EpochExhausted(floor if row is None else row.epoch))  # i
-    return _accept(state, stream, command, row, epoch)
+    producer_id = command.producer_id
+    event = ProducerClaimed(stream.row.number, producer_id, command.mode, epoch, command.session)
+    return _raise_epoch(state, _claimed(producer_id, epoch, row), event)  # j
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest epoch with a pending transaction, which a claim has to abort; else -1."""
-    epochs = [-1]
-    for number in state.owned.get((True, producer_id), ()):
-        owner = state.by_txn[number].row.owner
-        assert isinstance(owner, ProducerOwner)
-        epochs.append(owner.epoch)
-    return max(epochs)
-
-
-def _accept(
-    state: State, stream: Stream, command: ClaimProducer, row: ProducerRow | None, epoch: int
-) -> Decision:
-    producer_id = command.producer_id
-    event = ProducerClaimed(stream.row.number, producer_id, command.mode, epoch, command.session)
-    outcome = _claimed(producer_id, epoch, row)
-    draft = Draft(state)
-    draft.fence(producer_id, epoch)
-    if not draft.ended:
-        return Decision(outcome, event, grows=True)  # j
-    raised = ProducerRaised(tuple(draft.ended), claimed=event)
-    return Decision(outcome, raised, tuple(draft.sections), grows=True)  # j
+    numbers = state.owned.get((True, producer_id), ())
+    owners = (state.by_txn[number].row.owner for number in numbers)
+    return max((owner.epoch for owner in owners if isinstance(owner, ProducerOwner)), default=-1)
 
 
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
+    """Return the outcome, with the last sequence and its next offset as far as they are stored."""
     if row is None:
         return Claimed(producer_id, epoch)
-    last_seq, last_offset = _past(row)
-    return Claimed(producer_id, epoch, last_seq, last_offset, row.cursor)
-
-
-def _past(row: ProducerRow) -> tuple[int | None, int | None]:
-    """Return the last sequence of a producer and its next offset, as far as they are stored."""
-    ring = row.receipts
-    if row.last_seq < 0:
-        if not row.first_receipt:
-            return None, None
-        ring = row.first_receipt
-    elif not ring:
-        return row.last_seq, None
-    last = receipts.unpack(ring, receipts.receipts_of(ring) - 1)
-    return last.last_seq, last.next_offset if last.first_offset >= 0 else None
+    packed = last_receipt(row)
+    if not packed:
+        return Claimed(producer_id, epoch, cursor=row.cursor)
+    last = unpack_receipt(packed, 0)
+    last_offset = last.next_offset if last.first_offset >= 0 else None
+    return Claimed(producer_id, epoch, last.last_seq, last_offset, row.cursor)
 
 
 def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -> ProducerRow:
@@ -180,8 +165,8 @@ def last_receipt(old: ProducerRow) -> bytes:
     if old.last_seq < 0:
         return old.first_receipt
     if old.receipts:
-        return old.receipts[-receipts.RECEIPT_BYTES :]
-    return receipts.pack(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
+        return old.receipts[-RECEIPT_BYTES:]
+    return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
 
 
 # ---- register, forget, expire --------------------------------------------------------------------
@@ -191,56 +176,49 @@ def decide_register(state: State, command: Register) -> Decision:
     """Assign a producer id, or raise the epoch of a registered one and fence older instances."""
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
+    epoch = command.first_epoch if row is None else row.epoch + 1
     if row is None:
-        return _decide_unregistered(state, command)
-    assert producer_id is not None
-    if row.epoch >= NUMBER_MAX:
+        if producer_id is not None and is_assigned_id(producer_id):
+            return Decision(UnknownProducer())
+        if len(state.registry) >= state.limits.registry:
+            return Decision(LimitReached("registry", state.limits.registry))
+    elif epoch > NUMBER_MAX:
         return Decision(EpochExhausted(row.epoch))
-    decision = _grant(producer_id, row.epoch + 1, is_assigned=False)
+    is_assigned = producer_id is None
+    event = ProducerRegistered(producer_id or str(state.next_producer), epoch, is_assigned)
+    return _raise_epoch(state, Registered(event.id, epoch), event)
+
+
+def _raise_epoch(
+    state: State, outcome: Outcome, event: ProducerClaimed | ProducerRegistered
+) -> Decision:
+    """Accept an epoch, and abort the pending transactions of older instances in the same frame."""
     draft = Draft(state)
-    draft.fence(producer_id, row.epoch + 1)
-    if not draft.ended:
-        return decision
-    assert isinstance(decision.event, ProducerRegistered)
-    raised = ProducerRaised(tuple(draft.ended), None, decision.event)
-    return Decision(decision.outcome, raised, tuple(draft.sections), grows=True)
+    draft.fence(event.id, event.epoch)
+    ended = tuple(draft.ended)
+    if not ended:
+        return Decision(outcome, event, grows=True)
+    if isinstance(event, ProducerClaimed):
+        raised = ProducerRaised(ended, claimed=event)
+    else:
+        raised = ProducerRaised(ended, registered=event)
+    return Decision(outcome, raised, tuple(draft.sections), grows=True)
 
 
-def _decide_unregistered(state: State, command: Register) -> Decision:
-    producer_id = command.producer_id
-    if producer_id is not None and is_assigned_id(producer_id):
-        return Decision(UnknownProducer())
-    if len(state.registry) >= state.limits.registry:
-        return Decision(LimitReached("registry", state.limits.registry))
-    if producer_id is None:
-        return _grant(str(state.next_producer), command.first_epoch, is_assigned=True)
-    return _grant(producer_id, command.first_epoch, is_assigned=False)
-
-
-def _grant(producer_id: str, epoch: int, *, is_assigned: bool) -> Decision:
-    event = ProducerRegistered(producer_id, epoch, is_assigned)
-    return Decision(Registered(producer_id, epoch), event, grows=True)
-
-
-def decide_forget(state: State, command: ForgetProducer) -> Decision:
+def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Decision:
     """Drop one producer of one stream."""
-    producer = _find_producer(state, command.path, command.producer_id)
-    if isinstance(producer, Outcome):
-        return Decision(producer)
-    stream, _ = producer
+    if command.producer_id not in (stream.producers or ()):
+        return Decision(UnknownProducer())
     txns = _txns_in(state, stream, command.producer_id)
     if txns:
         return Decision(holding_txn(state, txns))
     return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
 
 
-def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
+def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
     """Replace the row of a producer that was idle too long by a tombstone."""
-    producer = _find_producer(state, command.path, command.producer_id)
-    if isinstance(producer, Outcome):
-        return Decision(producer)
-    stream, row = producer
-    if row.is_expired:
+    row = find_producer(stream, command.producer_id)
+    if row is None or row.is_expired:
         return Decision(UnknownProducer())
     is_busy = _txns_in(state, stream, command.producer_id)
     if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
@@ -251,13 +229,3 @@ def decide_expire_producer(state: State, command: ExpireProducer) -> Decision:
 def _txns_in(state: State, stream: Stream, producer_id: str) -> set[int]:
     """Return the pending transactions of a producer that have messages in a stream."""
     return state.owned.get((True, producer_id), set()).intersection(stream.open or ())
-
-
-def _find_producer(
-    state: State, path: str, producer_id: str
-) -> tuple[Stream, ProducerRow] | Outcome:
-    stream = find_stream(state, path)
-    if not isinstance(stream, Stream):
-        return stream
-    row = stream.producers.get(producer_id) if stream.producers else None
-    return UnknownProducer() if row is None else (stream, row)

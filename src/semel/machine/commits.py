@@ -1,27 +1,49 @@
-"""The decision on a one-shot commit: appends, moves and listed transactions, all or nothing.
+"""Decisions on one-shot commits, and on sinks.
+
+A one-shot commit has appends, moves and listed transactions: all of it is applied, or nothing.
 
 The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body
-from semel.machine.events import CommitStamp, Decided, Decision, SinkStamp
+from semel.machine.events import (
+    CommitStamp,
+    Decided,
+    Decision,
+    SinkForgotten,
+    SinkRebound,
+    SinkStamp,
+)
 from semel.machine.positions import refuse_commit_moves, refuse_guards
-from semel.machine.rows import OwnerKey, RegistryRow
-from semel.machine.sinks import check_version, superseded_txns
+from semel.machine.rows import OwnerKey, RegistryRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.streams import find_by_path, named_refusal
+from semel.machine.streams import find_by_path
 from semel.machine.txn.begin import refuse_producer, refuse_registry_room
-from semel.machine.txn.chunk_list import EXTENT_BYTES
 from semel.machine.txn.decide_end import already_aborted, chunks_of, incomplete, refuse_closed
-from semel.machine.txn.draft import Draft, is_raised
+from semel.machine.txn.draft import EXTENT_BYTES, Draft, is_raised, result_of_commit, unpack_result
 from semel.machine.txn.lookup import ended_refusal, find_txn, refuse_owner
-from semel.machine.txn.result import result_of_commit, unpack_result
-from semel.model.media import same_media_type
+from semel.model.commands import (
+    ABORTED,
+    BY_COMMIT,
+    TXN_STAGED,
+    Commit,
+    CommitAppend,
+    ForgetSink,
+    ListedTxn,
+    ProducerOwner,
+    RebindSink,
+    SinkOwner,
+    SinkTag,
+    TxnOutcome,
+)
+from semel.model.limits import SINKS_MAX
+from semel.model.messages import same_media_type
 from semel.model.outcomes import (
     BatchTooLarge,
     ContentTypeConflict,
     EpochMustStartAtZero,
     InvalidRequest,
+    LimitReached,
     Outcome,
     PreconditionFailed,
     Refusal,
@@ -29,22 +51,18 @@ from semel.model.outcomes import (
     StreamClosed,
 )
 from semel.model.outcomes_txn import (
+    AppBound,
     BranchMissing,
+    CheckpointDiverged,
     CommitDone,
     IncarnationConflict,
     InvalidTxnState,
     NotOwner,
+    SinkChanged,
+    StreamRefused,
+    UnknownSink,
+    VersionForgotten,
 )
-from semel.model.transactions import (
-    TXN_STAGED,
-    Commit,
-    CommitAppend,
-    ListedTxn,
-    ProducerOwner,
-    SinkOwner,
-    SinkTag,
-)
-from semel.model.txn_outcome import ABORTED, BY_COMMIT, TxnOutcome
 
 
 def decide_commit(state: State, command: Commit) -> Decision:
@@ -56,7 +74,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
     listed = _find_all_listed(state, command)
     if not isinstance(listed, list):
         return Decision(listed)
-    streams = find_by_path(state, _paths_of(command))
+    streams = find_by_path(state, paths_of(command))
     if not isinstance(streams, dict):
         return Decision(streams)  # 6
     refusal = (
@@ -163,17 +181,20 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
     return IncarnationConflict(path, streams[path].row.incarnation)  # s6
 
 
-def _paths_of(command: Commit) -> list[str]:
-    paths = [append.path for append in command.appends]
-    paths += [position.path for position in command.positions]
-    return paths + [path for path, _ in command.expects]
+def paths_of(command: Commit) -> list[str]:
+    """Return the paths of the streams that a one-shot commit names itself, without those listed."""
+    return [
+        *(append.path for append in command.appends),
+        *(position.path for position in command.positions),
+        *(path for path, _ in command.expects),
+    ]
 
 
 def _refuse_expects(command: Commit, streams: dict[str, Stream]) -> Refusal | None:
     for path, expected in command.expects:
         tail = streams[path].tail.tail
         if tail != expected:
-            return named_refusal(path, PreconditionFailed(tail))  # 7
+            return StreamRefused(path, PreconditionFailed(tail))  # 7
     return None
 
 
@@ -183,7 +204,7 @@ def _refuse_bodies(
     for append in command.appends:
         cause = _refuse_append(streams[append.path], append)
         if cause is not None:
-            return named_refusal(append.path, cause)
+            return StreamRefused(append.path, cause)
     for txn in listed:
         refusal = refuse_closed(state, txn)
         if refusal is not None:
@@ -193,10 +214,9 @@ def _refuse_bodies(
 
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Refuse more chunks in total than one transaction may have: their offsets take time."""
-    count = sum(map(chunks_of, listed))
-    if count <= state.limits.chunks:
-        return None
-    return BatchTooLarge(state.limits.chunks * EXTENT_BYTES)  # 8
+    maximum = state.limits.chunks
+    is_fit = sum(map(chunks_of, listed)) <= maximum
+    return None if is_fit else BatchTooLarge(maximum * EXTENT_BYTES)  # 8
 
 
 def _refuse_positions(
@@ -240,7 +260,7 @@ def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     return ending
 
 
-def _refuse_append(stream: Stream, append: CommitAppend) -> Outcome | None:
+def _refuse_append(stream: Stream, append: CommitAppend) -> Refusal | None:
     expected = stream.row.content_type
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)
@@ -283,3 +303,70 @@ def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
     if is_raised(state.registry.get(producer_id), epoch):
         draft.fence(producer_id, epoch)
     return CommitStamp(producer_id, epoch, seq, command.digest)
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+# Whether a version of an app is new, a repeat, or of another history.
+
+
+def check_version(state: State, tag: SinkTag) -> Outcome | None:
+    """Return the outcome of a version that is a repeat or refused; None if it may be committed."""
+    sink = state.sinks.get(tag.app)
+    if sink is None:
+        return LimitReached("sinks", SINKS_MAX) if len(state.sinks) >= SINKS_MAX else None
+    if sink.query_id != tag.query_id:
+        return AppBound(sink.query_id)  # s1
+    if tag.version <= sink.last_version:
+        return _repeated_version(sink, tag)
+    last = _version(sink, sink.last_version)
+    stored = None if last is None else last.input
+    is_same = tag.previous is None or stored is None or tag.previous == stored
+    return None if is_same else CheckpointDiverged(sink.last_version)  # s5
+
+
+def _version(sink: SinkRow, version: int) -> VersionRow | None:
+    return next((row for row in reversed(sink.versions) if row.version == version), None)
+
+
+def _repeated_version(sink: SinkRow, tag: SinkTag) -> Outcome:
+    row = _version(sink, tag.version)
+    if row is None:
+        return VersionForgotten(sink.last_version)  # s2
+    if tag.input is None or row.input is None:
+        if tag.version < sink.last_version:
+            return CheckpointDiverged(sink.last_version)  # s4
+        return _again(row, is_unchecked=True)  # s4
+    if tag.input != row.input:
+        return CheckpointDiverged(sink.last_version)  # s3
+    return _again(row, is_unchecked=False)  # s3
+
+
+def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
+    result = unpack_result(row.result)
+    return CommitDone(None, None, result, is_duplicate=True, is_unchecked=is_unchecked)
+
+
+def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
+    """Return what an app has staged for this version and older ones, and does not commit."""
+    numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
+    txns = (state.by_txn[number] for number in sorted(numbers))
+    return [
+        txn
+        for txn in txns
+        if isinstance(txn.row.owner, SinkOwner) and txn.row.owner.version <= tag.version
+    ]
+
+
+def decide_rebind(state: State, command: RebindSink) -> Decision:
+    """Bind a sink to another query."""
+    if command.app not in state.sinks:
+        return Decision(UnknownSink())
+    event = SinkRebound(command.app, command.query_id, command.last_version)
+    return Decision(SinkChanged(), event)
+
+
+def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
+    """Drop the row of a sink."""
+    if command.app not in state.sinks:
+        return Decision(UnknownSink())
+    return Decision(SinkChanged(), SinkForgotten(command.app))

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from semel.machine import receipts
 from semel.machine.append import decide_append
 from semel.machine.claims import (
     decide_claim,
@@ -13,20 +12,19 @@ from semel.machine.claims import (
     decide_forget,
     decide_register,
 )
-from semel.machine.commits import decide_commit
+from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision
 from semel.machine.positions import decide_pin, decide_set_positions
-from semel.machine.producers import check_sequence
-from semel.machine.receipts import Receipt
+from semel.machine.producers import Receipt, check_sequence, find_dense, find_sparse
 from semel.machine.rows import ProducerRow
-from semel.machine.sinks import decide_forget_sink, decide_rebind
-from semel.machine.state import State
+from semel.machine.state import State, Stream, find_producer
 from semel.machine.streams import (
     decide_create,
     decide_delete,
     decide_expire,
     decide_switch,
     decide_trim,
+    find_stream,
 )
 from semel.machine.txn.begin import decide_add_positions, decide_add_streams, decide_begin
 from semel.machine.txn.decide_end import (
@@ -37,49 +35,61 @@ from semel.machine.txn.decide_end import (
 )
 from semel.model.commands import (
     DENSE,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
     Append,
     Batch,
+    Begin,
     ClaimProducer,
+    Commit,
+    CommitTxn,
     Create,
     Delete,
+    EngineCommand,
     Expire,
     ExpireProducer,
+    ExpireTxn,
+    FenceTxn,
     ForgetProducer,
+    ForgetSink,
+    PinSnapshot,
+    Prepare,
     ProducerTag,
+    RebindSink,
     Register,
+    SetPositions,
+    StreamCommand,
     SwitchDedup,
     Trim,
 )
 from semel.model.outcomes import InvalidRequest, Outcome
-from semel.model.transactions import (
-    AbortTxn,
-    AddPositions,
-    AddStreams,
-    Begin,
-    Commit,
-    CommitTxn,
-    EngineCommand,
-    ExpireTxn,
-    FenceTxn,
-    ForgetSink,
-    PinSnapshot,
-    Prepare,
-    RebindSink,
-    SetPositions,
-)
 from semel.model.validation import find_invalid_field
 
-_DECIDERS: Final[Mapping[type, Callable[[State, Any], Decision]]] = {
+Decider = Callable[[State, Any], Decision]
+
+
+def _on_stream(decide_on: Callable[[State, Stream, Any], Decision]) -> Decider:
+    """Return the decider of a command on a stream that has to exist."""
+
+    def decide_command(state: State, command: StreamCommand) -> Decision:
+        stream = find_stream(state, command.path)
+        return decide_on(state, stream, command) if isinstance(stream, Stream) else Decision(stream)
+
+    return decide_command
+
+
+_DECIDERS: Final[Mapping[type, Decider]] = {
     Append: decide_append,
     Create: decide_create,
-    Delete: decide_delete,
-    Trim: decide_trim,
-    SwitchDedup: decide_switch,
-    Expire: decide_expire,
+    Delete: _on_stream(decide_delete),
+    Trim: _on_stream(decide_trim),
+    SwitchDedup: _on_stream(decide_switch),
+    Expire: _on_stream(decide_expire),
     Register: decide_register,
-    ClaimProducer: decide_claim,
-    ForgetProducer: decide_forget,
-    ExpireProducer: decide_expire_producer,
+    ClaimProducer: _on_stream(decide_claim),
+    ForgetProducer: _on_stream(decide_forget),
+    ExpireProducer: _on_stream(decide_expire_producer),
     Begin: decide_begin,
     AddStreams: decide_add_streams,
     AddPositions: decide_add_positions,
@@ -111,7 +121,7 @@ def validate_and_decide(state: State, command: EngineCommand) -> Decision:
 
 
 # A payload that no client sends: it must not equal a stored one.
-_DRY_BATCH: Final = Batch(b"\x00what would a semel say?\x00")
+_DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 
 
 class DryRun(Struct, frozen=True):
@@ -133,7 +143,7 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     outcome = validate_and_decide(state, command).outcome
     if stream is None or stream.tail.dedup_from is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
-    row = stream.producers.get(tag.id) if stream.producers else None
+    row = find_producer(stream, tag.id)
     receipt = None if row is None else _receipt_of(row, tag)
     if receipt is None:
         return DryRun(outcome)
@@ -149,7 +159,7 @@ def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
     if last > row.last_seq:
         return None
     if row.mode == DENSE:
-        return receipts.find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
-    receipt = receipts.find_sparse(row.receipts, first_seq=first, last_seq=last)
+        return find_dense(row.receipts, row.first_receipt, seq=last, last_seq=row.last_seq)
+    receipt = find_sparse(row.receipts, first_seq=first, last_seq=last)
     is_same = receipt is not None and (receipt.first_seq, receipt.last_seq) == (first, last)
     return receipt if is_same else None

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from semel.machine.rows import NamedPosition, SnapshotRow, StreamRow
+from semel.model.commands import Owner
 from semel.model.outcomes import Outcome
-from semel.model.transactions import Owner
 
 # ---- transactions, groups and sinks --------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 class Decided(Struct, frozen=True, gc=False, array_like=True):
     """Transactions end, chunks get their offsets, positions move: all at once.
 
-    `extents` are packed (`txn/chunk_list.py`), in the order of `ended`; messages of a one-shot
+    `extents` are packed (`txn/draft.py`), in the order of `ended`; messages of a one-shot
     commit are in the sections before the control records.
     """
 
@@ -169,6 +169,9 @@ class Section(Struct, frozen=True, gc=False):
     is_joined: bool = False
     extras: bytes = b""
     kind: int = SECTION_DATA
+
+
+Sections = tuple[Section, ...]
 
 
 class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
@@ -308,5 +311,5 @@ class Decision(Struct, frozen=True, gc=False):
 
     outcome: Outcome
     event: Event | None = None
-    sections: tuple[Section, ...] = ()
+    sections: Sections = ()
     grows: bool = False

@@ -10,22 +10,15 @@ from typing import Final
 from semel.machine.events import (
     Decision,
     PositionsMoved,
-    Section,
+    Sections,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
-from semel.machine.state import (
-    NO_EFFECTS,
-    Effects,
-    State,
-    Stream,
-    Txn,
-    add_position,
-    owner_key,
-)
+from semel.machine.state import State, Stream, Txn, add_position, owner_key
 from semel.machine.streams import find_by_path
+from semel.model.commands import PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
 from semel.model.outcomes_txn import (
@@ -44,7 +37,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     UnstableOffsets,
 )
-from semel.model.transactions import PinSnapshot, PositionMove, SetPositions
 
 _NEVER_MOVED: Final = PositionRow(0, 0)
 TailOf = Callable[[Stream], int]
@@ -65,10 +57,9 @@ def print_mover(mover: OwnerKey) -> str:
 
 
 def name_positions(
-    state: State, txn: Txn, positions: Iterable[PositionMove]
+    state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
     """Return the positions that an open transaction names or changes, or a refusal."""
-    moves = tuple(positions)
     streams = find_by_path(state, (move.path for move in moves))
     if not isinstance(streams, dict):
         return streams  # A1
@@ -187,25 +178,6 @@ def refuse_commit_moves(
     return None
 
 
-def refuse_plain_moves(
-    state: State, streams: Mapping[str, Stream], positions: Iterable[PositionMove]
-) -> Refusal | None:
-    """Refuse the first position that cannot be set without a transaction; A19."""
-    room = _Room()
-    for position in positions:
-        stream = streams[position.path]
-        stored = stored_position(stream, position.group)
-        refusal = (
-            _refuse_incarnation(stream, position, stored)
-            or _refuse_from(position, stored)
-            or refuse_held(state, stream, position.group)
-            or room.refuse(stream, position, stream.tail.tail)
-        )
-        if refusal is not None:
-            return refusal
-    return None
-
-
 # ---- one condition each --------------------------------------------------------------------------
 
 
@@ -270,9 +242,8 @@ class _Room:
             return None
         fresh = self._fresh.setdefault(stream.row.number, set())
         fresh.add(position.group)
-        if len(stored) + len(fresh) > GROUPS_PER_STREAM_MAX:
-            return LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
-        return None
+        has_room = len(stored) + len(fresh) <= GROUPS_PER_STREAM_MAX
+        return None if has_room else LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
 
 
 # ---- commands of groups --------------------------------------------------------------------------
@@ -283,14 +254,20 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
     streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
-    refusal = refuse_plain_moves(state, streams, command.positions)
-    if refusal is not None:
-        return Decision(refusal)
-    moves, versions = [], []
+    room, moves, versions = _Room(), [], []
     for position in command.positions:
         stream = streams[position.path]
+        stored = stored_position(stream, position.group)
+        refusal = (
+            _refuse_incarnation(stream, position, stored)
+            or _refuse_from(position, stored)
+            or refuse_held(state, stream, position.group)
+            or room.refuse(stream, position, stream.tail.tail)
+        )
+        if refusal is not None:
+            return Decision(refusal)  # A19
         moves.append((position.group, stream.row.number, position.to))
-        versions.append(stored_position(stream, position.group).version + 1)
+        versions.append(stored.version + 1)
     return Decision(PositionsSet(tuple(versions)), PositionsMoved(tuple(moves)), grows=True)
 
 
@@ -318,34 +295,27 @@ def decide_pin(state: State, command: PinSnapshot) -> Decision:
 # ---- apply ---------------------------------------------------------------------------------------
 
 
-Sections = tuple[Section, ...]
-
-
 def set_sink(state: State, app: str, row: SinkRow) -> None:
     """Store the row of a sink."""
-    state.sinks[app] = row
-    state.dirty.sinks[app] = row
+    state.sinks[app] = state.dirty.sinks[app] = row
 
 
-def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> Effects:
+def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
     """Bind a sink to another query, which shares no versions with the previous one."""
     old = state.sinks[event.app]
-    kept = tuple(row for row in old.versions if row.version <= event.last_version)
-    if event.query_id != old.query_id:
-        kept = ()
+    versions = old.versions if event.query_id == old.query_id else ()
+    kept = tuple(row for row in versions if row.version <= event.last_version)
     row = SinkRow(event.query_id, event.last_version, kept, old.outcomes_from)
     set_sink(state, event.app, row)
-    return NO_EFFECTS
 
 
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
-) -> Effects:
+) -> None:
     """Drop a sink; outcomes that its commits have removed stay removed."""
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
-    return NO_EFFECTS
 
 
 def move_positions(
@@ -367,16 +337,11 @@ def move_positions(
         state.dirty.positions[number, group] = row
 
 
-def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> Effects:
+def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
     """Move positions without a transaction."""
     move_positions(state, event.positions, time_ms)
-    return NO_EFFECTS
 
 
-def apply_pinned(
-    state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int
-) -> Effects:
+def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
     """Pin a step of a group."""
-    state.snapshots[event.group] = event.row
-    state.dirty.snapshots[event.group] = event.row
-    return NO_EFFECTS
+    state.snapshots[event.group] = state.dirty.snapshots[event.group] = event.row

@@ -7,6 +7,12 @@ import msgspec
 from msgspec import Struct
 
 from semel.machine.rows import (
+    NAME_KEY,
+    NUMBER_KEY,
+    OF_STREAM,
+    OF_TXN,
+    OWNED_KEY,
+    PAIR_KEY,
     AbortedRow,
     ChunkBlockRow,
     KeyRow,
@@ -21,22 +27,14 @@ from semel.machine.rows import (
     SinkRow,
     SnapshotRow,
     StreamRow,
+    Table,
     TailRow,
     TxnRow,
     TxnStreamRow,
-)
-from semel.machine.tables import (
-    NAME_KEY,
-    NUMBER_KEY,
-    OF_STREAM,
-    OF_TXN,
-    OWNED_KEY,
-    PAIR_KEY,
-    Table,
     tables_of,
 )
 from semel.model import limits as default
-from semel.model.transactions import TXN_INLINE, Owner, ProducerOwner
+from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 
 
 class MachineLimits(Struct, frozen=True):
@@ -177,7 +175,7 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 class Dirty(Struct, eq=False):
     """The rows changed since the last checkpoint, by table; None means removed.
 
-    Every annotated field declares a table of the checkpoint: see `tables.py`. A new table is one
+    Every annotated field declares a table of the checkpoint: see `rows.py`. A new table is one
     more field. `dropped` streams and `decided` transactions are removed with all their rows;
     `pruned` streams may have lost messages. `forgotten_sink_cutoffs`: per forgotten sink, the
     outcome number below which its outcomes are removed.
@@ -332,10 +330,14 @@ def live_producers(stream: Stream) -> int:
     return sum(not row.is_expired for row in (stream.producers or {}).values())
 
 
+def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:
+    """Return the row of a producer in a stream; None if there is none."""
+    return stream.producers.get(producer_id) if stream.producers else None
+
+
 def add_fork(source: Stream, number: int) -> None:
     """Record that stream `number` reads from `source`."""
-    if source.forks is None:
-        source.forks = set()
+    source.forks = source.forks or set()
     source.forks.add(number)
 
 
@@ -377,15 +379,13 @@ def stable_of(stream: Stream, tail: int) -> int:
 
 def index_stream(stream: Stream, txn_number: int) -> None:
     """Record that a pending transaction may write a stream or names a position in it."""
-    if stream.txns is None:
-        stream.txns = set()
+    stream.txns = stream.txns or set()
     stream.txns.add(txn_number)
 
 
 def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
     """Record that an inline transaction has messages in a stream from `first` on."""
-    if stream.open is None:
-        stream.open = {}
+    stream.open = stream.open or {}
     stream.open[txn_number] = first
 
 
@@ -402,8 +402,7 @@ def owner_key(owner: Owner) -> OwnerKey:
 def add_transaction(state: State, txn: Txn) -> None:
     """Add a transaction to the state, by id, number and owner."""
     row = txn.row
-    state.transactions[row.id] = txn
-    state.by_txn[row.number] = txn
+    state.transactions[row.id] = state.by_txn[row.number] = txn
     state.owned.setdefault(owner_key(row.owner), set()).add(row.number)
     state.sink_txn_count += not isinstance(row.owner, ProducerOwner)
 
@@ -434,8 +433,7 @@ def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> 
 def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Record that a transaction names a position."""
     index_stream(state.by_number[named.stream], txn_number)
-    streams = state.named.setdefault(named.group, {})
-    streams.setdefault(named.stream, set()).add(txn_number)
+    state.named.setdefault(named.group, {}).setdefault(named.stream, set()).add(txn_number)
 
 
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
@@ -464,6 +462,5 @@ def hold_positions(state: State, txn: Txn) -> None:
     number = txn.row.number
     for named in txn.row.positions:
         stream = state.by_number[named.stream]
-        if stream.holds is None:
-            stream.holds = {}
+        stream.holds = stream.holds or {}
         stream.holds[named.group] = min(number, stream.holds.get(named.group, number))

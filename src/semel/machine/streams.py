@@ -1,9 +1,10 @@
-"""Decisions on streams: create, fork, delete, trim, expire.
+"""Decisions on streams: create, fork, delete, trim, expire; and which offsets are retained.
 
 The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from semel.machine.checks import check_body, holding_txn, section_of
 from semel.machine.events import (
@@ -16,7 +17,6 @@ from semel.machine.events import (
     StreamTrimmed,
     UnguardedCreated,
 )
-from semel.machine.retention import is_expired
 from semel.machine.rows import ForkRow, StreamRow
 from semel.machine.state import State, Stream
 from semel.model.commands import (
@@ -30,7 +30,7 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.limits import FORK_DEPTH_MAX, FORKS_PER_STREAM_MAX
-from semel.model.media import DEFAULT_MEDIA_TYPE, is_json, same_media_type
+from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, same_media_type
 from semel.model.outcomes import (
     ConfigConflict,
     ContentTypeConflict,
@@ -162,9 +162,8 @@ def _refuse_source(source: Stream, command: Create) -> Outcome | None:
     if source.tail.is_deleted:
         return ForkSourceGone()  # 4
     expected = source.row.content_type
-    if command.content_type is not None and not same_media_type(command.content_type, expected):
-        return ContentTypeConflict(expected)  # 5
-    return None
+    is_same = command.content_type is None or same_media_type(command.content_type, expected)
+    return None if is_same else ContentTypeConflict(expected)  # 5
 
 
 def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | None:
@@ -196,18 +195,16 @@ def _refuse_depth(state: State, source: Stream) -> Outcome | None:
         row = state.by_number[row.fork.source].row
     if depth > FORK_DEPTH_MAX:
         return LimitReached("fork_depth", FORK_DEPTH_MAX)  # 9
-    if len(source.forks or ()) >= FORKS_PER_STREAM_MAX:
-        return LimitReached("forks_per_stream", FORKS_PER_STREAM_MAX)  # 9
-    return None
+    is_full = len(source.forks or ()) >= FORKS_PER_STREAM_MAX
+    return LimitReached("forks_per_stream", FORKS_PER_STREAM_MAX) if is_full else None  # 9
 
 
 def _refuse_body_and_room(state: State, command: Create, content_type: str) -> Outcome | None:
-    refusal = check_body(command.batch, command.body_error, content_type)
-    if refusal is not None:
-        return refusal  # 10
-    if len(state.by_number) >= state.limits.streams:
-        return LimitReached("streams", state.limits.streams)  # 11
-    return None
+    is_full = len(state.by_number) >= state.limits.streams
+    return (
+        check_body(command.batch, command.body_error, content_type)  # 10
+        or (LimitReached("streams", state.limits.streams) if is_full else None)  # 11
+    )
 
 
 def _accept(
@@ -227,14 +224,13 @@ def _accept(
             tail += batch.count
     outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
     kind = StreamCreated if dedup else UnguardedCreated
-    event = kind(row, head, command.closed)
-    return Decision(outcome, event, tuple(sections), grows=True)
+    return Decision(outcome, kind(row, head, command.closed), tuple(sections), grows=True)
 
 
 # ---- delete, trim, switch, expire ----------------------------------------------------------------
 
 
-def find_stream(state: State, path: str) -> Stream | Outcome:
+def find_stream(state: State, path: str) -> Stream | Refusal:
     """Return the stream at a path, or the refusal if there is none."""
     stream = state.by_path.get(path)
     if stream is None:
@@ -242,19 +238,13 @@ def find_stream(state: State, path: str) -> Stream | Outcome:
     return Gone() if stream.tail.is_deleted else stream
 
 
-def decide_delete(state: State, command: Delete) -> Decision:
+def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
     """Delete a stream; it is soft-deleted while forks need its messages."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
-def decide_trim(state: State, command: Trim) -> Decision:
+def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
     """Move the head of a stream, never back and never past the stable offset."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -265,11 +255,8 @@ def decide_trim(state: State, command: Trim) -> Decision:
     return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
 
 
-def decide_switch(state: State, command: SwitchDedup) -> Decision:
+def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
     """Switch duplicate detection of a stream on or off, if that is a change."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
@@ -279,11 +266,8 @@ def decide_switch(state: State, command: SwitchDedup) -> Decision:
     return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
 
-def decide_expire(state: State, command: Expire) -> Decision:
+def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
     """End a stream, if it has expired."""
-    stream = find_stream(state, command.path)
-    if not isinstance(stream, Stream):
-        return Decision(stream)
     time_ms = state.frame_time(command.now_ms)
     if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())
@@ -299,12 +283,61 @@ def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | Stre
     for path in paths:
         stream = find_stream(state, path)
         if not isinstance(stream, Stream):
-            return named_refusal(path, stream)
+            return StreamRefused(path, stream)
         streams[path] = stream
     return streams
 
 
-def named_refusal(path: str, cause: Outcome) -> StreamRefused:
-    """Return a refusal that names the stream it is about."""
-    assert isinstance(cause, Refusal)
-    return StreamRefused(path, cause)
+# ---- retention -----------------------------------------------------------------------------------
+# Which offsets a stream or its forks still need, and when a stream expires.
+
+OFFSET_MAX: Final = 1 << 63
+
+
+def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
+    """Return the offsets of a stream that it or any fork of it still needs: from, up to.
+
+    `starts` caches the first of them per stream, over several calls on the same state.
+    """
+    start = retained_from(state, stream, starts)
+    if not stream.tail.is_deleted:
+        return start, OFFSET_MAX
+    forks = [_fork_start(state.by_number[number]) for number in stream.forks or ()]
+    return start, max(forks, default=0)
+
+
+def retained_from(state: State, stream: Stream, starts: dict[int, int]) -> int:
+    """Return the first offset of a stream that it or any fork of it still needs."""
+    if stream.row.number in starts:
+        return starts[stream.row.number]
+    start = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
+    for number in stream.forks or ():
+        fork = state.by_number[number]
+        needed = retained_from(state, fork, starts)
+        if needed < _fork_start(fork):
+            start = min(start, needed)
+    starts[stream.row.number] = start
+    return start
+
+
+def _fork_start(fork: Stream) -> int:
+    assert fork.row.fork is not None
+    return fork.row.fork.start
+
+
+def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
+    """Return whether a stream has expired, if it was last used at `touched_ms`.
+
+    A date is compared with the clock, a window with the time of the journal, which never goes back:
+    a clock that once jumped far ahead must not end streams whose date is still to come.
+    """
+    row = stream.row
+    if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
+        return True
+    return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)
+
+
+def window_end_ms(stream: Stream, touched_ms: int) -> int:
+    """Return when the sliding window of a stream with a TTL ends."""
+    assert stream.row.ttl_ms is not None
+    return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

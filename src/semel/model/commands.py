@@ -1,4 +1,4 @@
-"""The commands of streams and producers.
+"""The commands of the engine.
 
 A command carries everything its decision needs: the time, random ids, and lookups from the journal.
 So the decision is a pure function.
@@ -8,7 +8,57 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.txn_outcome import TxnOutcome
+# ---- what is retained of an ended transaction ----------------------------------------------------
+
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+
+# Why a transaction was aborted.
+BY_REQUEST: Final = "abort"
+BY_TIMEOUT: Final = "timeout"
+BY_FENCE: Final = "fenced"
+BY_COMMIT: Final = "superseded"
+BY_REAPER: Final = "reaped"
+BY_OPERATOR: Final = "operator"
+
+
+class StreamResult(Struct, frozen=True, gc=False, array_like=True):
+    """What a commit wrote to one stream: `messages` between the two offsets."""
+
+    path: str
+    first_offset: int
+    next_offset: int
+    messages: int
+
+
+class PositionResult(Struct, frozen=True, gc=False, array_like=True):
+    """A position that a commit moved."""
+
+    group: str
+    path: str
+    offset: int
+
+
+class TxnResult(Struct, frozen=True, array_like=True):
+    """The result of a commit; retained to answer a repeat."""
+
+    streams: tuple[StreamResult, ...] = ()
+    positions: tuple[PositionResult, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class TxnOutcome(Struct, frozen=True, array_like=True):
+    """The outcome of a transaction, as it is stored."""
+
+    id: str
+    epoch: int
+    decision: str
+    reason: str
+    time_ms: int
+    result: TxnResult
+
+
+# ---- streams and producers -----------------------------------------------------------------------
 
 DENSE: Final = "dense"
 SPARSE: Final = "sparse"
@@ -61,14 +111,19 @@ class TxnTag(Struct, frozen=True, gc=False):
     last_epoch: int = 0
 
 
-class Append(Struct, frozen=True, gc=False):
+class StreamCommand(Struct, frozen=True, gc=False):
+    """What every command on one stream carries."""
+
+    path: str
+    now_ms: int
+
+
+class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
     `body_error` says what is wrong with the body; it is reported in the order of checks.
     """
 
-    path: str
-    now_ms: int
     content_type: str | None = None
     batch: Batch | None = None
     body_error: str | None = None
@@ -102,14 +157,12 @@ class ForkRequest(Struct, frozen=True, gc=False):
     stored: StoredAppend | None = None
 
 
-class Create(Struct, frozen=True, gc=False):
+class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
     `dedup` is that of the request, if it has one; `dedup_default` is that of the server.
     """
 
-    path: str
-    now_ms: int
     incarnation: str
     content_type: str | None = None
     ttl_ms: int | None = None
@@ -122,34 +175,25 @@ class Create(Struct, frozen=True, gc=False):
     dedup_default: bool = True
 
 
-class Delete(Struct, frozen=True, gc=False):
+class Delete(StreamCommand, frozen=True, gc=False):
     """Delete a stream; while forks need its messages, it is soft-deleted."""
 
-    path: str
-    now_ms: int
 
-
-class Trim(Struct, frozen=True, gc=False):
+class Trim(StreamCommand, frozen=True, gc=False):
     """Drop the messages before an offset."""
 
-    path: str
-    now_ms: int
     before: int
 
 
-class SwitchDedup(Struct, frozen=True, gc=False):
+class SwitchDedup(StreamCommand, frozen=True, gc=False):
     """Switch duplicate detection of a stream on or off."""
 
-    path: str
-    now_ms: int
     dedup: bool
 
 
-class Expire(Struct, frozen=True, gc=False):
+class Expire(StreamCommand, frozen=True, gc=False):
     """End an expired stream; `touched_ms` is its last use as the broker has it."""
 
-    path: str
-    now_ms: int
     touched_ms: int
 
 
@@ -164,32 +208,26 @@ class Register(Struct, frozen=True, gc=False):
     first_epoch: int = 0
 
 
-class ClaimProducer(Struct, frozen=True, gc=False):
+class ClaimProducer(StreamCommand, frozen=True, gc=False):
     """Take a producer over: fence the previous instance, then report how far it came.
 
     `session` is new for each instance. The same session again is a retry of the same claim.
     """
 
-    path: str
-    now_ms: int
     producer_id: str
     session: str
     mode: str = DENSE
 
 
-class ForgetProducer(Struct, frozen=True, gc=False):
+class ForgetProducer(StreamCommand, frozen=True, gc=False):
     """Drop the row of a producer in a stream, on the request of an operator."""
 
-    path: str
-    now_ms: int
     producer_id: str
 
 
-class ExpireProducer(Struct, frozen=True, gc=False):
+class ExpireProducer(StreamCommand, frozen=True, gc=False):
     """Replace a producer that is idle for `idle_ms` by a tombstone, which keeps it fenced."""
 
-    path: str
-    now_ms: int
     producer_id: str
     idle_ms: int
 
@@ -206,3 +244,222 @@ Command = (
     | ForgetProducer
     | ExpireProducer
 )
+
+
+# ---- transactions, groups and sinks --------------------------------------------------------------
+# The rules are in `docs/reference/transactions.md`.
+
+TXN_INLINE: Final = "inline"
+TXN_STAGED: Final = "staged"
+
+# What a reader gets: all messages, or only those before the stable offset and not aborted.
+READ_UNCOMMITTED: Final = "read_uncommitted"
+READ_COMMITTED: Final = "read_committed"
+
+
+class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=True):
+    """A transaction of a registered producer at one epoch."""
+
+    id: str
+    epoch: int
+
+
+class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
+    """A transaction of one task of a version of a sink."""
+
+    app: str
+    version: int
+    partition: int
+
+
+Owner = ProducerOwner | SinkOwner
+
+
+class Begin(Struct, frozen=True, gc=False):
+    """Begin a transaction, or find the open one of that id."""
+
+    now_ms: int
+    id: str
+    owner: Owner
+    kind: str = TXN_INLINE
+    timeout_ms: int | None = None
+    streams: tuple[str, ...] = ()
+    is_implicit: bool = False
+    last_epoch: int = 0  # a lookup: that of the newest retained outcome of the id
+
+
+class TxnCall(Struct, frozen=True, gc=False):
+    """What every call on a transaction carries.
+
+    `by_operator`: the owner is not checked. The last two are lookups, as in `TxnTag`.
+    """
+
+    now_ms: int
+    id: str
+    epoch: int
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    by_operator: bool = False
+    remembered: TxnOutcome | None = None
+    last_epoch: int = 0
+
+
+class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Add streams that a transaction may write."""
+
+    streams: tuple[str, ...]
+
+
+class PositionMove(Struct, frozen=True, gc=False):
+    """A move of a group in a stream, to the offset `to`.
+
+    `expected` (`from` in HTTP), `version` and `incarnation` are optional conditions: on the stored
+    position, on its version, and on the incarnation of the stream.
+    """
+
+    group: str
+    path: str
+    to: int
+    expected: int | None = None
+    incarnation: str | None = None
+    version: int | None = None
+
+
+class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Add positions that the commit of a transaction moves."""
+
+    positions: tuple[PositionMove, ...]
+
+
+class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
+    """Prepare a transaction; the counts, if there are any, must match what is staged."""
+
+    chunks: int | None = None
+    messages: tuple[tuple[str, int], ...] | None = None
+
+
+class CommitTxn(TxnCall, frozen=True, gc=False):
+    """Commit a transaction."""
+
+
+class AbortTxn(TxnCall, frozen=True, gc=False):
+    """Abort a transaction."""
+
+
+class FenceTxn(TxnCall, frozen=True, gc=False):
+    """Abort a transaction and raise the epoch of its producer, so that the instance is fenced."""
+
+
+class ExpireTxn(Struct, frozen=True, gc=False):
+    """Abort a transaction whose deadline has passed, or one of a sink that is idle."""
+
+    now_ms: int
+    id: str
+    epoch: int
+
+
+class CommitAppend(Struct, frozen=True, gc=False):
+    """One append of a one-shot commit."""
+
+    path: str
+    content_type: str | None = None
+    batch: Batch | None = None
+    body_error: str | None = None
+
+
+class ListedTxn(Struct, frozen=True, gc=False):
+    """A staged transaction that a one-shot commit names; the last two are lookups."""
+
+    id: str
+    epoch: int
+    remembered: TxnOutcome | None = None
+    last_epoch: int = 0
+
+
+class SinkTag(Struct, frozen=True, gc=False):
+    """The sink and version that a one-shot commit carries."""
+
+    app: str
+    query_id: str
+    version: int
+    input: str | None = None
+    previous: str | None = None
+
+
+class Commit(Struct, frozen=True):
+    """Append, move positions and commit staged transactions: all or nothing, in one frame.
+
+    `digest` is that of the request; a repeat of the producer's sequence should have the same.
+    """
+
+    now_ms: int
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    producer_seq: int | None = None
+    sink: SinkTag | None = None
+    appends: tuple[CommitAppend, ...] = ()
+    transactions: tuple[ListedTxn, ...] = ()
+    positions: tuple[PositionMove, ...] = ()
+    expects: tuple[tuple[str, int], ...] = ()
+    digest: int = 0
+
+
+class SetPositions(Struct, frozen=True, gc=False):
+    """Move positions of groups, without a transaction."""
+
+    now_ms: int
+    positions: tuple[PositionMove, ...]
+
+
+class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
+    """What a pinned step reads of one stream."""
+
+    path: str
+    incarnation: str
+    start: int
+    end: int
+
+
+class PinSnapshot(Struct, frozen=True, gc=False):
+    """Pin what the next step of a group reads, unless that number is pinned already."""
+
+    now_ms: int
+    group: str
+    number: int
+    ranges: tuple[SnapshotRange, ...]
+    hash: str
+
+
+class RebindSink(Struct, frozen=True, gc=False):
+    """Bind a sink to another query, at a version; -1: it begins with version 0."""
+
+    now_ms: int
+    app: str
+    query_id: str
+    last_version: int
+
+
+class ForgetSink(Struct, frozen=True, gc=False):
+    """Drop the row of a sink."""
+
+    now_ms: int
+    app: str
+
+
+TxnCommand = (
+    Begin
+    | AddStreams
+    | AddPositions
+    | Prepare
+    | CommitTxn
+    | AbortTxn
+    | FenceTxn
+    | ExpireTxn
+    | Commit
+    | SetPositions
+    | PinSnapshot
+    | RebindSink
+    | ForgetSink
+)
+
+EngineCommand = Command | TxnCommand

@@ -1,7 +1,7 @@
-"""The payload and the extras of a batch: keys, timestamps and headers.
+"""The messages of a batch: their media type, their payload, and their extras.
 
-The extras of a batch are one block, column by column, little-endian. It is stored and sent as it
-was received, and decoded only where a column is needed.
+Extras are keys, timestamps and headers. Those of a batch are one block, column by column,
+little-endian. It is stored and sent as it was received, and decoded only where a column is needed.
 
     columns u32: 1 keys, 2 timestamps, 4 headers; then those that exist, in this order:
     timestamps: one i64 per message, ms since 1970; -2^63 for none
@@ -12,6 +12,7 @@ was received, and decoded only where a column is needed.
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -206,5 +207,32 @@ def _lengths_of(key_lengths: memoryview) -> list[int]:
 
 
 def _times(columns: _Columns) -> list[int | None]:
-    times = columns.timestamps.cast("q")
-    return [None if time == NO_TIMESTAMP else time for time in times]
+    return [None if time == NO_TIMESTAMP else time for time in columns.timestamps.cast("q")]
+
+
+# ---- media types ---------------------------------------------------------------------------------
+# Stored as they are sent, compared without case and parameters.
+
+DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
+JSON_MEDIA_TYPE: Final = "application/json"
+
+
+@lru_cache(maxsize=256)
+def normalise(content_type: str) -> str:
+    """Return the part of a Content-Type that is compared."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def same_media_type(media_type: str | None, stored: str) -> bool:
+    """Return whether two media types are the same; None is the default type."""
+    return normalise(media_type or DEFAULT_MEDIA_TYPE) == normalise(stored)
+
+
+def is_json(content_type: str) -> bool:
+    """Return whether a stream of this type holds JSON messages."""
+    return content_type == JSON_MEDIA_TYPE or normalise(content_type) == JSON_MEDIA_TYPE
+
+
+def is_text(content_type: str) -> bool:
+    """Return whether a stream of this type holds text."""
+    return normalise(content_type).startswith("text/")

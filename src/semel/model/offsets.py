@@ -1,4 +1,4 @@
-"""Offsets: the sortable strings that clients see, and the ordinals they stand for."""
+"""Offsets: the sortable strings that clients see, and their ordinals."""
 
 from typing import Final
 

@@ -2,9 +2,8 @@
 
 from typing import Final
 
+from semel.model.commands import SnapshotRange, TxnResult
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import SnapshotRange
-from semel.model.txn_outcome import TxnResult
 
 # ---- done ----------------------------------------------------------------------------------------
 

@@ -10,18 +10,43 @@ from typing import Any, Final
 from semel.model.commands import (
     DENSE,
     SPARSE,
+    TXN_INLINE,
+    TXN_STAGED,
+    AbortTxn,
+    AddPositions,
+    AddStreams,
     Append,
     Batch,
+    Begin,
     ClaimProducer,
+    Commit,
+    CommitAppend,
+    CommitTxn,
     Create,
     Delete,
+    EngineCommand,
     Expire,
     ExpireProducer,
+    ExpireTxn,
+    FenceTxn,
     ForgetProducer,
+    ForgetSink,
+    ForkRequest,
+    Owner,
+    PinSnapshot,
+    PositionMove,
+    Prepare,
+    ProducerOwner,
     ProducerTag,
+    RebindSink,
     Register,
+    SetPositions,
+    SinkTag,
+    SnapshotRange,
+    StreamCommand,
     SwitchDedup,
     Trim,
+    TxnCall,
     TxnTag,
 )
 from semel.model.limits import (
@@ -40,31 +65,6 @@ from semel.model.limits import (
     TXN_ID_BYTES_MAX,
     TXN_LIST_MAX,
     TXN_TIMEOUT_MS_MAX,
-)
-from semel.model.transactions import (
-    TXN_INLINE,
-    TXN_STAGED,
-    AbortTxn,
-    AddPositions,
-    AddStreams,
-    Begin,
-    Commit,
-    CommitAppend,
-    CommitTxn,
-    EngineCommand,
-    ExpireTxn,
-    FenceTxn,
-    ForgetSink,
-    Owner,
-    PinSnapshot,
-    PositionMove,
-    Prepare,
-    ProducerOwner,
-    RebindSink,
-    SetPositions,
-    SinkTag,
-    SnapshotRange,
-    TxnCall,
 )
 
 # ---- names, numbers, batches ---------------------------------------------------------------------
@@ -94,27 +94,42 @@ def is_batch(batch: Batch) -> bool:
     return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
 
 
+def _first_invalid(*checks: tuple[str, bool]) -> str | None:
+    """Return the first field that is invalid; a check is a field and whether it is valid."""
+    return next((field for field, is_valid in checks if not is_valid), None)
+
+
+def _is_optional_name(text: str | None, bytes_max: int) -> bool:
+    return text is None or is_name(text, bytes_max)
+
+
+def _is_optional_number(number: int | None) -> bool:
+    return number is None or is_number(number)
+
+
 # ---- transactions, groups and sinks --------------------------------------------------------------
 
 
-def _in_txn_tag(tag: TxnTag) -> str | None:
-    if not is_name(tag.id, TXN_ID_BYTES_MAX):
+def _in_txn(named: TxnTag | TxnCall | ExpireTxn) -> str | None:
+    if not is_name(named.id, TXN_ID_BYTES_MAX):
         return "transaction_id"
-    if not is_number(tag.epoch):
-        return "transaction_epoch"
-    return None if tag.seq is None or is_number(tag.seq) else "transaction_seq"
+    return None if is_number(named.epoch) else "transaction_epoch"
+
+
+def _in_txn_tag(tag: TxnTag) -> str | None:
+    return _in_txn(tag) or (None if _is_optional_number(tag.seq) else "transaction_seq")
 
 
 def _in_begin(command: Begin) -> str | None:
-    if not is_name(command.id, TXN_ID_BYTES_MAX):
-        return "transaction_id"
-    if command.kind not in (TXN_INLINE, TXN_STAGED):
-        return "kind"
     is_produced = isinstance(command.owner, ProducerOwner)
     timeout_ms = command.timeout_ms
-    if timeout_ms is not None and not (is_produced and 0 < timeout_ms <= TXN_TIMEOUT_MS_MAX):
-        return "timeout_ms"
-    return _in_owner(command.owner) or _in_paths(command.streams)
+    is_timeout = timeout_ms is None or (is_produced and 0 < timeout_ms <= TXN_TIMEOUT_MS_MAX)
+    field = _first_invalid(
+        ("transaction_id", is_name(command.id, TXN_ID_BYTES_MAX)),
+        ("kind", command.kind in (TXN_INLINE, TXN_STAGED)),
+        ("timeout_ms", is_timeout),
+    )
+    return field or _in_owner(command.owner) or _in_paths(command.streams)
 
 
 def _in_owner(owner: Owner) -> str | None:
@@ -125,23 +140,17 @@ def _in_owner(owner: Owner) -> str | None:
 
 
 def _in_producer(producer_id: str | None, epoch: int | None) -> str | None:
-    if producer_id is not None and not is_name(producer_id, PRODUCER_ID_BYTES_MAX):
+    if not _is_optional_name(producer_id, PRODUCER_ID_BYTES_MAX):
         return "producer_id"
-    return None if epoch is None or is_number(epoch) else "producer_epoch"
+    return None if _is_optional_number(epoch) else "producer_epoch"
 
 
 def _in_paths(paths: Iterable[str]) -> str | None:
     return None if all(is_name(path, PATH_BYTES_MAX) for path in paths) else "path"
 
 
-def _in_call(command: TxnCall | ExpireTxn) -> str | None:
-    if not is_name(command.id, TXN_ID_BYTES_MAX):
-        return "transaction_id"
-    if not is_number(command.epoch):
-        return "transaction_epoch"
-    if isinstance(command, ExpireTxn):
-        return None
-    return _in_producer(command.producer_id, command.producer_epoch)
+def _in_call(command: TxnCall) -> str | None:
+    return _in_txn(command) or _in_producer(command.producer_id, command.producer_epoch)
 
 
 def _in_streams(command: AddStreams) -> str | None:
@@ -153,24 +162,23 @@ def _in_added_positions(command: AddPositions) -> str | None:
 
 
 def _in_positions(positions: tuple[PositionMove, ...]) -> str | None:
-    for position in positions:
-        if not is_name(position.group, GROUP_NAME_BYTES_MAX):
-            return "group"
-        if not is_name(position.path, PATH_BYTES_MAX):
-            return "path"
-        numbers = (position.to, position.expected or 0, position.version or 0)
-        if not all(map(is_number, numbers)):
-            return "positions"
-        if not is_name(position.incarnation or "-", INCARNATION_BYTES_MAX):
-            return "incarnation"
-    return None
+    return next(filter(None, map(_in_position, positions)), None)
+
+
+def _in_position(position: PositionMove) -> str | None:
+    numbers = (position.to, position.expected or 0, position.version or 0)
+    return _first_invalid(
+        ("group", is_name(position.group, GROUP_NAME_BYTES_MAX)),
+        ("path", is_name(position.path, PATH_BYTES_MAX)),
+        ("positions", all(map(is_number, numbers))),
+        ("incarnation", is_name(position.incarnation or "-", INCARNATION_BYTES_MAX)),
+    )
 
 
 def _in_commit(command: Commit) -> str | None:
     lists = (command.appends, command.transactions, command.positions, command.expects)
-    if not any(lists) and command.sink is None:
-        return "commit"
-    if max(map(len, lists)) > TXN_LIST_MAX:
+    is_empty = not any(lists) and command.sink is None
+    if is_empty or max(map(len, lists)) > TXN_LIST_MAX:
         return "commit"
     return (
         _in_committer(command)
@@ -186,9 +194,7 @@ def _in_committer(command: Commit) -> str | None:
         return "sink" if command.producer_id is not None else _in_sink(command.sink)
     if None in (command.producer_id, command.producer_epoch, command.producer_seq):
         return "producer"
-    seq = command.producer_seq
-    assert seq is not None
-    if not is_number(seq):
+    if not _is_optional_number(command.producer_seq):
         return "producer_seq"
     return _in_producer(command.producer_id, command.producer_epoch)
 
@@ -205,11 +211,12 @@ def _in_sink(tag: SinkTag) -> str | None:
 
 
 def _in_commit_append(append: CommitAppend) -> str | None:
-    if not is_name(append.path, PATH_BYTES_MAX):
-        return "path"
-    if append.batch is None:
-        return "appends" if append.body_error is None else None
-    return None if is_batch(append.batch) else "batch"
+    batch = append.batch
+    return _first_invalid(
+        ("path", is_name(append.path, PATH_BYTES_MAX)),
+        ("appends", batch is not None or append.body_error is not None),
+        ("batch", batch is None or is_batch(batch)),
+    )
 
 
 def _in_listed(command: Commit) -> str | None:
@@ -237,14 +244,13 @@ def _in_set(command: SetPositions) -> str | None:
 
 
 def _in_pin(command: PinSnapshot) -> str | None:
-    if not is_name(command.group, GROUP_NAME_BYTES_MAX):
-        return "group"
-    if not is_number(command.number):
-        return "number"
-    if not is_name(command.hash, DIGEST_BYTES_MAX):
-        return "hash"
     is_sized = len(command.ranges) <= TXN_LIST_MAX
-    return None if is_sized and all(map(_is_range, command.ranges)) else "ranges"
+    return _first_invalid(
+        ("group", is_name(command.group, GROUP_NAME_BYTES_MAX)),
+        ("number", is_number(command.number)),
+        ("hash", is_name(command.hash, DIGEST_BYTES_MAX)),
+        ("ranges", is_sized and all(map(_is_range, command.ranges))),
+    )
 
 
 def _is_range(span: SnapshotRange) -> bool:
@@ -267,21 +273,17 @@ def _in_forget(command: ForgetSink) -> str | None:
 def _in_append(command: Append) -> str | None:
     if command.batch is not None and not is_batch(command.batch):
         return "batch"
-    if command.producer is not None:
-        field = _in_tag(command.producer)
-        if field is not None:
-            return field
-    if command.transaction is not None:
+    field = None if command.producer is None else _in_tag(command.producer)
+    if field is None and command.transaction is not None:
         field = _in_txn_tag(command.transaction)
-        if field is not None:
-            return field
+    if field is not None:
+        return field
     if command.stream_seq is not None and not is_name(command.stream_seq, STREAM_SEQ_BYTES_MAX):
         return "stream_seq"
     if command.key is None:
         return None
-    if command.producer is not None or not is_name(command.key, IDEMPOTENCY_KEY_BYTES_MAX):
-        return "idempotency_key"
-    return None
+    is_valid = command.producer is None and is_name(command.key, IDEMPOTENCY_KEY_BYTES_MAX)
+    return None if is_valid else "idempotency_key"
 
 
 def _in_tag(tag: ProducerTag) -> str | None:
@@ -295,12 +297,11 @@ def _in_tag(tag: ProducerTag) -> str | None:
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
         return "producer_session"
-    if tag.cursor is not None and len(tag.cursor) > CURSOR_BYTES_MAX:
-        return "producer_cursor"
-    return None
+    is_valid = tag.cursor is None or len(tag.cursor) <= CURSOR_BYTES_MAX
+    return None if is_valid else "producer_cursor"
 
 
-def _in_path(command: Create | Delete | Expire | SwitchDedup | Trim) -> str | None:
+def _in_path(command: StreamCommand) -> str | None:
     return None if is_name(command.path, PATH_BYTES_MAX) else "path"
 
 
@@ -313,38 +314,30 @@ def _in_register(command: Register) -> str | None:
 
 
 def _in_producer_command(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
-    if not is_name(command.path, PATH_BYTES_MAX):
-        return "path"
-    return None if is_name(command.producer_id, PRODUCER_ID_BYTES_MAX) else "producer_id"
+    return _in_path(command) or _in_producer(command.producer_id, None)
 
 
 def _in_claim(command: ClaimProducer) -> str | None:
-    field = _in_producer_command(command)
-    if field is None and command.mode not in (DENSE, SPARSE):
-        return "producer_mode"
-    if field is None and not is_name(command.session, SESSION_BYTES_MAX):
-        return "producer_session"
-    return field
+    return _in_producer_command(command) or _first_invalid(
+        ("producer_mode", command.mode in (DENSE, SPARSE)),
+        ("producer_session", is_name(command.session, SESSION_BYTES_MAX)),
+    )
 
 
 def _in_create(command: Create) -> str | None:
-    media_type, fork, batch = command.content_type, command.fork, command.batch
-    if not is_name(command.path, PATH_BYTES_MAX):
-        return "path"
-    if not is_name(command.incarnation, INCARNATION_BYTES_MAX):
-        return "incarnation"
-    if media_type is not None and not is_name(media_type, MEDIA_TYPE_BYTES_MAX):
-        return "content_type"
-    if command.ttl_ms is not None and not is_number(command.ttl_ms):
-        return "ttl"
-    if command.expires_at_ms is not None and abs(command.expires_at_ms) > NUMBER_MAX:
-        return "expires_at"
-    if batch is not None and not is_batch(batch):
-        return "batch"
-    if fork is None:
-        return None
-    numbers = (fork.sub_offset, 0 if fork.offset is None else fork.offset)
-    return None if all(map(is_number, numbers)) else "fork"
+    expires_at_ms, fork = command.expires_at_ms, command.fork
+    return _in_path(command) or _first_invalid(
+        ("incarnation", is_name(command.incarnation, INCARNATION_BYTES_MAX)),
+        ("content_type", _is_optional_name(command.content_type, MEDIA_TYPE_BYTES_MAX)),
+        ("ttl", _is_optional_number(command.ttl_ms)),
+        ("expires_at", expires_at_ms is None or abs(expires_at_ms) <= NUMBER_MAX),
+        ("batch", command.batch is None or is_batch(command.batch)),
+        ("fork", fork is None or _is_fork(fork)),
+    )
+
+
+def _is_fork(fork: ForkRequest) -> bool:
+    return is_number(fork.sub_offset) and _is_optional_number(fork.offset)
 
 
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
@@ -377,7 +370,7 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     CommitTxn: _in_call,
     AbortTxn: _in_call,
     FenceTxn: _in_call,
-    ExpireTxn: _in_call,
+    ExpireTxn: _in_txn,
     Commit: _in_commit,
     SetPositions: _in_set,
     PinSnapshot: _in_pin,

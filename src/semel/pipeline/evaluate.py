@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from semel.client.values import PREENCODED, decode, encode_json
 from semel.model.limits import BODY_BYTES_MAX, KIB
-from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
 from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep

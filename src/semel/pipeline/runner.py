@@ -10,7 +10,7 @@ from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.values import StreamInfo
-from semel.model.media import JSON_MEDIA_TYPE, is_json
+from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.offsets import parse_offset
 from semel.pipeline.evaluate import text_of
 from semel.pipeline.executor import (

@@ -31,9 +31,9 @@ from msgspec import Struct
 
 from semel.broker.broker import Reply
 from semel.broker.engine import Engine
+from semel.model.commands import READ_UNCOMMITTED
 from semel.model.limits import BODY_BYTES_MAX, KIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
-from semel.model.transactions import READ_UNCOMMITTED
 from semel.server.http import Responder
 from semel.server.limits_http import HttpLimits
 from semel.wire.rendering import Response, compress

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from semel.broker.clock import Clock
+from semel.broker.settings import Clock
 from semel.server.admission import UnreadBudget, UnreadHolder
 from semel.server.exchange import PrefixCache
 from semel.server.http import HttpRefused

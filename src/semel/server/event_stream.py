@@ -5,9 +5,9 @@ from typing import Final
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.durable_view import tail_of_view
+from semel.model.commands import READ_COMMITTED
 from semel.model.limits import KIB
 from semel.model.outcomes import Outcome
-from semel.model.transactions import READ_COMMITTED
 from semel.server.admission import AdmittedRead, send_response
 from semel.server.fanout import FanoutGroup, FanoutGroups, control_of
 from semel.server.http import Responder, ResponseStream, SharedBytes

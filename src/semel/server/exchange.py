@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from semel.broker.clock import Clock
+from semel.broker.settings import Clock
 from semel.server.http import (
     Headers,
     Response,

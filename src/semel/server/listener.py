@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ssl import SSLContext
 from typing import Final
 
-from semel.broker.clock import Clock, SystemClock
+from semel.broker.settings import Clock, SystemClock
 from semel.model.limits import KIB
 from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection

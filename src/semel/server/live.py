@@ -5,8 +5,8 @@ from typing import Protocol
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine, Waiting
+from semel.model.commands import READ_COMMITTED
 from semel.model.outcomes import NotFound, Outcome
-from semel.model.transactions import READ_COMMITTED
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
 from semel.wire import queries, responses

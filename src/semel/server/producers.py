@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import asdict
 
 from semel.broker.engine import Engine
-from semel.machine import State, Stream, receipts
+from semel.machine import State, Stream
 from semel.machine.decide import dry_run
-from semel.machine.receipts import Receipt
+from semel.machine.producers import Receipt, receipts_of, unpack_receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.streams import find_stream
 from semel.model.commands import ClaimProducer, ForgetProducer, Register
@@ -205,11 +205,9 @@ def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
 
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:
-    retained = [
-        receipts.unpack(row.receipts, index) for index in range(receipts.receipts_of(row.receipts))
-    ]
+    retained = [unpack_receipt(row.receipts, index) for index in range(receipts_of(row.receipts))]
     if row.last_seq >= 0 and row.first_receipt and not (retained and retained[0].first_seq == 0):
-        retained.insert(0, receipts.unpack(row.first_receipt, 0))
+        retained.insert(0, unpack_receipt(row.first_receipt, 0))
     return retained
 
 

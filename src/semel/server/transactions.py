@@ -16,10 +16,9 @@ from semel.machine.txn.views import (
     transaction,
     transactions,
 )
+from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import UnknownTransaction
-from semel.model.transactions import EngineCommand, ForgetSink
-from semel.model.txn_outcome import TxnOutcome
 from semel.server.admission import send_response
 from semel.server.http import Request, Responder
 from semel.server.metrics import OutcomeCounts

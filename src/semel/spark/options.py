@@ -15,7 +15,7 @@ from msgspec import Struct
 from semel.client.requests import checked_path, parse_address
 from semel.client.sync.client import Client
 from semel.model.limits import NUMBER_MAX
-from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.messages import JSON_MEDIA_TYPE
 from semel.spark.source.offsets import (
     EARLIEST,
     EARLIEST_NUMBER,

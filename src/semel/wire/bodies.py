@@ -29,8 +29,7 @@ from msgspec import Struct
 
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
-from semel.model.media import is_json
-from semel.model.messages import Header, encode_extras, find_extras_fault
+from semel.model.messages import Header, encode_extras, find_extras_fault, is_json
 from semel.model.slices import Slice, SliceProducer
 from semel.wire.json_mode import split_json
 

@@ -15,12 +15,8 @@ from msgspec import UNSET
 
 from semel.machine.txn.views import SinkView
 from semel.model.checksum import digest_of
-from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
-from semel.model.media import JSON_MEDIA_TYPE, is_json
-from semel.model.outcomes import Outcome
-from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
-from semel.model.transactions import (
+from semel.model.commands import (
+    Batch,
     Commit,
     CommitAppend,
     ListedTxn,
@@ -28,6 +24,10 @@ from semel.model.transactions import (
     RebindSink,
     SinkTag,
 )
+from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
+from semel.model.messages import JSON_MEDIA_TYPE, is_json
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers
 from semel.wire.json_mode import check_name, read_document, read_offset, split_json

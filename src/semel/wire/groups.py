@@ -5,10 +5,10 @@ from typing import Final
 from msgspec import UNSET, Struct
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
+from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
-from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.wire.headers import Headers, print_instant
 from semel.wire.json_mode import read_document, read_offset
 from semel.wire.problems import Problem, bad_request, parser

@@ -5,10 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.model.commands import Delete, Trim
+from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, Delete, Trim
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import parse_offset
-from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from semel.wire.headers import FRAMES, Headers, accepts_gzip, accepts_type, to_position
 from semel.wire.paths import percent_decode
 from semel.wire.problems import bad_request, parser

@@ -25,7 +25,7 @@ from semel.model.limits import (
     NUMBER_MAX,
     STREAM_SEQ_BYTES_MAX,
 )
-from semel.model.media import is_json, normalise
+from semel.model.messages import is_json, normalise
 from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, decode_batch
 from semel.wire.headers import (

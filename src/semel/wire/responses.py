@@ -10,14 +10,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from semel.model.commands import Append
+from semel.model.commands import READ_COMMITTED, Append
 from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
-from semel.model.media import JSON_MEDIA_TYPE, is_json, is_text
+from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
 from semel.model.slices import Slice
-from semel.model.transactions import READ_COMMITTED
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem

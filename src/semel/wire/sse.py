@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from semel.model.limits import KIB
-from semel.model.media import is_json, is_text
+from semel.model.messages import is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.slices import Slice
 from semel.wire.bodies import to_bytes, to_json_array

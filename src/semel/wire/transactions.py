@@ -6,11 +6,10 @@ from typing import Any, Final, TypeVar
 from msgspec import UNSET, Struct
 
 from semel.machine.txn.views import PositionView, TxnView
-from semel.model.limits import PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
-from semel.model.offsets import print_offset
-from semel.model.outcomes import Outcome
-from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
-from semel.model.transactions import (
+from semel.model.commands import (
+    ABORTED,
+    BY_TIMEOUT,
+    COMMITTED,
     TXN_INLINE,
     TXN_STAGED,
     AbortTxn,
@@ -20,19 +19,18 @@ from semel.model.transactions import (
     CommitTxn,
     FenceTxn,
     Owner,
+    PositionResult,
     Prepare,
     ProducerOwner,
     SinkOwner,
     TxnCall,
-)
-from semel.model.txn_outcome import (
-    ABORTED,
-    BY_TIMEOUT,
-    COMMITTED,
-    PositionResult,
     TxnOutcome,
     TxnResult,
 )
+from semel.model.limits import PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
+from semel.model.offsets import print_offset
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.json_mode import check_name, read_document

@@ -5,9 +5,8 @@ from semel.journal.checkpoint import commit_cut
 from semel.journal.recovery import recover
 from semel.journal.segments import unlink_segments
 from semel.journal.writer import JournalWriter
-from semel.model.commands import Append, Batch, Create
+from semel.model.commands import Append, Batch, Create, EngineCommand
 from semel.model.outcomes import Outcome
-from semel.model.transactions import EngineCommand
 from semel.testing import VirtualDisk, VirtualStore
 
 SEGMENT_BYTES = 4096

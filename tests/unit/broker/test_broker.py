@@ -8,8 +8,17 @@ from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
 from semel.broker.broker import ReadDone
+from semel.broker.durable_view import stop_waiting
 from semel.model import outcomes as out
-from semel.model.commands import Append, Batch, Delete, ForkRequest, ProducerTag, Trim
+from semel.model.commands import (
+    READ_UNCOMMITTED,
+    Append,
+    Batch,
+    Delete,
+    ForkRequest,
+    ProducerTag,
+    Trim,
+)
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.messages import encode_extras, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
@@ -137,7 +146,9 @@ def test_on_a_full_disk_growth_stops_and_everything_else_goes_on() -> None:
 
 def test_a_waiter_is_woken_once_by_durable_data(bed: Bed) -> None:
     woken: list[int] = []
-    assert bed.broker.wait("s", 0, lambda: woken.append(1)) is not None
+    assert (
+        bed.broker.durable_view.wait("s", 0, lambda: woken.append(1), READ_UNCOMMITTED) is not None
+    )
     bed.submit(bed.append())
     assert not woken
     bed.flush()
@@ -147,15 +158,15 @@ def test_a_waiter_is_woken_once_by_durable_data(bed: Bed) -> None:
 
 def test_a_waiter_behind_the_tail_has_nothing_to_wait_for(bed: Bed) -> None:
     bed.execute(bed.append())
-    assert bed.broker.wait("s", 0, lambda: None) is None
-    assert bed.broker.wait("nowhere", 0, lambda: None) is None
+    assert bed.broker.durable_view.wait("s", 0, lambda: None, READ_UNCOMMITTED) is None
+    assert bed.broker.durable_view.wait("nowhere", 0, lambda: None, READ_UNCOMMITTED) is None
 
 
 def test_a_waiter_that_gave_up_is_not_woken(bed: Bed) -> None:
     woken: list[int] = []
-    waiting = bed.broker.wait("s", 0, lambda: woken.append(1))
+    waiting = bed.broker.durable_view.wait("s", 0, lambda: woken.append(1), READ_UNCOMMITTED)
     assert waiting is not None
-    bed.broker.stop_waiting(waiting)
+    stop_waiting(*waiting)
     bed.execute(bed.append())
     assert not woken
 

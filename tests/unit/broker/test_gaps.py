@@ -13,7 +13,7 @@ from tests.unit.broker.bed import Bed
 
 
 class Timers:
-    """Time stands still until it is told to be over."""
+    """Timers that ring when the test says so."""
 
     def __init__(self) -> None:
         self.set: list[Timer] = []
@@ -48,18 +48,22 @@ class HeldBed(Bed):
         self.timers = Timers()
         self.hold = GapHold(self.broker.submit, self.timers.call_later, seconds=0.5)
         self.execute(self.create())
-        self.told: dict[str, list[Outcome]] = {}
+        self.replies: dict[str, list[Outcome]] = {}
 
     def send(self, seq: int, label: str = "", **more: Any) -> None:
         """Send without flushing."""
         tag = ProducerTag("p", seq, seq, more.pop("epoch", 0), **more)
         command = Append("s", self.now_ms, "text/plain", Batch(b"%d" % seq), producer=tag)
-        self.hold.submit(command, self.told.setdefault(label or str(seq), []).append)
+        self.hold.submit(command, self.replies.setdefault(label or str(seq), []).append)
 
     def seqs(self) -> list[str]:
         """In which order the appends were accepted."""
-        found = [(o[0].first_offset, k) for k, o in self.told.items() if isinstance(o[0], Appended)]
-        return [label for _, label in sorted(found)]
+        accepted = [
+            (outcomes[0].first_offset, label)
+            for label, outcomes in self.replies.items()
+            if isinstance(outcomes[0], Appended)
+        ]
+        return [label for _, label in sorted(accepted)]
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def test_five_appends_in_reverse_order_are_all_accepted_in_order(bed: HeldBed) -
     for seq in (4, 3, 2, 1):
         bed.send(seq)
     assert bed.hold.count == 4
-    assert bed.told["1"] == []
+    assert bed.replies["1"] == []
     bed.send(0)
     bed.flush()
     assert bed.seqs() == ["0", "1", "2", "3", "4"]
@@ -102,7 +106,7 @@ def test_when_the_time_is_over_the_gap_is_told(bed: HeldBed) -> None:
     bed.send(2)
     bed.timers.ring()
     bed.flush()
-    assert bed.told["2"] == [SequenceGap(0, 2)]
+    assert bed.replies["2"] == [SequenceGap(0, 2)]
     assert bed.hold.count == 0
 
 
@@ -113,7 +117,7 @@ def test_a_duplicate_of_the_predecessor_releases_as_well(bed: HeldBed) -> None:
     bed.send(0, "again")
     bed.send(1)
     bed.flush()
-    assert isinstance(bed.told["again"][0], Duplicate)
+    assert isinstance(bed.replies["again"][0], Duplicate)
     assert bed.seqs() == ["0", "1", "2"]
 
 
@@ -121,7 +125,7 @@ def test_a_sequence_that_waits_already_is_refused_at_once(bed: HeldBed) -> None:
     bed.send(2)
     bed.send(2, "twice")
     bed.flush()
-    assert bed.told["twice"] == [SequenceGap(0, 2)]
+    assert bed.replies["twice"] == [SequenceGap(0, 2)]
     assert bed.hold.count == 1
 
 
@@ -134,7 +138,7 @@ def test_only_so_many_wait(
         bed.send(seq)
     bed.flush()
     assert bed.hold.count == 2
-    assert bed.told["5"] == [SequenceGap(0, 5)]
+    assert bed.replies["5"] == [SequenceGap(0, 5)]
 
 
 def test_other_refusals_and_other_producers_do_not_wait(bed: HeldBed) -> None:
@@ -146,7 +150,7 @@ def test_other_refusals_and_other_producers_do_not_wait(bed: HeldBed) -> None:
     closing = ProducerTag("q", 1, 1, 0)
     bed.hold.submit(Append("s", 0, close=True, producer=closing), anonymous.append)
     bed.flush()
-    assert type(bed.told["mode"][0]).__name__ == "ModeConflict"
+    assert type(bed.replies["mode"][0]).__name__ == "ModeConflict"
     assert [type(one).__name__ for one in anonymous] == ["Appended"]
     assert bed.hold.count == 1, "a close has a sequence like any append"
 
@@ -156,7 +160,7 @@ def test_at_the_end_everybody_is_answered(bed: HeldBed) -> None:
     bed.send(2)
     bed.hold.drain()
     bed.flush()
-    assert (bed.told["2"], bed.told["3"]) == ([SequenceGap(0, 2)], [SequenceGap(0, 3)])
+    assert (bed.replies["2"], bed.replies["3"]) == ([SequenceGap(0, 2)], [SequenceGap(0, 3)])
     bed.timers.ring()
     bed.flush()
-    assert len(bed.told["2"]) == 1
+    assert len(bed.replies["2"]) == 1

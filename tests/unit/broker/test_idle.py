@@ -1,9 +1,17 @@
 """Producers that fell silent are let go, late and never early."""
 
 from semel.machine.rows import ProducerRow
-from semel.model.commands import Append, Batch, ClaimProducer, Delete, ForgetProducer, ProducerTag
+from semel.model.commands import (
+    Append,
+    Batch,
+    Begin,
+    ClaimProducer,
+    Delete,
+    ForgetProducer,
+    ProducerOwner,
+    ProducerTag,
+)
 from semel.model.outcomes import Duplicate, ProducerStateExpired
-from semel.model.transactions import Begin, ProducerOwner
 from tests.unit.broker.bed import Bed
 
 IDLE_MS = 100

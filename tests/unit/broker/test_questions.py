@@ -1,4 +1,4 @@
-"""Questions about the state: told when it is durable, and of what is still there."""
+"""Questions about the state: answered when it is durable."""
 
 from typing import Any
 
@@ -8,31 +8,31 @@ from semel.wire.producers import ProducerQuery
 from tests.unit.broker.bed import Bed
 
 
-def ids(told: list[Any]) -> list[str]:
-    return [producer.producer_id for producer in told[0].producers]
+def ids(results: list[Any]) -> list[str]:
+    return [producer.producer_id for producer in results[0].producers]
 
 
 def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
-    """EO-4: a crash must not take back what somebody was told."""
+    """EO-4: a crash must not undo what a caller has seen."""
     bed = Bed()
     bed.execute(bed.create())
     tag = ProducerTag("p", 0, 0, 0)
     written = bed.submit(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
-    told: list[Any] = []
+    results: list[Any] = []
     bed.broker.ask(
-        lambda state: producers_page(state, ProducerQuery("s", None, "", 10)), told.append
+        lambda state: producers_page(state, ProducerQuery("s", None, "", 10)), results.append
     )
-    assert (written, told) == ([], [])
+    assert (written, results) == ([], [])
     bed.flush()
-    assert (len(written), ids(told)) == (1, ["p"])
+    assert (len(written), ids(results)) == (1, ["p"])
     bed.submit(ForgetProducer("s", bed.now_ms, "p"))
-    told.clear()
+    results.clear()
     bed.broker.ask(
-        lambda state: producers_page(state, ProducerQuery("s", "p", "", 10)), told.append
+        lambda state: producers_page(state, ProducerQuery("s", "p", "", 10)), results.append
     )
-    assert told == []
+    assert results == []
     bed.flush()
-    assert ids(told) == []
+    assert ids(results) == []
 
 
 def test_a_stream_whose_time_is_over_is_not_there_any_more() -> None:

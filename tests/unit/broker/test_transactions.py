@@ -12,14 +12,39 @@ from semel.journal.txn_history import TxnHistory
 from semel.journal.verify import verify
 from semel.machine.txn import views
 from semel.model.commands import (
+    ABORTED,
+    BY_TIMEOUT,
+    COMMITTED,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TXN_INLINE,
+    TXN_STAGED,
+    AbortTxn,
+    AddStreams,
     Append,
     Batch,
+    Begin,
+    Commit,
+    CommitAppend,
+    CommitTxn,
     Create,
     Delete,
+    ForgetSink,
     ForkRequest,
+    ListedTxn,
+    PinSnapshot,
+    PositionMove,
+    Prepare,
+    ProducerOwner,
     ProducerTag,
     Register,
+    SetPositions,
+    SinkOwner,
+    SinkTag,
+    SnapshotRange,
     Trim,
+    TxnOutcome,
+    TxnResult,
     TxnTag,
 )
 from semel.model.limits import MIB, OUTCOME_WINDOW_MS, SINK_IDLE_MS, TXN_CHUNKS_MAX, TXN_PENDING_MAX
@@ -46,29 +71,6 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
-from semel.model.transactions import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    TXN_INLINE,
-    TXN_STAGED,
-    AbortTxn,
-    AddStreams,
-    Begin,
-    Commit,
-    CommitAppend,
-    CommitTxn,
-    ForgetSink,
-    ListedTxn,
-    PinSnapshot,
-    PositionMove,
-    Prepare,
-    ProducerOwner,
-    SetPositions,
-    SinkOwner,
-    SinkTag,
-    SnapshotRange,
-)
-from semel.model.txn_outcome import ABORTED, BY_TIMEOUT, COMMITTED, TxnOutcome, TxnResult
 from tests.unit.broker.bed import Bed
 
 TEXT = "text/plain"
@@ -353,16 +355,16 @@ def test_a_fork_that_divides_an_append_waits_for_its_decision_to_be_durable() ->
 def test_a_waiter_is_woken_by_what_it_may_read() -> None:
     bed = TxnBed()
     woken: list[str] = []
-    assert bed.broker.wait("s", 0, lambda: woken.append("all"), READ_UNCOMMITTED)
-    assert bed.broker.wait("s", 0, lambda: woken.append("committed"), READ_COMMITTED)
+    assert bed.broker.durable_view.wait("s", 0, lambda: woken.append("all"), READ_UNCOMMITTED)
+    assert bed.broker.durable_view.wait("s", 0, lambda: woken.append("committed"), READ_COMMITTED)
     bed.begin()
     bed.publish(0)
     assert woken == ["all"]
-    assert bed.broker.wait("s", 0, lambda: None, READ_COMMITTED)
+    assert bed.broker.durable_view.wait("s", 0, lambda: None, READ_COMMITTED)
     bed.commit()
     assert woken == ["all", "committed"]
-    assert bed.broker.wait("s", 1, lambda: None, READ_COMMITTED) is None
-    assert bed.broker.wait("s", 2, lambda: None, READ_COMMITTED)
+    assert bed.broker.durable_view.wait("s", 1, lambda: None, READ_COMMITTED) is None
+    assert bed.broker.durable_view.wait("s", 2, lambda: None, READ_COMMITTED)
 
 
 # ---- staged --------------------------------------------------------------------------------------

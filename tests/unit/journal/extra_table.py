@@ -8,9 +8,8 @@ import struct
 from typing import Annotated
 
 from semel.machine import state as state_module
-from semel.machine.rows import Row
+from semel.machine.rows import OF_STREAM, OWNED_KEY, Row, Table, tables_of
 from semel.machine.state import Dirty, State
-from semel.machine.tables import OF_STREAM, OWNED_KEY, Table, tables_of
 
 
 class ColourRow(Row, frozen=True, array_like=True):

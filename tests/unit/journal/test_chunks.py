@@ -7,9 +7,9 @@ from semel.journal.scan import check_chunks
 from semel.journal.segments import Segments, segment_name
 from semel.journal.verify import verify
 from semel.machine.events import Decided, Ended
-from semel.machine.txn.chunk_list import chunks_in, pack_extent
+from semel.machine.txn.draft import chunks_in, pack_extent
+from semel.model.commands import TXN_STAGED
 from semel.model.errors import CorruptData, DiskFailed, ReadFailed
-from semel.model.transactions import TXN_STAGED
 from tests.unit.broker.test_transactions import TxnBed
 
 

@@ -39,11 +39,11 @@ from semel.journal.frame import (
 from semel.machine import events
 from semel.machine.events import ProducerStamp, Section
 from semel.machine.rows import ForkRow, NamedPosition, SnapshotRow, StreamRow
-from semel.machine.txn.chunk_list import pack_extent
+from semel.machine.txn.draft import pack_extent
 from semel.model.checksum import crc32c
+from semel.model.commands import ProducerOwner, SinkOwner, SnapshotRange
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
-from semel.model.transactions import ProducerOwner, SinkOwner, SnapshotRange
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 GOLDEN = DATA / "frame_v1.bin"

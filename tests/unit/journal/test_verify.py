@@ -28,7 +28,7 @@ from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import JournalWriter
 from semel.machine import checks
-from semel.machine.tables import NUMBER_KEY
+from semel.machine.rows import NUMBER_KEY
 from semel.model.commands import Append, Batch, Command, Create, Delete, ForkRequest, Trim
 from semel.model.outcomes import Outcome, Refusal
 from semel.testing import CRASH_MODES, VirtualDisk, VirtualStore

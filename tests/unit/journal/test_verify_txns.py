@@ -9,12 +9,17 @@ from msgspec.structs import replace
 from semel.journal.tables import TableWriter
 from semel.journal.txn_history import outcome_key, pack_end, range_key
 from semel.journal.verify import verify
-from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
-from semel.machine.tables import NUMBER_KEY, PAIR_KEY
-from semel.machine.txn.chunk_list import CHUNK_BYTES, push_chunk
-from semel.model.commands import Trim
+from semel.machine.rows import (
+    NUMBER_KEY,
+    PAIR_KEY,
+    ChunkBlockRow,
+    NamedPosition,
+    TxnRow,
+    TxnStreamRow,
+)
+from semel.machine.txn.draft import CHUNK_BYTES, push_chunk
+from semel.model.commands import TXN_STAGED, ProducerOwner, Trim
 from semel.model.outcomes import Unreadable
-from semel.model.transactions import TXN_STAGED, ProducerOwner
 from tests.unit.broker.test_transactions import TxnBed
 
 Plant = Callable[[TableWriter], None]

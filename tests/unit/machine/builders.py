@@ -24,13 +24,13 @@ from semel.model.commands import (
     Batch,
     ClaimProducer,
     Create,
+    EngineCommand,
     ExpireProducer,
     ForkRequest,
     ProducerTag,
     StoredAppend,
 )
 from semel.model.outcomes import Outcome, Refusal
-from semel.model.transactions import EngineCommand
 
 TEXT = "text/plain"
 JSON = "application/json"

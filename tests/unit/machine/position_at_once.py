@@ -1,6 +1,6 @@
 """The rows A17 to A20 of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
 
-from semel.model.commands import Delete
+from semel.model.commands import TXN_STAGED, Delete, PositionResult, StreamResult, TxnResult
 from semel.model.outcomes import InvalidRequest, OffsetBeyondTail
 from semel.model.outcomes_txn import (
     BY_DELETION,
@@ -13,8 +13,6 @@ from semel.model.outcomes_txn import (
     PositionsSet,
     StreamRefused,
 )
-from semel.model.transactions import TXN_STAGED
-from semel.model.txn_outcome import PositionResult, StreamResult, TxnResult
 from tests.unit.machine.position_words import (
     BEYOND,
     HELD_BY_U,

@@ -1,7 +1,7 @@
 """The rows A10 to A16 of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
 
-from semel.model import transactions as ask
-from semel.model.commands import Delete, Expire, Register
+from semel.model import commands as ask
+from semel.model.commands import TXN_STAGED, Delete, Expire, Register
 from semel.model.outcomes import StreamClosed
 from semel.model.outcomes_txn import (
     BY_DELETION,
@@ -12,7 +12,6 @@ from semel.model.outcomes_txn import (
     Prepared,
     StreamRefused,
 )
-from semel.model.transactions import TXN_STAGED
 from tests.unit.machine.builders import append, create
 from tests.unit.machine.position_words import (
     HELD_BY_U,
@@ -57,7 +56,7 @@ DECIDING = (
     *(
         Story(
             row,
-            f"{decide.__name__}: what ended, also if it was made anew",
+            f"{decide.__name__}: what ended, also if it was created again",
             (
                 *TWO_NAMED,
                 Delete("s", 0),

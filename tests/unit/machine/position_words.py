@@ -2,7 +2,16 @@
 
 from typing import NamedTuple
 
-from semel.model import transactions as ask
+from semel.model import commands as ask
+from semel.model.commands import (
+    TXN_INLINE,
+    TXN_STAGED,
+    EngineCommand,
+    PositionMove,
+    PositionResult,
+    SinkTag,
+    TxnResult,
+)
 from semel.model.outcomes import OffsetBeyondTail, Outcome, Refusal
 from semel.model.outcomes_txn import (
     BY_INCARNATION,
@@ -12,8 +21,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     UnstableOffsets,
 )
-from semel.model.transactions import TXN_INLINE, TXN_STAGED, EngineCommand, PositionMove, SinkTag
-from semel.model.txn_outcome import PositionResult, TxnResult
 from tests.unit.machine.builders import append
 from tests.unit.machine.txn_builders import begin, by, commit, one_shot, prepare, sunk
 

@@ -94,7 +94,7 @@ def test_closing_again_is_answered_and_writes_nothing() -> None:
     ],
 )
 def test_a_closed_stream_refuses_everything_else(late: Append) -> None:
-    """Closed is told before media type and sequence."""
+    """Closed is reported before media type and sequence."""
     machine = machine_of(create(), append(b"a", by=dense(0)), append(None, close=True))
     assert unchanged(machine, late) == out.StreamClosed(1)
 
@@ -150,7 +150,7 @@ def test_stream_seq_is_kept_by_an_append_without_one() -> None:
 
 # rows: D30
 def test_if_match_must_name_the_tail() -> None:
-    """A mismatch tells the tail."""
+    """A mismatch reports the tail."""
     machine = machine_of(create(), append())
     assert unchanged(machine, append(if_match=0, error="bad")) == out.PreconditionFailed(1)
     assert machine.execute(append(if_match=1)) == out.Appended(1, 2, False)

@@ -1,4 +1,4 @@
-"""Claims: the table of `machine.md`, and what an append meets behind one."""
+"""Claims: the table of `machine.md`, and what an append meets after one."""
 
 import pytest
 
@@ -178,7 +178,7 @@ def test_a_closed_stream_tells_what_it_holds() -> None:
     assert machine.execute(claim("x")) == Claimed("p", 2, 1, 2, b"c1")
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- what is reported ----------------------------------------------------------------------------
 
 
 def test_one_claim_behind_another_still_tells_of_the_last_append() -> None:
@@ -195,8 +195,8 @@ def test_a_lone_close_at_the_beginning_ended_at_offset_0() -> None:
 def test_of_a_tombstone_the_place_is_no_longer_known_also_not_later() -> None:
     machine = written()
     machine.execute(bury())
-    told = machine.execute(claim("x"))
-    assert told == unchanged(machine, claim("x")) == Claimed("p", 2, 1, None, b"c1")
+    outcome = machine.execute(claim("x"))
+    assert outcome == unchanged(machine, claim("x")) == Claimed("p", 2, 1, None, b"c1")
 
 
 def test_a_tombstone_of_a_claim_remembers_what_the_claim_did() -> None:
@@ -213,7 +213,7 @@ def test_a_sparse_tombstone_keeps_its_last_number() -> None:
     assert unchanged(machine, repeat) == out.Duplicate(None, None, False, 2, 5)
 
 
-# ---- appends behind a claim ----------------------------------------------------------------------
+# ---- appends after a claim -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,20 @@ from msgspec.structs import replace
 
 from semel.machine import MachineLimits
 from semel.machine.rows import PositionRow
-from semel.machine.txn.chunk_list import EXTENT_BYTES
-from semel.machine.txn.result import push_result
-from semel.model.commands import Batch, Register
+from semel.machine.txn.draft import EXTENT_BYTES, push_result
+from semel.model.commands import (
+    BY_FENCE,
+    BY_REQUEST,
+    COMMITTED,
+    Batch,
+    CommitAppend,
+    ExpireTxn,
+    PositionMove,
+    PositionResult,
+    Register,
+    StreamResult,
+    TxnResult,
+)
 from semel.model.limits import GROUPS_PER_STREAM_MAX, RESULTS_BYTES_MAX, RESULTS_KEPT
 from semel.model.outcomes import (
     BadBody,
@@ -33,15 +44,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     TxnTimedOut,
     UnknownTransaction,
-)
-from semel.model.transactions import CommitAppend, ExpireTxn, PositionMove
-from semel.model.txn_outcome import (
-    BY_FENCE,
-    BY_REQUEST,
-    COMMITTED,
-    PositionResult,
-    StreamResult,
-    TxnResult,
 )
 from tests.unit.machine.builders import JSON, append, unchanged
 from tests.unit.machine.txn_builders import (

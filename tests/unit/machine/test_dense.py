@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from semel.machine import MachineLimits, receipts
+from semel.machine import MachineLimits, producers
 from semel.model import outcomes as out
 from semel.model.checksum import digest_of
 from semel.model.commands import Batch, ProducerTag
@@ -56,7 +56,7 @@ def test_4_a_bare_start_is_a_retry_over_a_tombstone_too() -> None:
 
 # rows: D10
 def test_5_a_bare_start_with_another_payload_is_a_restart() -> None:
-    """The epoch rises, the sequence begins anew."""
+    """The epoch rises, the sequence begins at 0 again."""
     machine = machine_of(create(), append(b"a", by=dense(0)), append(b"b", by=dense(1)))
     assert machine.execute(append(b"c", by=dense(0))) == out.Appended(2, 3, False, 2, 0)
     assert unchanged(machine, append(b"d", by=dense(2))) == out.SequenceGap(1, 2)
@@ -65,7 +65,7 @@ def test_5_a_bare_start_with_another_payload_is_a_restart() -> None:
 # rows: U05, R04, D07, D39
 @pytest.mark.parametrize(("epoch", "session"), [(1, None), (None, "a"), (1, "a"), (None, None)])
 def test_6_a_repeat_gets_its_first_offsets(epoch: int | None, session: str | None) -> None:
-    """Nothing is appended, and the highest sequence is told."""
+    """Nothing is appended, and the highest sequence is reported."""
     sends = [append(b"%d" % n, by=dense(n, epoch=epoch, session=session)) for n in range(3)]
     machine = machine_of(create(), *sends)
     for n in (2, 1, 0):
@@ -89,7 +89,7 @@ def test_7_a_named_repeat_with_another_payload_is_marked_or_refused() -> None:
 
 
 def test_7_the_same_bytes_cut_into_other_messages_are_another_payload() -> None:
-    """Only the lengths tell them apart, and only outside of JSON."""
+    """They differ in the lengths only, which count outside of JSON only."""
     tag = dense(0, epoch=1)
     first, other = Batch(b"abc", 2, pack("<2I", 2, 1)), Batch(b"abc", 2, pack("<2I", 1, 2))
     machine = machine_of(create(), append(first, by=tag))
@@ -105,7 +105,7 @@ def test_the_digest_of_a_json_batch_is_that_of_its_payload() -> None:
         create(kind=JSON), append(json_batch(b"1", b"2"), kind=JSON, by=dense(0, epoch=1))
     )
     row = (machine.stream().producers or {})["p"]
-    assert receipts.unpack(row.receipts, 0).digest == digest_of(b"1,2")
+    assert producers.unpack_receipt(row.receipts, 0).digest == digest_of(b"1,2")
 
 
 def test_7_a_bad_body_equals_no_stored_payload_not_even_the_empty_one() -> None:

@@ -1,4 +1,4 @@
-"""What would be answered, told without making it."""
+"""Dry runs: the outcome that an append would have, without making it."""
 
 import pytest
 from msgspec.structs import replace

@@ -5,8 +5,8 @@ from unittest.mock import patch
 import pytest
 
 from semel.machine import streams
-from semel.machine.retention import OFFSET_MAX, retained_from, retained_range
 from semel.machine.rows import ForkRow
+from semel.machine.streams import OFFSET_MAX, retained_from, retained_range
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model.commands import Batch, Create, ForkRequest, StoredAppend

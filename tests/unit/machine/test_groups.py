@@ -1,8 +1,15 @@
-"""Groups: where they stand, and what their next step reads."""
+"""Groups: their positions, and what their next step reads."""
 
 from msgspec.structs import replace
 
-from semel.model.commands import Delete
+from semel.model.commands import (
+    AddPositions,
+    Delete,
+    PinSnapshot,
+    PositionMove,
+    SetPositions,
+    SnapshotRange,
+)
 from semel.model.limits import SNAPSHOTS_MAX
 from semel.model.outcomes import LimitReached, NotFound, OffsetBeyondTail
 from semel.model.outcomes_txn import (
@@ -14,13 +21,6 @@ from semel.model.outcomes_txn import (
     PositionsSet,
     SnapshotConflict,
     StreamRefused,
-)
-from semel.model.transactions import (
-    AddPositions,
-    PinSnapshot,
-    PositionMove,
-    SetPositions,
-    SnapshotRange,
 )
 from tests.unit.machine.builders import append, create, fork, unchanged
 from tests.unit.machine.txn_builders import begin, one_shot, txn_machine
@@ -59,7 +59,7 @@ def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
     machine.execute(append())
     incarnation = machine.stream().row.incarnation
     assert incarnation != "i-s-0"
-    # In the new stream the group stands at 0, as it did at first in the old one.
+    # In the new stream the group is at 0, as it did at first in the old one.
     refusal = unchanged(machine, moves(PositionMove("g", "s", 1, 0, "i-s-0")))
     assert refusal == PositionConflict("g", "s", 0, incarnation, 0, None, BY_INCARNATION)
     machine.execute(moves(PositionMove("g", "s", 1, 0, incarnation)))

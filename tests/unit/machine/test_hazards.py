@@ -21,7 +21,7 @@ from tests.unit.machine.builders import (
 def test_a_lost_answer_to_the_first_append_neither_doubles_nor_fences(
     epoch: int | None, session: str | None
 ) -> None:
-    """The retry of sequence 0 is no restart, and what was pipelined behind it lands."""
+    """The retry of sequence 0 is no restart, and what was pipelined after it is stored."""
     sends = [append(b"%d" % n, by=dense(n, epoch=epoch, session=session)) for n in range(5)]
     machine = machine_of(create(), sends[0])
     assert unchanged(machine, sends[0]) == out.Duplicate(0, 1, False, 1, 0)
@@ -73,7 +73,7 @@ def test_a_delayed_retry_of_an_older_sequence_is_a_duplicate_not_a_conflict() ->
 # rows: X10, R05
 @pytest.mark.parametrize("kept", [1, 2, 5, 64])
 def test_a_repeat_gets_its_own_offsets_or_none(kept: int) -> None:
-    """A receipt is of a batch, and no offset stands in for another."""
+    """A receipt belongs to one batch; its offsets are never given for another."""
     sends = [append(b"%d" % n, by=dense(n, epoch=1)) for n in range(9)]
     machine = machine_of(create(), *sends, limits=MachineLimits(receipts=kept))
     for n, send in enumerate(sends):

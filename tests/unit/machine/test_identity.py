@@ -81,7 +81,7 @@ def test_d_a_successor_without_an_epoch_is_above_tombstone_and_registry(mode: st
 # rows: X12
 @pytest.mark.parametrize("tag", [dense(0, epoch=5), dense(1, epoch=6), dense(1), dense(0, epoch=4)])
 def test_e_a_tombstone_refuses_everyone_else(tag: ProducerTag) -> None:
-    """An expired producer is told so, with the epoch it has to pass."""
+    """An expired producer is refused with the epoch that it has to exceed."""
     machine = machine_of(create(), append(by=dense(0, epoch=5)), bury())
     assert unchanged(machine, append(by=tag)) == out.ProducerStateExpired(5)
 
@@ -98,7 +98,7 @@ def test_e_a_tombstone_refuses_the_sessions_it_knows(session: str) -> None:
 
 # rows: D09, D11, U09
 def test_f_an_older_epoch_is_stale() -> None:
-    """The zombie of an older epoch is told the current one."""
+    """An instance with an older epoch gets the current one."""
     machine = machine_of(create(), append(by=dense(0, epoch=5)))
     assert unchanged(machine, append(by=dense(0, epoch=4))) == out.StaleEpoch(5)
 

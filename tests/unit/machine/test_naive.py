@@ -1,7 +1,7 @@
 """What one would write first fails the tests of the hazards: each rule is taken out in turn.
 
 The rules are those of docs/reference/seeds.md. Here they are broken on purpose, one by one, and the
-test that stands for the hazard must notice.
+test of the hazard must notice.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.machine import append as appending
-from semel.machine import producers, receipts
+from semel.machine import producers
 from semel.machine.producers import SequenceCheck
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
@@ -26,7 +26,7 @@ Naive = Callable[[pytest.MonkeyPatch], None]
 judge = producers.check_sequence
 dense_repeat = producers._dense_repeat
 sparse_of = producers._sparse
-find_dense = receipts.find_dense
+find_dense = producers.find_dense
 
 
 def repeat_of(stream: Stream, row: ProducerRow, offset: int | None = None) -> SequenceCheck:
@@ -69,11 +69,11 @@ def going_back_is_a_conflict(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_offset_stands_in(patch: pytest.MonkeyPatch) -> None:
-    def naive(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> receipts.Receipt | None:
+    def naive(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> producers.Receipt | None:
         found = find_dense(ring, zero, seq=seq, last_seq=last_seq)
-        return found or receipts.unpack(ring, receipts.receipts_of(ring) - 1)
+        return found or producers.unpack_receipt(ring, producers.receipts_of(ring) - 1)
 
-    patch.setattr(receipts, "find_dense", naive)
+    patch.setattr(producers, "find_dense", naive)
 
 
 def the_expired_are_unknown(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Parts of a transaction, packed in pages."""
 
-from semel.machine.txn.chunk_list import (
+from semel.machine.txn.draft import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     chunks_in,

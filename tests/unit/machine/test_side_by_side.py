@@ -261,5 +261,5 @@ def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
     twin = State(LIMITS)
     for written in machine.journal:
         apply(twin, *through_the_codec(written))
-    assert snapshot(twin) == snapshot(machine.state), "the journal tells another story"
+    assert snapshot(twin) == snapshot(machine.state), "a replay of the journal gives another state"
     assert state_view(reloaded(machine.state)) == state_view(machine.state)

@@ -1,6 +1,15 @@
 """Sinks: which version is new, which a repeat, which of another history."""
 
-from semel.model.commands import Delete
+from semel.model.commands import (
+    BY_COMMIT,
+    Delete,
+    ExpireTxn,
+    ForgetSink,
+    RebindSink,
+    SinkTag,
+    StreamResult,
+    TxnResult,
+)
 from semel.model.limits import SINK_VERSIONS_KEPT, SINKS_MAX
 from semel.model.outcomes import Gone, LimitReached, NotFound
 from semel.model.outcomes_txn import (
@@ -16,8 +25,6 @@ from semel.model.outcomes_txn import (
     UnknownSink,
     VersionForgotten,
 )
-from semel.model.transactions import ExpireTxn, ForgetSink, RebindSink, SinkTag
-from semel.model.txn_outcome import BY_COMMIT, StreamResult, TxnResult
 from tests.unit.machine.builders import create, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,
@@ -94,7 +101,7 @@ def test_a_sink_belongs_to_one_query_until_it_is_rebound() -> None:
     machine = sink_machine()
     assert unchanged(machine, one_shot(sink=tag(3, query="other"))) == AppBound("q")
     assert machine.execute(RebindSink(0, "app", "other", 1)) == SinkChanged()
-    # It shares no history with the query before: neither a replay nor a divergence can be told.
+    # It shares no history with the query before: no replay or divergence can be recognised.
     assert unchanged(machine, one_shot(sink=tag(1, "i1", query="other"))) == VersionForgotten(1)
     assert machine.execute(one_shot(sink=tag(2, "new", "its own", query="other"))).code == "ok"
     assert machine.execute(RebindSink(0, "app", "third", 9)) == SinkChanged()

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from semel.machine import MachineLimits
 from semel.machine.rows import NamedPosition
 from semel.machine.state import Txn
-from semel.model.commands import Delete, Register
+from semel.model.commands import BY_FENCE, TXN_STAGED, Delete, Register
 from semel.model.limits import (
     GROUPS_PER_STREAM_MAX,
     SINK_TXN_OPEN_MAX,
@@ -32,8 +32,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     TooManyTransactions,
 )
-from semel.model.transactions import TXN_STAGED
-from semel.model.txn_outcome import BY_FENCE
 from tests.unit.machine.builders import append, create, dense, fork, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,

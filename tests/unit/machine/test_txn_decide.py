@@ -5,7 +5,21 @@ from msgspec.structs import replace
 
 from semel.machine.rows import OutcomeRow
 from semel.machine.txn.lookup import is_outcome_retained
-from semel.model.commands import Delete
+from semel.model.commands import (
+    BY_FENCE,
+    BY_OPERATOR,
+    BY_REAPER,
+    BY_REQUEST,
+    BY_TIMEOUT,
+    COMMITTED,
+    TXN_STAGED,
+    Delete,
+    ExpireTxn,
+    PositionResult,
+    SinkTag,
+    StreamResult,
+    TxnResult,
+)
 from semel.model.limits import NUMBER_MAX, OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import EpochExhausted, StaleEpoch, StillAlive, StreamClosed
 from semel.model.outcomes_txn import (
@@ -21,18 +35,6 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     TxnTimedOut,
     UnknownTransaction,
-)
-from semel.model.transactions import TXN_STAGED, ExpireTxn, SinkTag
-from semel.model.txn_outcome import (
-    BY_FENCE,
-    BY_OPERATOR,
-    BY_REAPER,
-    BY_REQUEST,
-    BY_TIMEOUT,
-    COMMITTED,
-    PositionResult,
-    StreamResult,
-    TxnResult,
 )
 from tests.unit.machine.builders import append, create, dense, unchanged
 from tests.unit.machine.txn_builders import (

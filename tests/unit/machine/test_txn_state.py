@@ -16,16 +16,17 @@ from semel.machine.events import (
 from semel.machine.rows import ChunkBlockRow, TailRow
 from semel.machine.state import STATE_TABLES, Dirty
 from semel.machine.txn import views
-from semel.model.commands import Delete, Trim
-from semel.model.errors import InvariantBroken
-from semel.model.transactions import (
+from semel.model.commands import (
+    Delete,
     PinSnapshot,
     PositionMove,
     SetPositions,
     SinkTag,
     SnapshotRange,
+    Trim,
+    TxnResult,
 )
-from semel.model.txn_outcome import TxnResult
+from semel.model.errors import InvariantBroken
 from tests.unit.machine.builders import append, create, dense, reloaded, snapshot
 from tests.unit.machine.txn_builders import (
     FRAME_BYTES,

@@ -1,18 +1,17 @@
-"""Short words for transactions, and a machine that keeps what they leave behind."""
+"""Short words for transactions, and a machine that keeps their outcomes."""
 
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
 from semel.machine.rows import AbortedRow, OutcomeRow, PlacedChunkRow
-from semel.model.commands import Append, Batch, ProducerTag, TxnTag
-from semel.model.outcomes import Outcome, Refusal
-from semel.model.outcomes_txn import Begun
-from semel.model.transactions import (
+from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
     AbortTxn,
     AddPositions,
     AddStreams,
+    Append,
+    Batch,
     Begin,
     Commit,
     CommitAppend,
@@ -24,11 +23,15 @@ from semel.model.transactions import (
     PositionMove,
     Prepare,
     ProducerOwner,
+    ProducerTag,
     SinkOwner,
     SinkTag,
     TxnCall,
+    TxnOutcome,
+    TxnTag,
 )
-from semel.model.txn_outcome import TxnOutcome
+from semel.model.outcomes import Outcome, Refusal
+from semel.model.outcomes_txn import Begun
 from tests.unit.machine.builders import TEXT, Machine, Written, create, dense
 
 FRAME_BYTES = 64  # as far as these tests are concerned

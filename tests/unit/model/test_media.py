@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.model.media import is_json, is_text, normalise, same_media_type
+from semel.model.messages import is_json, is_text, normalise, same_media_type
 
 
 @pytest.mark.parametrize("given", ["text/plain", " Text/PLAIN ", "text/plain;charset=utf-8"])

@@ -1,4 +1,4 @@
-"""The last door: nothing out of bounds reaches the journal."""
+"""Validation: nothing out of bounds reaches the journal."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Outcomes: one type each, told apart by code and by being a refusal."""
+"""Outcomes: one type each, with a code, and either a refusal or not."""
 
 import pytest
 

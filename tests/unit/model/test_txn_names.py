@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from semel.model.commands import Append, Batch, TxnTag
-from semel.model.limits import NUMBER_MAX, TXN_TIMEOUT_MS_MAX
-from semel.model.transactions import (
+from semel.model.commands import (
     AddPositions,
     AddStreams,
+    Append,
+    Batch,
     Begin,
     Commit,
     CommitAppend,
@@ -24,7 +24,9 @@ from semel.model.transactions import (
     SinkOwner,
     SinkTag,
     SnapshotRange,
+    TxnTag,
 )
+from semel.model.limits import NUMBER_MAX, TXN_TIMEOUT_MS_MAX
 from semel.model.validation import find_invalid_field
 
 LONG = "x" * 257

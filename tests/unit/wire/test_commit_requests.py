@@ -5,10 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.model.commands import Batch
+from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
-from semel.model.transactions import Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.wire.commits import parse_commit
 from semel.wire.problems import Problem
 from tests.unit.wire.builders import refused

@@ -13,6 +13,13 @@ from semel.machine.txn.views import (
     SinkView,
     SnapshotView,
 )
+from semel.model.commands import (
+    PinSnapshot,
+    PositionMove,
+    RebindSink,
+    SetPositions,
+    SnapshotRange,
+)
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import (
     Pinned,
@@ -21,13 +28,6 @@ from semel.model.outcomes_txn import (
     SinkChanged,
     SnapshotConflict,
     UnknownSink,
-)
-from semel.model.transactions import (
-    PinSnapshot,
-    PositionMove,
-    RebindSink,
-    SetPositions,
-    SnapshotRange,
 )
 from semel.wire.commits import parse_rebind, rebound_response, sink_response, sinks_response
 from semel.wire.groups import (

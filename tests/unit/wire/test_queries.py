@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.model.commands import Delete, Trim
+from semel.model.commands import READ_COMMITTED, Delete, Trim
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
-from semel.model.transactions import READ_COMMITTED
 from semel.wire.headers import FRAMES
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.queries import (

@@ -6,11 +6,10 @@ import json
 import pytest
 
 from semel.model import outcomes as out
-from semel.model.commands import Append
+from semel.model.commands import READ_COMMITTED, Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Staged
 from semel.model.slices import Slice
-from semel.model.transactions import READ_COMMITTED
 from semel.wire.bodies import decode_frames
 from semel.wire.headers import FRAMES
 from semel.wire.problems import Problem

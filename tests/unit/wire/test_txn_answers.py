@@ -14,6 +14,22 @@ from semel.machine.txn.views import (
     TxnStreamView,
     TxnView,
 )
+from semel.model.commands import (
+    AbortTxn,
+    AddPositions,
+    AddStreams,
+    Commit,
+    CommitTxn,
+    PositionResult,
+    Prepare,
+    ProducerOwner,
+    SinkOwner,
+    SinkTag,
+    SnapshotRange,
+    StreamResult,
+    TxnOutcome,
+    TxnResult,
+)
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import (
     AbortDone,
@@ -26,19 +42,6 @@ from semel.model.outcomes_txn import (
     UnknownTransaction,
     VersionForgotten,
 )
-from semel.model.transactions import (
-    AbortTxn,
-    AddPositions,
-    AddStreams,
-    Commit,
-    CommitTxn,
-    Prepare,
-    ProducerOwner,
-    SinkOwner,
-    SinkTag,
-    SnapshotRange,
-)
-from semel.model.txn_outcome import PositionResult, StreamResult, TxnOutcome, TxnResult
 from semel.wire.commits import commit_response, sink_response, sinks_response
 from semel.wire.groups import snapshot_response
 from semel.wire.rendering import Response

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.model.offsets import print_offset
-from semel.model.transactions import (
+from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
     AbortTxn,
@@ -20,6 +19,7 @@ from semel.model.transactions import (
     ProducerOwner,
     SinkOwner,
 )
+from semel.model.offsets import print_offset
 from semel.wire.transactions import (
     TxnQuery,
     parse_begin,

@@ -12,7 +12,7 @@ from semel.client.errors import ClientError, Indeterminate
 from semel.client.producer.batches import BatchAck
 from semel.client.sync.client import Client
 from semel.client.sync.stream import Stream
-from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy

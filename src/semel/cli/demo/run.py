@@ -28,7 +28,7 @@ from semel.cli.demo.plan import (
 from semel.client.local import LocalProcess
 from semel.client.sync.client import Client
 from semel.model.errors import EngineError
-from semel.model.media import JSON_MEDIA_TYPE
+from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import parse_offset
 from semel.testing.fault_plan import FaultPlan
 

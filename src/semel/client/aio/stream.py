@@ -28,7 +28,7 @@ from semel.client.values import (
     extras_of,
     join_messages,
 )
-from semel.model.media import DEFAULT_MEDIA_TYPE
+from semel.model.messages import DEFAULT_MEDIA_TYPE
 
 if TYPE_CHECKING:
     from semel.client.aio.client import AsyncClient

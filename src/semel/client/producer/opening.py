@@ -50,7 +50,7 @@ from semel.client.values import (
 from semel.model.commands import DENSE, SPARSE
 from semel.model.commands import Batch as Payloads
 from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_MAX
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, to_number
 from semel.wire.json_mode import JSON_DEPTH_MAX, split_json

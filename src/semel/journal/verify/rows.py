@@ -21,10 +21,9 @@ from semel.journal.store import DIGESTED, StoreReader
 from semel.journal.tables import DIGEST_MODULUS, read_digest
 from semel.journal.verify.report import Progress, Report, StoredCheckpoint
 from semel.journal.verify.transactions import CHECKED_HERE, TxnRowCheck
-from semel.machine.retention import retained_range
-from semel.machine.rows import MetaRow, StreamRow, TailRow
+from semel.machine.rows import NUMBER_KEY, OF_STREAM, OWNED_KEY, MetaRow, StreamRow, TailRow
 from semel.machine.state import STATE_TABLES, Stream, add_fork
-from semel.machine.tables import NUMBER_KEY, OF_STREAM, OWNED_KEY
+from semel.machine.streams import retained_range
 
 _PROGRESS_ROWS: Final = 4_096
 

@@ -31,7 +31,7 @@ from semel.machine.events import (
     Decided,
     StreamCreated,
 )
-from semel.machine.txn.chunk_list import extents_of
+from semel.machine.txn.draft import extents_of
 from semel.model.errors import CorruptData
 from semel.model.messages import find_extras_fault
 

@@ -8,10 +8,18 @@ from typing import Any, Final
 from semel.journal.store import StoreReader
 from semel.journal.txn_history import outcome_key, owner_key, pack_end, split_range_key, unpack_end
 from semel.journal.verify.report import StoredCheckpoint
-from semel.machine.rows import ChunkBlockRow, OutcomeRow, PositionRow, TxnRow, TxnStreamRow
-from semel.machine.tables import NUMBER_KEY, OWNED_KEY, PAIR_KEY
-from semel.machine.txn.chunk_list import CHUNK_BYTES, lsns_of
-from semel.model.transactions import TXN_STAGED
+from semel.machine.rows import (
+    NUMBER_KEY,
+    OWNED_KEY,
+    PAIR_KEY,
+    ChunkBlockRow,
+    OutcomeRow,
+    PositionRow,
+    TxnRow,
+    TxnStreamRow,
+)
+from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
+from semel.model.commands import TXN_STAGED
 
 # The tables of the state that need more than a check row by row.
 CHECKED_HERE: Final = ("transactions", "txn_streams", "parts", "positions")

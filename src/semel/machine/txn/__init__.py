@@ -1,1 +1,1 @@
-"""Transactions: begin, publish, decide the end, apply it, look them up."""
+"""Transactions: begin, decide the end, apply it, look them up."""

@@ -12,6 +12,7 @@ from semel.machine.events import (
     Decided,
     Ended,
     Section,
+    Sections,
     SinkStamp,
 )
 from semel.machine.positions import move_positions, set_sink
@@ -34,14 +35,25 @@ from semel.machine.state import (
     remove_named_position,
     remove_transaction,
 )
-from semel.machine.txn.chunk_list import chunks_in, extents_of
-from semel.machine.txn.result import pack_result, push_result, result_of, result_of_commit
+from semel.machine.txn.draft import (
+    chunks_in,
+    extents_of,
+    pack_result,
+    push_result,
+    result_of,
+    result_of_commit,
+)
+from semel.model.commands import (
+    ABORTED,
+    COMMITTED,
+    TXN_INLINE,
+    ProducerOwner,
+    TxnOutcome,
+    TxnResult,
+)
 from semel.model.errors import InvariantBroken, invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
-from semel.model.transactions import TXN_INLINE, ProducerOwner
-from semel.model.txn_outcome import ABORTED, COMMITTED, TxnOutcome, TxnResult
 
-Sections = tuple[Section, ...]
 Extent = tuple[int, int, int, int]
 
 
@@ -193,8 +205,7 @@ def _place(
 
 
 def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
-    state.registry[producer_id] = row
-    state.dirty.registry[producer_id] = row
+    state.registry[producer_id] = state.dirty.registry[producer_id] = row
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:

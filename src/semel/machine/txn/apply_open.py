@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from semel.machine import receipts
 from semel.machine.checks import digest_of_chunk
 from semel.machine.claims import last_receipt, new_producer
 from semel.machine.events import (
@@ -12,17 +11,16 @@ from semel.machine.events import (
     ChunkStaged,
     PositionsNamed,
     ProducerStamp,
-    Section,
+    Sections,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
     TxnPublished,
 )
 from semel.machine.positions import stored_position
-from semel.machine.receipts import retained_sessions
+from semel.machine.producers import pack_receipt, push_after_first, retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
-    NO_EFFECTS,
     Effects,
     State,
     Stream,
@@ -36,22 +34,17 @@ from semel.machine.state import (
     remove_named_position,
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
-from semel.machine.txn.chunk_list import push_chunk, push_extent
-from semel.model.commands import DENSE
+from semel.machine.txn.draft import push_chunk, push_extent
+from semel.model.commands import DENSE, ProducerOwner
 from semel.model.errors import invariant
-from semel.model.transactions import ProducerOwner
-
-Sections = tuple[Section, ...]
 
 
 def _set_row(state: State, txn: Txn, row: TxnRow) -> None:
-    txn.row = row
-    state.dirty.transactions[row.number] = row
+    txn.row = state.dirty.transactions[row.number] = row
 
 
 def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
-    txn.streams[number] = row
-    state.dirty.txn_streams[txn.row.number, number] = row
+    txn.streams[number] = state.dirty.txn_streams[txn.row.number, number] = row
 
 
 # ---- from begin to prepare -----------------------------------------------------------------------
@@ -92,7 +85,7 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
         index_stream(state.by_number[number], txn.row.number)
 
 
-def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> Effects:
+def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
     """Add streams to a transaction; in old journals, also positions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
@@ -102,26 +95,25 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
         stored = stored_position(state.by_number[number], group)
         guard = guards.setdefault((group, number), stored.version)
         named.append(NamedPosition(group, number, to, guard))
-    return _name(state, txn, named, time_ms)
+    _name(state, txn, named, time_ms)
 
 
-def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> Effects:
+def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
     """Name positions that the commit of a transaction moves."""
-    return _name(state, state.by_txn[event.txn], event.positions, time_ms)
+    _name(state, state.by_txn[event.txn], event.positions, time_ms)
 
 
-def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> Effects:
+def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
     merged = {(named.group, named.stream): named for named in txn.row.positions}
     for named in positions:
         merged[named.group, named.stream] = named
         add_named_position(state, txn.row.number, named)
     _set_row(state, txn, replace(txn.row, positions=tuple(merged.values()), touched_ms=time_ms))
-    return NO_EFFECTS
 
 
 def apply_staged(
     state: State, event: ChunkStaged, sections: Sections, time_ms: int, lsn: int
-) -> Effects:
+) -> None:
     """Add a chunk to a staged transaction."""
     txn = state.by_txn[event.txn]
     (section,) = sections
@@ -136,20 +128,18 @@ def apply_staged(
     deadline_ms = None if row.timeout_ms is None else time_ms + row.timeout_ms
     next_row = replace(row, next_seq=row.next_seq + 1, deadline_ms=deadline_ms, touched_ms=time_ms)
     _set_row(state, txn, next_row)
-    return NO_EFFECTS
 
 
 def _note_block(state: State, txn: Txn, block: int) -> None:
     state.dirty.parts[txn.row.number, block] = ChunkBlockRow(txn.chunk_blocks[block])
 
 
-def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> Effects:
+def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
     """Prepare a transaction; from now on it holds the positions it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
     hold_positions(state, txn)
-    return NO_EFFECTS
 
 
 # ---- inline messages -----------------------------------------------------------------------------
@@ -157,12 +147,11 @@ def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_m
 
 def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> Effects:
     """Append messages of an inline transaction."""
-    append = event.append
-    stream, txn = state.by_number[append.stream], state.by_txn[event.txn]
+    append, number = event.append, event.append.stream
+    stream, txn = state.by_number[number], state.by_txn[event.txn]
     (section,) = sections
-    old = stream.tail
-    invariant(section.base == old.tail and not old.is_closed, "offsets do not join")
-    number, first = append.stream, old.tail
+    first = stream.tail.tail
+    invariant(section.base == first and not stream.tail.is_closed, "offsets do not join")
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:
         index_stream(stream, event.txn)
@@ -186,37 +175,28 @@ def _record_publish(
     if old is None or old.is_expired:
         state.live_producers += 1
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
-    receipt = receipts.pack(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
+    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
     row = new_producer(DENSE, stamp.epoch, time_ms)
-    ring = b""
+    ring, session, old_sessions = b"", stamp.session, row.old_sessions
     if old is not None:
-        is_same = old.epoch == stamp.epoch and not old.is_expired
-        if is_same:
+        if old.epoch == stamp.epoch and not old.is_expired:
             row = old
             ring = old.txn_receipts if old.txn == txn_number else b""
+            session = old.session if session is None else session
         else:
             row = replace(row, cursor=old.cursor, first_receipt=last_receipt(old))
-        session = stamp.session
-        if session is None and is_same:
-            session = old.session
-        row = replace(
-            row,
-            session=session,
-            old_sessions=old.old_sessions
-            if session == old.session
-            else retained_sessions(old, session),
-        )
-    elif stamp.session is not None:
-        row = replace(row, session=stamp.session)
+        is_current = session == old.session
+        old_sessions = old.old_sessions if is_current else retained_sessions(old, session)
     row = replace(
         row,
+        session=session,
+        old_sessions=old_sessions,
         updated_ms=time_ms,
         txn=txn_number,
-        txn_receipts=receipts.push_after_first(ring, receipt, state.limits.receipts),
+        txn_receipts=push_after_first(ring, receipt, state.limits.receipts),
         latest_seq=stamp.last_seq,
     )
-    stream.producers[stamp.id] = row
-    state.dirty.producers[stream.row.number, stamp.id] = row
+    stream.producers[stamp.id] = state.dirty.producers[stream.row.number, stamp.id] = row
 
 
 # ---- the end of a stream -------------------------------------------------------------------------

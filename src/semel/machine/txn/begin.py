@@ -11,6 +11,14 @@ from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
 from semel.machine.txn.lookup import expired_epoch, find_open
 from semel.model import outcomes_txn as outcomes
+from semel.model.commands import (
+    TXN_INLINE,
+    TXN_STAGED,
+    AddPositions,
+    AddStreams,
+    Begin,
+    ProducerOwner,
+)
 from semel.model.limits import (
     SINK_TXN_OPEN_MAX,
     TXN_OPEN_MAX,
@@ -24,14 +32,6 @@ from semel.model.outcomes import (
     Refusal,
     StaleEpoch,
     UnknownProducer,
-)
-from semel.model.transactions import (
-    TXN_INLINE,
-    TXN_STAGED,
-    AddPositions,
-    AddStreams,
-    Begin,
-    ProducerOwner,
 )
 
 
@@ -49,7 +49,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
             return Decision(refusal)
     if txn is not None and not _is_older(txn, command):
         return Decision(outcomes.ConcurrentTransactions(command.id))  # 5
-    refusal = _refuse_owner_room(state, command) or _refuse_room(state, command)
+    refusal = _refuse_room(state, command)
     if refusal is not None:
         return Decision(refusal)
     streams = find_by_path(state, command.streams)
@@ -84,11 +84,12 @@ def _is_older(txn: Txn, command: Begin) -> bool:
     return mine.id == other.id and other.epoch < mine.epoch
 
 
-def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse a producer that has too many pending transactions."""
+def _refuse_room(state: State, command: Begin) -> Refusal | None:
+    """Refuse more pending transactions than a producer, or all of them, may have."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
-        return None
+        is_full = state.sink_txn_count >= SINK_TXN_OPEN_MAX
+        return LimitReached("sink_transactions", SINK_TXN_OPEN_MAX) if is_full else None  # 9
     numbers = sorted(state.owned.get((True, owner.id), ()))
     rows = [state.by_txn[number].row for number in numbers]
     pending = [row for row in rows if row.owner == owner]
@@ -97,26 +98,16 @@ def _refuse_owner_room(state: State, command: Begin) -> Refusal | None:
             return outcomes.ConcurrentTransactions(row.id)  # 7
     if len(pending) >= TXN_PENDING_MAX:
         return outcomes.TooManyTransactions(TXN_PENDING_MAX)  # 8
-    return None
-
-
-def _refuse_room(state: State, command: Begin) -> Refusal | None:  # 9
-    owner = command.owner
-    if not isinstance(owner, ProducerOwner):
-        if state.sink_txn_count >= SINK_TXN_OPEN_MAX:
-            return LimitReached("sink_transactions", SINK_TXN_OPEN_MAX)
-        return None
     if len(state.transactions) - state.sink_txn_count >= TXN_OPEN_MAX:
-        return LimitReached("transactions", TXN_OPEN_MAX)
-    return refuse_registry_room(state, owner.id)
+        return LimitReached("transactions", TXN_OPEN_MAX)  # 9
+    return refuse_registry_room(state, owner.id)  # 9
 
 
 def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:
     """Refuse a new producer when the registry is full."""
     maximum = state.limits.registry
-    if producer_id in state.registry or len(state.registry) < maximum:
-        return None
-    return LimitReached("registry", maximum)
+    has_room = producer_id in state.registry or len(state.registry) < maximum
+    return None if has_room else LimitReached("registry", maximum)
 
 
 def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, Stream]) -> Decision:
@@ -162,10 +153,8 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
     maximum = state.limits.txn_streams
     if count > maximum:
         return Decision(LimitReached("transaction_streams", maximum))
-    outcome = outcomes.ExtendDone(command.id, count)
-    if not fresh:
-        return Decision(outcome)
-    return Decision(outcome, TxnExtended(txn.row.number, fresh), grows=True)
+    event = TxnExtended(txn.row.number, fresh) if fresh else None
+    return Decision(outcomes.ExtendDone(command.id, count), event, grows=bool(fresh))
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
@@ -178,6 +167,5 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
         return Decision(named)
     every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
     outcome = outcomes.ExtendDone(command.id, len(every) + len(txn.row.lost))
-    if not named:
-        return Decision(outcome)
-    return Decision(outcome, PositionsNamed(txn.row.number, named), grows=True)
+    event = PositionsNamed(txn.row.number, named) if named else None
+    return Decision(outcome, event, grows=bool(named))

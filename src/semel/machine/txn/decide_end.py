@@ -3,11 +3,24 @@
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
-from semel.machine.streams import named_refusal
-from semel.machine.txn.chunk_list import chunks_in, extents_of
-from semel.machine.txn.draft import Draft
+from semel.machine.txn.draft import Draft, chunks_in, extents_of, result_of
 from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
-from semel.machine.txn.result import result_of
+from semel.model.commands import (
+    BY_OPERATOR,
+    BY_REAPER,
+    BY_REQUEST,
+    BY_TIMEOUT,
+    COMMITTED,
+    TXN_STAGED,
+    AbortTxn,
+    CommitTxn,
+    ExpireTxn,
+    FenceTxn,
+    ListedTxn,
+    Prepare,
+    ProducerOwner,
+    TxnOutcome,
+)
 from semel.model.limits import NUMBER_MAX, SINK_IDLE_MS
 from semel.model.outcomes import EpochExhausted, Outcome, StillAlive, StreamClosed
 from semel.model.outcomes_txn import (
@@ -18,25 +31,8 @@ from semel.model.outcomes_txn import (
     CommitDone,
     InvalidTxnState,
     Prepared,
+    StreamRefused,
     TxnTimedOut,
-)
-from semel.model.transactions import (
-    TXN_STAGED,
-    AbortTxn,
-    CommitTxn,
-    ExpireTxn,
-    FenceTxn,
-    ListedTxn,
-    Prepare,
-    ProducerOwner,
-)
-from semel.model.txn_outcome import (
-    BY_OPERATOR,
-    BY_REAPER,
-    BY_REQUEST,
-    BY_TIMEOUT,
-    COMMITTED,
-    TxnOutcome,
 )
 
 
@@ -64,8 +60,7 @@ def _is_complete(state: State, txn: Txn, command: Prepare) -> bool:
         return False
     if command.messages is None:
         return True
-    by_number = state.by_number
-    staged = {by_number[n].row.path: row.messages for n, row in txn.streams.items()}
+    staged = {state.by_number[n].row.path: row.messages for n, row in txn.streams.items()}
     expected = dict(command.messages)
     return all(staged.get(path, 0) == expected.get(path, 0) for path in {*staged, *expected})
 
@@ -114,7 +109,7 @@ def refuse_closed(state: State, txn: Txn) -> Outcome | None:
         return None
     number = next(number for _, number, _ in chunks_in(txn.chunk_blocks) if number in closed)
     stream = by_number[number]
-    return named_refusal(stream.row.path, StreamClosed(stream.tail.tail))
+    return StreamRefused(stream.row.path, StreamClosed(stream.tail.tail))
 
 
 def already_aborted(txn: TxnOutcome) -> Outcome:

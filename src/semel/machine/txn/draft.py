@@ -1,13 +1,101 @@
-"""The draft of a frame that changes several streams: only here are their offsets assigned."""
+"""The draft of a frame that changes several streams, and the result that is computed from it.
+
+Only a draft assigns the offsets of chunks and control records.
+"""
+
+from collections.abc import Iterable, Iterator
+from struct import Struct as Layout
+from typing import Final
+
+import msgspec
 
 from semel.machine.checks import section_of
-from semel.machine.events import SECTION_CONTROL, Ended, Section
-from semel.machine.rows import RegistryRow
+from semel.machine.events import SECTION_CONTROL, SECTION_DATA, Decided, Ended, Section
+from semel.machine.rows import RegistryRow, TxnRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.txn.chunk_list import chunks_in, pack_extent
-from semel.model.commands import Batch
-from semel.model.transactions import TXN_INLINE, ProducerOwner
-from semel.model.txn_outcome import BY_FENCE, BY_OPERATOR
+from semel.model.commands import (
+    BY_FENCE,
+    BY_OPERATOR,
+    TXN_INLINE,
+    Batch,
+    PositionResult,
+    ProducerOwner,
+    StreamResult,
+    TxnResult,
+)
+from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
+
+# ---- packed chunks and extents -------------------------------------------------------------------
+# The chunks of a staged transaction, or the extents of an inline one, in chunk blocks. An entry is
+# 24 bytes: the LSN of a chunk's frame or the first offset of an extent, the stream, the number of
+# messages, and for a chunk its digest. Blocks are immutable, so that a checkpoint can refer to
+# them.
+
+
+_CHUNK: Final = Layout("<QQII")
+CHUNK_BYTES: Final = _CHUNK.size
+_BLOCK_CHUNKS: Final = 256
+BLOCK_BYTES: Final = _BLOCK_CHUNKS * CHUNK_BYTES
+
+_EXTENT: Final = Layout("<QQQII")
+EXTENT_BYTES: Final = _EXTENT.size
+
+assert CHUNK_BYTES == 24
+assert EXTENT_BYTES == 32
+
+
+def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest: int = 0) -> int:
+    """Add an entry; return the index of the block that changed."""
+    packed = _CHUNK.pack(start, stream, count, digest)
+    if not blocks or len(blocks[-1]) >= BLOCK_BYTES:
+        blocks.append(packed)
+    else:
+        blocks[-1] += packed
+    return len(blocks) - 1
+
+
+def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
+    """Add an extent, merged with the last one if it continues that; return the block's index."""
+    if blocks:
+        last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
+        if last_stream == stream and last_first + last_count == first:
+            blocks[-1] = blocks[-1][:-CHUNK_BYTES]
+            first, count = last_first, last_count + count
+            if not blocks[-1]:
+                blocks.pop()
+    return push_chunk(blocks, first, stream, count)
+
+
+def chunks_in(blocks: list[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yield all entries: LSN or first offset, stream, count."""
+    for block in blocks:
+        for start, stream, count, _ in _CHUNK.iter_unpack(block):
+            yield start, stream, count
+
+
+def chunk_at(blocks: list[bytes], seq: int) -> tuple[int, int]:
+    """Return the stream and the digest of chunk `seq` of a staged transaction."""
+    block, index = divmod(seq, _BLOCK_CHUNKS)
+    _, stream, _, digest = _CHUNK.unpack_from(blocks[block], index * CHUNK_BYTES)
+    return stream, digest
+
+
+def lsns_of(block: bytes) -> set[int]:
+    """Return the LSNs of the chunks in a block."""
+    return set(memoryview(block).cast("Q")[::3])
+
+
+def pack_extent(lsn: int, stream: int, base: int, count: int) -> bytes:
+    return _EXTENT.pack(lsn, stream, base, count, 0)
+
+
+def extents_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the extents of a decision frame: LSN of the chunk, stream, first offset, count."""
+    for lsn, stream, base, count, _ in _EXTENT.iter_unpack(packed):
+        yield lsn, stream, base, count
+
+
+# ---- draft ---------------------------------------------------------------------------------------
 
 
 class Draft:
@@ -58,8 +146,7 @@ class Draft:
         if txn.row.kind == TXN_INLINE:
             for number, row in txn.streams.items():
                 if row.first >= 0:
-                    stream = self._state.by_number[number]
-                    base = self.tail_of(stream)
+                    base = self.tail_of(self._state.by_number[number])
                     self.sections.append(Section(number, base, 1, b"", kind=SECTION_CONTROL))
                     self._tails[number] = base + 1
                     markers.append((number, base))
@@ -79,3 +166,89 @@ class Draft:
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
     """Return whether an epoch is above that of the registry, or the producer not in it."""
     return registered is None or epoch > registered.epoch
+
+
+# ---- the result of a commit ----------------------------------------------------------------------
+# Computed from its frame, so it is the same live and in recovery.
+
+Extents = Iterable[tuple[int, int, int, int]]
+Moves = Iterable[tuple[str, int, int]]
+
+
+def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
+    """Return the result of the end of one transaction; `extents` are those of its chunks."""
+    if not ended.is_committed:
+        return TxnResult(deleted=deleted_of(txn.row))
+    spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
+    counts = {number: txn.streams[number].messages for number in spans}
+    for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
+        spans[number], counts[number] = (first, end), end - first
+    return TxnResult(
+        _sorted(
+            StreamResult(state.by_number[number].row.path, *span, counts[number])
+            for number, span in spans.items()
+        ),
+        _positions(state, _moves_of(txn.row)),
+        deleted_of(txn.row),
+    )
+
+
+def deleted_of(row: TxnRow) -> tuple[str, ...]:
+    """Return the paths of streams that ended while the transaction was pending."""
+    return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
+
+
+def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
+    return [(named.group, named.stream, named.to) for named in row.positions]
+
+
+def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
+    """Return the result of a one-shot commit, before it is applied."""
+    added = [(s.stream, s.base, s.count) for s in sections if s.kind == SECTION_DATA]
+    added += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
+    listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
+    moves = [move for row in listed for move in _moves_of(row)]
+    return TxnResult(
+        _sorted(
+            StreamResult(state.by_number[number].row.path, first, end, end - first)
+            for number, first, end in _joined(added)
+        ),
+        _positions(state, [*moves, *event.positions]),
+        tuple(sorted({path for row in listed for path in deleted_of(row)})),
+    )
+
+
+def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return (stream, first, end) for consecutive (stream, base, count) of each stream."""
+    spans: dict[int, tuple[int, int]] = {}
+    for number, base, count in added:
+        first, _ = spans.get(number, (base, base))
+        spans[number] = (first, base + count)
+    return [(number, first, end) for number, (first, end) in spans.items()]
+
+
+def _positions(state: State, moves: Moves) -> tuple[PositionResult, ...]:
+    by_number = state.by_number
+    last = {(group, by_number[number].row.path): offset for group, number, offset in moves}
+    return tuple(PositionResult(*name, offset) for name, offset in sorted(last.items()))
+
+
+def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
+    return tuple(sorted(results, key=lambda result: result.path))
+
+
+# ---- packed results ------------------------------------------------------------------------------
+# A producer keeps the results of its newest one-shot commits, a sink one per version.
+
+
+pack_result: Final = msgspec.msgpack.Encoder().encode
+unpack_result: Final = msgspec.msgpack.Decoder(TxnResult).decode
+
+
+def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
+    """Return the kept results with a new one, within the limits; the new one is always kept."""
+    results = [*kept[1 - RESULTS_KEPT :], packed]
+    size = sum(map(len, results))
+    while size > RESULTS_BYTES_MAX and len(results) > 1:
+        size -= len(results.pop(0))
+    return tuple(results)

@@ -5,7 +5,16 @@ The letters in the comments are its rows in `docs/reference/transactions.md`.
 
 from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn
-from semel.model.commands import TxnTag
+from semel.model.commands import (
+    ABORTED,
+    BY_TIMEOUT,
+    ListedTxn,
+    Owner,
+    ProducerOwner,
+    TxnCall,
+    TxnOutcome,
+    TxnTag,
+)
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import Outcome, Refusal, StaleEpoch
 from semel.model.outcomes_txn import (
@@ -15,8 +24,6 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
-from semel.model.transactions import ListedTxn, Owner, ProducerOwner, TxnCall
-from semel.model.txn_outcome import ABORTED, BY_TIMEOUT, TxnOutcome
 
 TxnOrRefusal = Txn | TxnOutcome | Outcome
 
@@ -54,9 +61,7 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
         return None
     if not isinstance(owner, ProducerOwner) or owner.id != producer_id:
         return NotOwner()  # e
-    if epoch is not None and epoch != owner.epoch:
-        return StaleEpoch(owner.epoch)  # f
-    return None
+    return None if epoch in (None, owner.epoch) else StaleEpoch(owner.epoch)  # f
 
 
 def ended_refusal(txn: TxnOutcome) -> Refusal:

@@ -7,9 +7,8 @@ from msgspec import Struct
 from semel.machine.rows import SinkRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn.decide_end import chunks_of, deadline_of
-from semel.machine.txn.result import deleted_of, unpack_result
-from semel.model.transactions import Owner, SnapshotRange
-from semel.model.txn_outcome import TxnResult
+from semel.machine.txn.draft import deleted_of, unpack_result
+from semel.model.commands import Owner, SnapshotRange, TxnResult
 
 OPEN = "open"
 PREPARED = "prepared"

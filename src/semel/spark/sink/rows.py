@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyarrow import types
 
-from semel.model.media import is_json
-from semel.model.messages import NO_KEY, NO_TIMESTAMP, pack_columns, pack_headers
+from semel.model.messages import NO_KEY, NO_TIMESTAMP, is_json, pack_columns, pack_headers
 from semel.wire.bodies import decode_batch, encode_batch, pack_batch
 
 _MESSAGE_BYTES: Final = 16  # the length of a message, the length of its key, and its time

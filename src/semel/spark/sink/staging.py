@@ -31,7 +31,7 @@ from semel.model.limits import (
     MIB,
     TXN_STREAMS_MAX,
 )
-from semel.model.media import is_json
+from semel.model.messages import is_json
 from semel.spark.errors import FIRST_SECONDS, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.spark.sink.columns import SinkColumns
