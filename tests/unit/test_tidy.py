@@ -192,7 +192,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.client.sync.transaction": "size",
     "semel.journal.verify.rows": "public",
     "semel.journal.verify.segments": "public",
-    "semel.journal.verify.transactions": "size",
+    "semel.journal.verify.rows": "size",
     "semel.machine.append": "size",
     "semel.machine.commits": "size",
     "semel.machine.txn.apply_open": "size",

@@ -25,6 +25,7 @@ from semel.wire.paths import (
     STREAMS,
     TRANSACTIONS,
 )
+from semel.wire.schema import StreamsPage
 from semel.wire.schema.commits import RebindRequest, SinksPage
 from semel.wire.schema.producers import (
     ClaimRequest,
@@ -34,7 +35,6 @@ from semel.wire.schema.producers import (
     RegisterRequest,
     Registration,
 )
-from semel.wire.schema.streams import StreamsPage
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
 T = TypeVar("T")

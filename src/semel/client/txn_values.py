@@ -11,8 +11,14 @@ from msgspec import UNSET
 from semel.model.offsets import parse_offset, print_offset
 from semel.model.transactions import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.wire.schema.commits import CommitResult
-from semel.wire.schema.groups import MoveRequest, PinnedRange, PinnedStep, Target
-from semel.wire.schema.transactions import StreamResult, TransactionStatus
+from semel.wire.schema.transactions import (
+    MoveRequest,
+    PinnedRange,
+    PinnedStep,
+    StreamResult,
+    Target,
+    TransactionStatus,
+)
 
 __all__ = [
     "KIND_INLINE",

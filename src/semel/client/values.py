@@ -15,8 +15,8 @@ from semel.model.media import is_json, is_text
 from semel.model.messages import Header, encode_extras, find_extras_fault
 from semel.model.offsets import print_offset
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
+from semel.wire.schema import StreamEntry
 from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration
-from semel.wire.schema.streams import StreamEntry
 
 __all__ = [
     "NOW",

@@ -6,6 +6,8 @@ the replies that wait for it may be sent.
 
 from typing import Final
 
+from msgspec import Struct
+
 from semel.journal.frame import (
     KINDS,
     SECTION_BYTES,
@@ -52,33 +54,27 @@ def _room_bytes(segment_bytes: int) -> int:
     return room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)
 
 
-class SegmentPart:
+class SegmentPart(Struct, eq=False):
     """Bytes of one write group that go into one segment.
 
     `ending`: the frame to write at the end of the previous segment, once this one has its name.
     """
 
-    __slots__ = ("buffers", "ending", "segment", "size", "start")
-
-    def __init__(self, segment: int, start: int) -> None:
-        self.segment = segment
-        self.start = start
-        self.size = 0
-        self.buffers: list[bytes] = []
-        self.ending: tuple[bytes, ...] = ()
+    segment: int
+    start: int
+    ending: tuple[bytes, ...] = ()
+    size: int = 0
+    buffers: list[bytes] = []
 
 
-class WriteGroup:
+class WriteGroup(Struct, eq=False):
     """Frames that become durable together, up to `end`. A single watermark is not synced."""
 
-    __slots__ = ("end", "frames", "is_synced", "parts", "size")
-
-    def __init__(self) -> None:
-        self.parts: list[SegmentPart] = []
-        self.size = 0
-        self.frames = 0
-        self.end = 0
-        self.is_synced = False
+    end: int = 0
+    is_synced: bool = False
+    parts: list[SegmentPart] = []
+    size: int = 0
+    frames: int = 0
 
 
 class Appender:
@@ -143,7 +139,8 @@ class Appender:
         if not self._fits(length):
             self._roll()
         if self.position == self.segment:
-            self._begin_segment(time_ms)
+            started = encode_meta(SegmentStarted(self._capacity))
+            self._place(KINDS[SegmentStarted], started, (), frame_bytes(started, ()), time_ms)
         self._group.is_synced = True
         self._time_ms = time_ms
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
@@ -156,10 +153,6 @@ class Appender:
         ).buffers
         self.segment = self.position
         self._capacity, self._spare_bytes = self._spare_bytes, 0
-
-    def _begin_segment(self, time_ms: int) -> None:
-        meta = encode_meta(SegmentStarted(self._capacity))
-        self._place(KINDS[SegmentStarted], meta, (), frame_bytes(meta, ()), time_ms)
 
     def _place(
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
@@ -179,8 +172,8 @@ class Appender:
         return lsn
 
     def _begin_part(self, lsn: int) -> SegmentPart:
-        part = SegmentPart(self.segment, lsn)
-        part.ending, self._ending = self._ending, ()
+        part = SegmentPart(self.segment, lsn, self._ending)
+        self._ending = ()
         self._group.parts.append(part)
         return part
 
@@ -210,10 +203,7 @@ class Appender:
 
     def take_sync(self) -> WriteGroup:
         """Return a write group without frames, which makes durable what was written."""
-        group = WriteGroup()
-        group.end = self.position
-        group.is_synced = True
-        return group
+        return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
         """Return a write group of one watermark frame; None if the open group is not empty.
@@ -221,8 +211,7 @@ class Appender:
         It is written without a sync, when there is nothing else to write: after a kill it proves
         that what was acknowledged last was durable, so damage to that is not a torn tail.
         """
-        end = self.position + _WATERMARK_BYTES + _ENDED_BYTES
-        if self._group.parts or end > self.segment + self._capacity:
+        if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None
         if self.position == self.segment:
             return None  # the name of a segment proves that everything before it is durable

@@ -12,9 +12,16 @@ from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import CheckpointPosition, load
-from semel.journal.disk import NO_ROOM, Disk, File
+from semel.journal.disk import (
+    IDENTITY_NAME,
+    NO_ROOM,
+    Disk,
+    File,
+    finish_file,
+    read_identity,
+    write_identity,
+)
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, checksum_seed
-from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
@@ -150,9 +157,7 @@ def _recover(
     segment_bytes: int,
     progress: Callable[[int, int], None] | None,
 ) -> Recovered:
-    loaded = load(store, limits)
-    state = State(limits) if loaded is None else loaded.state
-    position = CheckpointPosition(0, 0, ()) if loaded is None else loaded.position
+    state, position = load(store, limits)
     firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
     ends, dead = _classify_files(sorted(firsts), position)
     segments = Segments(disk, seed, ends)
@@ -242,9 +247,9 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
         while replay.lsn != end:
             replay.replay(next(frames))
     except TornTail as tear:
-        at = tear.lsn - first
         if end is not None:
-            raise CorruptData(tear.reason, file=segment_name(first), position=at) from tear
+            name = segment_name(first)
+            raise CorruptData(tear.reason, file=name, position=tear.lsn - first) from tear
         check_torn(data, first, tear, seed)
 
 
@@ -266,14 +271,7 @@ def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None
     Never in place: the bytes may be durable already, and a loss of power while they are overwritten
     could damage them.
     """
-    file = _create_spare(disk, capacity)
-    written = file.write(0, [data])
-    if written != len(data):
-        raise DiskFailed(f"{SPARE_NAME}: short write, {written} of {len(data)} bytes")
-    file.sync()
-    file.close()
-    disk.rename(SPARE_NAME, segment_name(first))
-    disk.sync_names()
+    finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:

@@ -54,14 +54,12 @@ class JournalWriter:
         return self.make_room()
 
     def _keep_reserve(self, names: list[str]) -> bool:
-        if RESERVE_NAME not in names:
-            return self._reserve_bytes == 0
-        file = self._disk.open(RESERVE_NAME)
-        size = file.size()
-        file.close()
-        if size == self._reserve_bytes:
-            return True
-        self._disk.unlink(RESERVE_NAME)
+        if RESERVE_NAME in names:
+            with contextlib.closing(self._disk.open(RESERVE_NAME)) as file:
+                size = file.size()
+            if size == self._reserve_bytes:
+                return True
+            self._disk.unlink(RESERVE_NAME)
         return self._reserve_bytes == 0
 
     def make_room(self) -> Room:

@@ -12,10 +12,10 @@ from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, Sn
 from semel.wire.headers import Headers, print_instant
 from semel.wire.json_mode import read_document, read_offset
 from semel.wire.problems import Problem, bad_request, parser
-from semel.wire.queries import parse_query
 from semel.wire.rendering import Response
+from semel.wire.requests import parse_query
 from semel.wire.responses import json_response, outcome_response, problem_response
-from semel.wire.schema.groups import (
+from semel.wire.schema.transactions import (
     MovedPositions,
     MoveRequest,
     PendingMove,

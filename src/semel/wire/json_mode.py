@@ -19,7 +19,7 @@ from semel.model.limits import BATCH_MESSAGES_MAX, NUMBER_MAX
 from semel.model.offsets import parse_offset
 from semel.wire.headers import Headers, refuse_encoding
 from semel.wire.problems import bad_request
-from semel.wire.schema.groups import Offset
+from semel.wire.schema.transactions import Offset
 
 T = TypeVar("T")
 

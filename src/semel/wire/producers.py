@@ -19,9 +19,8 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
 from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
 from semel.wire.problems import bad_request, parser
-from semel.wire.queries import parse_query, read_limit
-from semel.wire.refusals import STATUS, problem_of
-from semel.wire.rendering import Response
+from semel.wire.rendering import STATUS, Response, problem_of
+from semel.wire.requests import parse_query, read_limit
 from semel.wire.responses import json_response, outcome_response
 from semel.wire.schema.producers import (
     AssignedProducer,

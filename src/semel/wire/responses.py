@@ -1,6 +1,6 @@
 """The responses to requests on streams, with the headers of the protocol.
 
-Refusals are the same for all requests: `semel.wire.refusals` makes their problems.
+Refusals are the same for all requests: `semel.wire.rendering` makes their problems.
 """
 
 import re
@@ -21,9 +21,15 @@ from semel.model.transactions import READ_COMMITTED
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
-from semel.wire.queries import LONG_POLL, ReadRequest
-from semel.wire.refusals import STATUS, problem_of
-from semel.wire.rendering import GZIP_BYTES_MIN, METHODS, PREFLIGHT_HEADERS, Response
+from semel.wire.rendering import (
+    GZIP_BYTES_MIN,
+    METHODS,
+    PREFLIGHT_HEADERS,
+    STATUS,
+    Response,
+    problem_of,
+)
+from semel.wire.requests import LONG_POLL, ReadRequest
 
 _NO_STORE: Final = ("Cache-Control", "no-store")
 _REVALIDATE: Final = ("Cache-Control", "no-cache")

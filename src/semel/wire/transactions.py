@@ -37,8 +37,8 @@ from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.json_mode import check_name, read_document
 from semel.wire.problems import bad_request, parser
-from semel.wire.queries import parse_query, read_limit
 from semel.wire.rendering import Response
+from semel.wire.requests import parse_query, read_limit
 from semel.wire.responses import json_response, outcome_response
 from semel.wire.schema.transactions import (
     AbortResponse,

@@ -10,7 +10,7 @@ from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
 from semel.wire.headers import FRAMES
 from semel.wire.problems import MalformedRequest, Problem
-from semel.wire.queries import (
+from semel.wire.requests import (
     LONG_POLL,
     SSE,
     ReadRequest,

@@ -14,7 +14,6 @@ from semel.model.transactions import READ_COMMITTED
 from semel.wire.bodies import decode_frames
 from semel.wire.headers import FRAMES
 from semel.wire.problems import Problem
-from semel.wire.queries import LONG_POLL, ReadRequest
 from semel.wire.rendering import (
     CONSTANT_HEADERS,
     CONSTANT_LINES,
@@ -23,6 +22,7 @@ from semel.wire.rendering import (
     Response,
     compress,
 )
+from semel.wire.requests import LONG_POLL, ReadRequest
 from semel.wire.responses import (
     Blocker,
     StreamFacts,

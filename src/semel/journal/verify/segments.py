@@ -2,15 +2,13 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from contextlib import closing
+from typing import Final
 
 from semel.journal.checkpoint import FILE_NAME, read_position
-from semel.journal.disk import File
+from semel.journal.disk import Files
 from semel.journal.frame import (
-    ALIGN,
     HEADER_BYTES,
-    MAGIC,
     BadFrame,
     Frame,
     SegmentStarted,
@@ -18,11 +16,17 @@ from semel.journal.frame import (
     decode,
     peek_length,
 )
-from semel.journal.identity import BadSeal
 from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
-from semel.journal.scan import TornTail, check_torn, frames_of, holds_chunk
+from semel.journal.scan import (
+    TornTail,
+    check_torn,
+    frames_of,
+    holds_chunk,
+    intact_frame,
+    intact_frames,
+)
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
-from semel.journal.store import StoreReader
+from semel.journal.store import BadSeal, TableReader
 from semel.journal.verify.report import Progress, Report, StoredCheckpoint
 from semel.machine.events import (
     SECTION_CONTROL,
@@ -37,20 +41,6 @@ from semel.model.messages import find_extras_fault
 
 # The offset of a staged chunk, which only its decision frame has.
 _NOWHERE: Final = 2**64 - 1
-
-
-class Files(Protocol):
-    """What verification needs of a `Disk`."""
-
-    def names(self) -> list[str]: ...
-
-    def open(self, name: str) -> File: ...
-
-
-class TableReader(Protocol):
-    """What verification needs of a `Store`."""
-
-    def read(self) -> AbstractContextManager[StoreReader]: ...
 
 
 class _Sections:
@@ -175,37 +165,30 @@ class SegmentCheck:
 
     def _size(self, first: int) -> int:
         try:
-            file = self._disk.open(segment_name(first))
-            size = file.size()
-            file.close()
+            with closing(self._disk.open(segment_name(first))) as file:
+                return file.size()
         except OSError:
             return 0
-        return size
 
     def _read(self, first: int) -> bytes | None:
-        name = segment_name(first)
+        name, verb = segment_name(first), "opened"
         try:
-            file = self._disk.open(name)
+            with closing(self._disk.open(name)) as file:
+                verb = "read"
+                return file.read(0, file.size())
         except FileNotFoundError:
             self._report.note(name, None, "a running process removed it in the meantime")
-            return None
         except OSError as error:
-            self._report.corrupt(name, None, f"cannot be opened: {error.strerror or error}")
-            return None
-        try:
-            return file.read(0, file.size())
-        except OSError as error:
-            self._report.corrupt(name, None, f"cannot be read: {error.strerror or error}")
-            return None
-        finally:
-            file.close()
+            self._report.corrupt(name, None, f"cannot be {verb}: {error.strerror or error}")
+        return None
 
     # ---- frame by frame -------------------------------------------------------------------------
 
     def _walk(self, data: bytes, first: int, end: int) -> None:
         is_truncated = self._is_truncated(data, first, end)
         if first != self._lsn:
-            self._lsn, self._crc = first, self._chain_at(data, first)
+            frame = intact_frame(data, 0, first, self._seed)
+            self._lsn, self._crc = first, 0 if frame is None else frame.previous_crc
         looked_again = -1
         while self._lsn < end and (tear := self._walk_on(data, first, end)) is not None:
             if end == OPEN_END and self._is_open_end(data, first, tear):
@@ -214,7 +197,9 @@ class SegmentCheck:
                 # A running process may have written it after the file was read: read it again.
                 looked_again, data = tear.lsn, self._read(first) or data
                 continue
-            frame = self._after(data, first, tear, end)
+            # The next intact frame is the one at the tear itself if only the chain is broken.
+            stop = min(end - first, len(data))
+            frame = next(intact_frames(data, tear.lsn - first, stop, first, self._seed), None)
             if frame is not None or not is_truncated:
                 self._report_gap(first, tear, end, frame)
             if frame is None:
@@ -242,15 +227,13 @@ class SegmentCheck:
         """Check the length of a file; return whether it is truncated."""
         name, size = segment_name(first), len(data)
         allocated = size
-        try:
-            record = decode(data, 0, lsn=first, seed=self._seed).record
-        except (BadFrame, UnknownVersion):
+        frame = intact_frame(data, 0, first, self._seed)
+        if frame is None:
             allocated = max(size, end - first) if end != OPEN_END else size
+        elif isinstance(frame.record, SegmentStarted):
+            allocated = frame.record.capacity_bytes
         else:
-            if isinstance(record, SegmentStarted):
-                allocated = record.capacity_bytes
-            else:
-                self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
+            self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
         if size == 0:
             self._report.corrupt(name, 0, "the segment is empty")
         elif size != allocated:
@@ -258,13 +241,6 @@ class SegmentCheck:
             message = f"the segment is {what}: it has {size} bytes, and {allocated} were allocated"
             self._report.corrupt(name, min(size, allocated), message)
         return size == 0 or size < allocated
-
-    def _chain_at(self, data: bytes, first: int) -> int:
-        """Return the checksum of the frame before a segment, as its first frame has it."""
-        try:
-            return decode(data, 0, lsn=first, seed=self._seed).previous_crc
-        except (BadFrame, UnknownVersion):
-            return 0
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return whether the journal may end here: nothing proves that more was durable."""
@@ -281,19 +257,6 @@ class SegmentCheck:
             message = f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, "
             self._report.note(segment_name(first), at, message + "which nothing proves durable")
         return True
-
-    def _after(self, data: bytes, first: int, tear: TornTail, end: int) -> Frame | None:
-        """Return the next intact frame: the one at the tear itself, if only the chain is broken."""
-        stop = min(end - first, len(data))
-        at = data.find(MAGIC, tear.lsn - first, stop)
-        while at >= 0:
-            if at % ALIGN == 0:
-                try:
-                    return decode(data, at, lsn=first + at, seed=self._seed)
-                except (BadFrame, UnknownVersion):
-                    pass
-            at = data.find(MAGIC, at + 1, stop)
-        return None
 
     def _report_gap(self, first: int, tear: TornTail, end: int, frame: Frame | None) -> None:
         if frame is not None:
@@ -349,9 +312,8 @@ class SegmentCheck:
             stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
-                label = self._stored.label(number)
-                message = f"{label} continues at offset {base}, not at {expected}"
-                self._report.corrupt(name, at, message)
+                message = f"continues at offset {base}, not at {expected}"
+                self._report.corrupt(name, at, f"{self._stored.label(number)} {message}")
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
@@ -372,16 +334,11 @@ class SegmentCheck:
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
         try:
-            file = self._disk.open(segment_name(first))
-        except OSError:
-            return None
-        try:
-            length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
-            return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
+            with closing(self._disk.open(segment_name(first))) as file:
+                length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
+                return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
         except (OSError, BadFrame, UnknownVersion):
             return None
-        finally:
-            file.close()
 
     # ---- the index against the frames -----------------------------------------------------------
 

@@ -14,3 +14,43 @@ from msgspec import Struct
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of the JSON bodies of requests."""
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+class StreamEntry(Struct, frozen=True):
+    """A stream in a listing. Times are in milliseconds since 1970."""
+
+    path: str
+    content_type: str
+    incarnation: str
+    first_offset: str
+    next_offset: str
+    closed: bool
+    created_at_ms: int
+    written_at_ms: int
+
+
+class StreamsPage(Struct, frozen=True):
+    """A page of a listing; `next` is the path after which the next page begins, if there is one."""
+
+    streams: list[StreamEntry]
+    next: str | None = None
+
+
+class Health(Struct, frozen=True):
+    """`GET /health`; `durable` is the LSN below which everything is durable."""
+
+    status: str
+    durable: int
+
+
+class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The event after each data event of an event stream: where the reader is."""
+
+    stream_next_offset: str
+    stream_closed: bool = False
+    stream_cursor: str | None = None
+    up_to_date: bool = False
+    blocked_by: str | None = None
