@@ -41,17 +41,12 @@ from semel.wire.paths import (
     STREAM_PREFIX,
     STREAMS,
     TRANSACTIONS,
-)
-from semel.wire.problems import Problem, parser
-from semel.wire.rendering import Response as WireResponse
-from semel.wire.requests import (
-    CATCH_UP,
-    LONG_POLL,
-    AppendPlan,
-    ReadRequest,
     parse_query,
     read_limit,
 )
+from semel.wire.problems import Problem, parser
+from semel.wire.rendering import Response as WireResponse
+from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
 from semel.wire.schema import Health, StreamEntry, StreamsPage
 
 _INCARNATION_BYTES: Final = 8

@@ -30,7 +30,13 @@ from semel.model.transactions import (
 )
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers
-from semel.wire.json_mode import check_name, read_document, read_offset, split_json
+from semel.wire.json_mode import (
+    EMPTY_ARRAY,
+    check_name,
+    read_document,
+    read_offset,
+    split_json,
+)
 from semel.wire.problems import parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response
@@ -54,7 +60,6 @@ from semel.wire.transactions import results_of
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
-_NO_MESSAGE: Final = "an empty array holds no message"
 _NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
 _UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
 _MISMATCH: Final = (
@@ -113,7 +118,7 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
     if not raw.startswith(b"["):
         batch: Batch | str = _NO_ARRAY
     elif is_json(content_type):
-        batch = split_json(raw) or _NO_MESSAGE
+        batch = split_json(raw) or EMPTY_ARRAY
     else:
         batch = _read_texts(raw)
     if isinstance(batch, str):
@@ -128,7 +133,7 @@ def _read_texts(raw: bytes) -> Batch | str:
         return _NO_TEXT
     count = len(messages)
     if not count:
-        return _NO_MESSAGE
+        return EMPTY_ARRAY
     if count > BATCH_MESSAGES_MAX:
         return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
     if not all(messages):

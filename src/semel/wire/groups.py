@@ -1,7 +1,5 @@
 """`/v1/groups`: positions, and the pinned step."""
 
-from typing import Final
-
 from msgspec import UNSET, Struct
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
@@ -11,9 +9,9 @@ from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.wire.headers import Headers, print_instant
 from semel.wire.json_mode import read_document, read_offset
-from semel.wire.problems import Problem, bad_request, parser
+from semel.wire.paths import parse_query, read_choice
+from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response
-from semel.wire.requests import parse_query
 from semel.wire.responses import json_response, outcome_response, problem_response
 from semel.wire.schema.transactions import (
     MovedPositions,
@@ -26,8 +24,6 @@ from semel.wire.schema.transactions import (
     SnapshotResponse,
     Target,
 )
-
-_QUERY: Final = frozenset({"stable", "stream", "transaction"})
 
 
 class GroupQuery(Struct, frozen=True):
@@ -82,10 +78,8 @@ def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) ->
 @parser
 def parse_group_query(query: str) -> GroupQuery:
     """Parse `?stable=true&stream=...&transaction=...`."""
-    parameters = parse_query(query, _QUERY)
-    stable = parameters.get("stable", "false")
-    if stable not in ("true", "false"):
-        raise bad_request("invalid_query", "stable must be true or false", field="stable")
+    parameters = parse_query(query, ("stable", "stream", "transaction"))
+    stable = read_choice(parameters, "stable", ("true", "false"), "false")
     return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))
 
 
@@ -130,8 +124,8 @@ def moved_response(outcome: Outcome, command: SetPositions, group: str) -> Respo
     """Return where a group is in the streams it was moved in."""
     if not isinstance(outcome, PositionsSet):
         return outcome_response(outcome)
-    paths = [move.path for move in command.positions]
     offsets = {move.path: print_offset(move.to) for move in command.positions}
+    paths = [move.path for move in command.positions]
     versions = dict(zip(paths, outcome.versions, strict=True))
     return json_response(200, MovedPositions(group, offsets, versions))
 

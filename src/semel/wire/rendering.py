@@ -1,4 +1,4 @@
-"""Responses as values, the headers that all of them have, and compression."""
+"""Responses as values, the headers that all of them have, and the problem of a refusal."""
 
 import zlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""PUT, POST and PATCH on streams: from headers and a body to a command, or to a problem.
+"""Requests on streams: from a query, headers and a body to a command, or to a problem.
 
 The checks of POST have the order of the design: 1 header syntax, 2 empty body, 3 no Content-Type,
 4 size. What is wrong inside a JSON body is not refused here: the command carries it, and the engine
@@ -51,22 +51,11 @@ from semel.wire.headers import (
     speaks_x,
     to_position,
 )
-from semel.wire.json_mode import split_json
-from semel.wire.paths import percent_decode, stream_path
+from semel.wire.json_mode import EMPTY_ARRAY, split_json
+from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
 
-__all__ = [
-    "AppendPlan",
-    "append_of",
-    "parse_fork",
-    "parse_patch",
-    "parse_post",
-    "parse_put",
-    "plan_post",
-]
-
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
-_EMPTY_ARRAY: Final = "an empty array holds no message"
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
@@ -201,7 +190,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
         batch = split_json(body)
         if isinstance(batch, Batch):
             return media_type, batch, None
-        return media_type, None, batch or _EMPTY_ARRAY
+        return media_type, None, batch or EMPTY_ARRAY
     try:
         decoded = decode_batch(body)
     except BadFormat as error:
@@ -319,10 +308,7 @@ def parse_fork(headers: Headers) -> ForkRequest | None:
 CATCH_UP: Final = "catch-up"
 LONG_POLL: Final = "long-poll"
 SSE: Final = "sse"
-_READ: Final = frozenset({"offset", "live", "cursor", "isolation"})
-_TRIM: Final = frozenset({"before"})
-LIMIT_DEFAULT: Final = 100
-LIMIT_MAX: Final = 1_000
+_ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
@@ -338,54 +324,21 @@ class ReadRequest(Struct, frozen=True, gc=False):
     if_none_match: str | None = None
 
 
-def parse_query(query: str, names: Set[str]) -> dict[str, str]:
-    """Return the parameters of these names; others are ignored. Raises MalformedRequest."""
-    parameters: dict[str, str] = {}
-    for part in query.split("&"):
-        raw_name, _, raw_value = part.partition("=")
-        name = _decode(raw_name)
-        if name not in names:
-            continue
-        if name in parameters:
-            raise bad_request("invalid_query", f"{name} was given more than once", field=name)
-        parameters[name] = _decode(raw_value)
-    return parameters
-
-
-def _decode(raw: str) -> str:
-    """Decode a name or a value; a malformed one becomes a text that no parameter accepts."""
-    decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
-    return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
-
-
-def read_limit(text: str | None) -> int:
-    """Return the number of rows of one page. Raises MalformedRequest."""
-    if text is None:
-        return LIMIT_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
-        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
-    return int(text)
-
-
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
     """Parse a read. Its headers are lists, so repeated ones are fine: they come joined."""
-    parameters = parse_query(query, _READ) if query else {}
+    parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
     live = live if live in (LONG_POLL, SSE) else CATCH_UP
     if live != CATCH_UP and "offset" not in parameters:
         raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
-    isolation = parameters.get("isolation", READ_UNCOMMITTED)
-    if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-        message = f"isolation must be {READ_UNCOMMITTED} or {READ_COMMITTED}"
-        raise bad_request("invalid_query", message, field="isolation")
     return ReadRequest(
         offset=offset,
         is_now=is_now,
         live=live,
         cursor=parse_cursor(parameters.get("cursor")),
-        isolation=isolation,
+        isolation=read_choice(parameters, "isolation", _ISOLATIONS, READ_UNCOMMITTED),
         is_frames=accepts_type(headers, FRAMES),
         accepts_gzip=accepts_gzip(headers),
         if_none_match=headers.get("if-none-match"),
@@ -407,7 +360,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
 @parser
 def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
     """Parse a deletion, or with `before` a trim."""
-    text = parse_query(query, _TRIM).get("before")
+    text = parse_query(query, ("before",)).get("before")
     if text is None:
         return Delete(path, now_ms)
     before = to_position(text)

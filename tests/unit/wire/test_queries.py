@@ -9,6 +9,7 @@ from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.model.transactions import READ_COMMITTED
 from semel.wire.headers import FRAMES
+from semel.wire.paths import read_limit
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.requests import (
     LONG_POLL,
@@ -16,7 +17,6 @@ from semel.wire.requests import (
     ReadRequest,
     parse_delete,
     parse_get,
-    read_limit,
 )
 from tests.unit.wire.builders import refused
 

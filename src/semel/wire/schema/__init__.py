@@ -7,6 +7,8 @@ default is UNSET, which belong to some of the responses only.
 
 Members are sent in the order of the fields. Offsets are printed, as `semel.model.offsets` does;
 instants are RFC 3339.
+
+This module has those of streams and of the server itself.
 """
 
 from msgspec import Struct
@@ -14,9 +16,6 @@ from msgspec import Struct
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of the JSON bodies of requests."""
-
-
-# ---- streams -------------------------------------------------------------------------------------
 
 
 class StreamEntry(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""JSON of `/v1/transactions`."""
+"""JSON of `/v1/groups` and `/v1/transactions`; commits carry moves of positions, too."""
 
 from typing import Any, Generic, TypeVar
 
@@ -6,8 +6,17 @@ from msgspec import UNSET, Struct, UnsetType
 
 from semel.wire.schema import StrictRequest
 
-# ---- groups --------------------------------------------------------------------------------------
+T = TypeVar("T")
 
+
+class OfTransaction(Struct, frozen=True):
+    """The base of what a response says about a transaction: its id and its transaction epoch."""
+
+    transaction_id: str
+    transaction_epoch: int
+
+
+# ---- groups --------------------------------------------------------------------------------------
 
 # An offset in a request: printed, or its ordinal.
 Offset = int | str
@@ -48,11 +57,9 @@ class PinRequest(StrictRequest, frozen=True):
     hash: str
 
 
-class PendingMove(Struct, frozen=True):
+class PendingMove(OfTransaction, frozen=True):
     """A move by a pending transaction, which ends within `remaining_ms` unless that is null."""
 
-    transaction_id: str
-    transaction_epoch: int
     state: str
     to: str
     deadline: str | None = None
@@ -98,12 +105,7 @@ class SnapshotResponse(Struct, frozen=True):
     hash: str
 
 
-# ---- transactions --------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-
-# ---- requests ------------------------------------------------------------------------------------
+# ---- requests about transactions -----------------------------------------------------------------
 
 
 class TaskOwner(StrictRequest, frozen=True):
@@ -156,7 +158,7 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
     messages: dict[str, int] | None = None
 
 
-# ---- responses -----------------------------------------------------------------------------------
+# ---- responses about transactions ----------------------------------------------------------------
 
 
 class StreamResult(Struct, frozen=True):
@@ -180,11 +182,9 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
     deadline: str | None = None
 
 
-class ExtendResponse(Struct, frozen=True):
+class ExtendResponse(OfTransaction, frozen=True):
     """The number of streams, or of positions, that a transaction has now."""
 
-    transaction_id: str
-    transaction_epoch: int
     stream_count: int | UnsetType = UNSET
     offset_count: int | UnsetType = UNSET
 
@@ -198,20 +198,16 @@ class PrepareResponse(Struct, frozen=True, kw_only=True):
     token: str
 
 
-class AbortResponse(Struct, frozen=True):
+class AbortResponse(OfTransaction, frozen=True):
     """A transaction is aborted."""
 
-    transaction_id: str
-    transaction_epoch: int
     state: str
     reason: str
 
 
-class TxnCommitResponse(Struct, frozen=True):
+class TxnCommitResponse(OfTransaction, frozen=True):
     """A transaction is committed; the last three are null if its result is no longer retained."""
 
-    transaction_id: str
-    transaction_epoch: int
     state: str
     duplicate: bool
     streams: StreamResults | None
@@ -227,14 +223,12 @@ class PendingStream(Struct, frozen=True):
     chunks: int
 
 
-class PendingTransaction(Struct, frozen=True, kw_only=True):
+class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
     """A transaction that is open or prepared; its owner is a task of a sink or a producer.
 
     `phase` is Kafka's name for the state. `stuck`: idle for longer than any deadline allows.
     """
 
-    transaction_id: str
-    transaction_epoch: int
     number: int
     kind: str
     state: str
@@ -255,11 +249,9 @@ class PendingTransaction(Struct, frozen=True, kw_only=True):
     deleted: list[str]
 
 
-class EndedTransaction(Struct, frozen=True):
+class EndedTransaction(OfTransaction, frozen=True):
     """A transaction that is committed, or aborted for `reason`."""
 
-    transaction_id: str
-    transaction_epoch: int
     state: str
     phase: str
     reason: str | None
@@ -269,15 +261,13 @@ class EndedTransaction(Struct, frozen=True):
     deleted: list[str] | None
 
 
-class TransactionStatus(Struct, frozen=True):
+class TransactionStatus(OfTransaction, frozen=True):
     """A transaction as a caller of the client gets it: `open`, `prepared`, `committed`, `aborted`.
 
     `streams` of an ended one are as in `CommitResult`, those of a pending one as in
     `PendingStream`.
     """
 
-    transaction_id: str
-    transaction_epoch: int
     state: str
     reason: str | None = None
     kind: str | None = None
