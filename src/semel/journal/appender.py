@@ -162,7 +162,9 @@ class Appender:
         group = self._group
         part = group.parts[-1] if group.parts else None
         if part is None or part.segment != self.segment:
-            part = self._begin_part(lsn)
+            part = SegmentPart(self.segment, lsn, self._ending)
+            self._ending = ()
+            group.parts.append(part)
         part.buffers += frame.buffers
         part.size += length
         group.size += length
@@ -170,12 +172,6 @@ class Appender:
         self.previous_crc = frame.crc
         self.position = lsn + length
         return lsn
-
-    def _begin_part(self, lsn: int) -> SegmentPart:
-        part = SegmentPart(self.segment, lsn, self._ending)
-        self._ending = ()
-        self._group.parts.append(part)
-        return part
 
     def _encode(
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int

@@ -106,8 +106,7 @@ def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     _drop_owned(tables, OF_TXN, cut.dirty.decided)
     counts: Counter[int] = Counter()
     _put_index(writer, cut, counts)
-    dropped = dict.fromkeys(cut.dirty.dropped, (0, 0))
-    for number, kept in sorted((cut.kept | dropped).items()):
+    for number, kept in sorted((cut.kept | dict.fromkeys(cut.dirty.dropped, (0, 0))).items()):
         _prune(writer, number, kept, counts)
         prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)

@@ -221,9 +221,8 @@ def write_identity(disk: Disk, identity: bytes) -> None:
 
 def read_identity(disk: Files) -> bytes:
     """Return the identity of a directory. Raises CorruptData if it is damaged, or OSError."""
-    file = disk.open(IDENTITY_NAME)
-    data = file.read(0, _FILE_BYTES + 1)
-    file.close()
+    with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
+        data = file.read(0, _FILE_BYTES + 1)
     body, checksum = data[:-4], data[-4:]
     if len(data) != _FILE_BYTES or crc32c(body).to_bytes(4, "little") != checksum:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)

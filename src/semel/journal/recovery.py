@@ -6,6 +6,7 @@ reply, everything that no watermark proves durable is written again and synced.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -110,19 +111,16 @@ def recover(
     """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
-        fitting = _fit_limits(limits or MachineLimits(), segment_bytes)
+        limits = limits or MachineLimits()
+        # The commit or abort of every transaction must fit in one frame.
+        fitting = replace(
+            limits,
+            chunks=min(limits.chunks, chunks_max(segment_bytes)),
+            txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
+        )
         return _recover(disk, store, checksum_seed(identity), fitting, segment_bytes, progress)
     except OSError as error:
         raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
-
-
-def _fit_limits(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
-    """Cap the size of transactions so that the commit or abort of each fits in one frame."""
-    return replace(
-        limits,
-        chunks=min(limits.chunks, chunks_max(segment_bytes)),
-        txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
-    )
 
 
 def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
@@ -141,9 +139,8 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
 
 def _discard_unfinished(disk: Disk, name: str) -> None:
     """Remove the first segment of a directory whose creation was interrupted, if it is empty."""
-    file = disk.open(name)
-    data = file.read(0, file.size())
-    file.close()
+    with closing(disk.open(name)) as file:
+        data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
         raise CorruptData("segments without an identity", file=IDENTITY_NAME)
     disk.unlink(name)
@@ -198,8 +195,7 @@ def _classify_files(
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
     # The last one listed was open at the cut; it is not if another segment begins there.
-    sealed = [first for first in firsts if first < tail and first in listed]
-    ends = {first: min(listed[first], position.lsn) for first in sealed}
+    ends = {first: min(end, position.lsn) for first, end in listed.items() if first < tail}
     live = [first for first in firsts if first >= tail]
     ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
     return ends, dead
@@ -248,8 +244,9 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
             replay.replay(next(frames))
     except TornTail as tear:
         if end is not None:
-            name = segment_name(first)
-            raise CorruptData(tear.reason, file=name, position=tear.lsn - first) from tear
+            raise CorruptData(
+                tear.reason, file=segment_name(first), position=tear.lsn - first
+            ) from tear
         check_torn(data, first, tear, seed)
 
 

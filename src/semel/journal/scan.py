@@ -54,8 +54,9 @@ def frames_of(
         except BadFrame as error:
             raise TornTail(lsn, str(error)) from error
         except UnknownVersion as error:
-            name = segment_name(segment)
-            raise CorruptData(str(error), file=name, position=lsn - segment) from error
+            raise CorruptData(
+                str(error), file=segment_name(segment), position=lsn - segment
+            ) from error
         if frame.previous_crc != previous_crc:
             raise TornTail(lsn, "the frame does not continue the one before it")
         yield frame
@@ -144,23 +145,33 @@ def check_chunks(state: State, decided: Decided, segments: Segments, replayed_fr
     Those after `replayed_from` have just been read. Those before it are in the rows of the
     checkpoint, and are read here. Raises CorruptData or DiskFailed.
     """
-    ended = [state.by_txn[end.txn] for end in decided.ended if end.is_committed]
-    staged = {chunk for txn in ended for chunk in chunks_in(txn.chunk_blocks)}
+    staged = {
+        chunk
+        for end in decided.ended
+        if end.is_committed
+        for chunk in chunks_in(state.by_txn[end.txn].chunk_blocks)
+    }
     for lsn, stream, _, count in extents_of(decided.extents):
         is_there = (lsn, stream, count) in staged
         if is_there and lsn < replayed_from:
             is_there = holds_chunk(_read(segments, lsn), stream, count)
         if not is_there:
             first = segments.first_of(lsn)
-            message = "a chunk of a committed transaction is not here"
-            raise CorruptData(message, file=segment_name(first), position=lsn - first)
+            raise CorruptData(
+                "a chunk of a committed transaction is not here",
+                file=segment_name(first),
+                position=lsn - first,
+            )
 
 
 def _read(segments: Segments, lsn: int) -> Frame:
     try:
         return segments.read_frame(lsn)
     except CorruptRead as error:
-        message = f"a chunk of a committed transaction cannot be read: {error}"
-        raise CorruptData(message, file=error.file, position=error.position) from error
+        raise CorruptData(
+            f"a chunk of a committed transaction cannot be read: {error}",
+            file=error.file,
+            position=error.position,
+        ) from error
     except ReadFailed as error:
         raise DiskFailed(str(error)) from error

@@ -8,6 +8,7 @@ import struct
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -144,15 +145,11 @@ class TxnHistory:
         for layer in (self._fresh, self._sealing):
             ranges = layer.aborted.get(stream)
             if ranges:
-                at = bisect_right(ranges, offset, key=_end_of)
+                at = bisect_right(ranges, offset, key=itemgetter(1))
                 candidates += ranges[at : at + 1]
         with self._store.read() as view:
             candidates += _stored_range(view, stream, offset)
         return min(candidates, default=None)
-
-
-def _end_of(span: Range) -> int:
-    return span[1]
 
 
 def _add_range(ranges: list[Range], first: int, end: int) -> None:

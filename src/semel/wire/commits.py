@@ -18,7 +18,6 @@ from semel.model.checksum import digest_of
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
 from semel.model.media import JSON_MEDIA_TYPE, is_json
-from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.model.transactions import (
     Commit,
@@ -39,7 +38,7 @@ from semel.wire.json_mode import (
 )
 from semel.wire.problems import parser
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.commits import (
     Base64Message,
     CommitRequest,
@@ -148,10 +147,9 @@ def _to_bytes(message: str | Base64Message) -> bytes:
     return b64decode(message.base64, validate=True)
 
 
-def commit_response(outcome: Outcome, command: Commit) -> Response:
+@responds_to(CommitDone)
+def commit_response(outcome: CommitDone, command: Commit) -> Response:
     """Answer a one-shot commit."""
-    if not isinstance(outcome, CommitDone):
-        return outcome_response(outcome)
     sink = command.sink
     warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
     response = CommitResponse(
@@ -177,10 +175,9 @@ def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> Reb
     return RebindSink(now_ms, app, request.query_id, request.last_version)
 
 
-def rebound_response(outcome: Outcome, command: RebindSink) -> Response:
+@responds_to(SinkChanged)
+def rebound_response(outcome: SinkChanged, command: RebindSink) -> Response:
     """Return the new binding of a sink."""
-    if not isinstance(outcome, SinkChanged):
-        return outcome_response(outcome)
     return json_response(200, SinkBinding(command.app, command.query_id, command.last_version))
 
 

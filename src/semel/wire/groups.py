@@ -4,7 +4,6 @@ from msgspec import UNSET, Struct
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.offsets import print_offset
-from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.transactions import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.wire.headers import Headers, print_instant
@@ -12,7 +11,7 @@ from semel.wire.json_mode import read_document, read_offset
 from semel.wire.paths import parse_query, read_choice
 from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response, problem_response
+from semel.wire.responses import json_response, problem_response, responds_to
 from semel.wire.schema.transactions import (
     MovedPositions,
     MoveRequest,
@@ -94,15 +93,16 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
         first = view.pending[0]
-        problem = Problem(
-            409,
-            UnstableOffsets.code,
-            f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
-            " ask again, or without stable=true",
-            {"group": view.group, "pending": pending},
-            [("Retry-After", "1")],
+        return problem_response(
+            Problem(
+                409,
+                UnstableOffsets.code,
+                f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
+                " ask again, or without stable=true",
+                {"group": view.group, "pending": pending},
+                [("Retry-After", "1")],
+            )
         )
-        return problem_response(problem)
     offsets = {move.path: print_offset(move.offset) for move in view.positions}
     versions = {move.path: move.version for move in view.positions}
     return json_response(200, Positions(view.group, offsets, versions, pending))
@@ -120,20 +120,17 @@ def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
     )
 
 
-def moved_response(outcome: Outcome, command: SetPositions, group: str) -> Response:
+@responds_to(PositionsSet)
+def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> Response:
     """Return where a group is in the streams it was moved in."""
-    if not isinstance(outcome, PositionsSet):
-        return outcome_response(outcome)
     offsets = {move.path: print_offset(move.to) for move in command.positions}
-    paths = [move.path for move in command.positions]
-    versions = dict(zip(paths, outcome.versions, strict=True))
+    versions = dict(zip(offsets, outcome.versions, strict=True))
     return json_response(200, MovedPositions(group, offsets, versions))
 
 
-def pinned_response(outcome: Outcome, group: str) -> Response:
+@responds_to(Pinned)
+def pinned_response(outcome: Pinned, group: str) -> Response:
     """Return the pinned step: 201 if it is this one, 200 if one was pinned before."""
-    if not isinstance(outcome, Pinned):
-        return outcome_response(outcome)
     return json_response(201 if outcome.is_new else 200, _snapshot(group, outcome))
 
 

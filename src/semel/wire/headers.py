@@ -173,8 +173,7 @@ def read_instant(headers: Headers, name: str) -> int | None:
 
 def print_instant(instant_ms: int) -> str:
     """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
-    moment = to_datetime(instant_ms).replace(tzinfo=None)
-    return moment.isoformat(timespec="milliseconds") + "Z"
+    return to_datetime(instant_ms).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def to_datetime(instant_ms: int) -> datetime:

@@ -27,7 +27,7 @@ from semel.wire.headers import (
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
 from semel.wire.rendering import STATUS, Response, problem_of
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.producers import (
     AssignedProducer,
     ClaimRequest,
@@ -42,7 +42,6 @@ T = TypeVar("T")
 # The epoch of an identity in the older dialect; `/v1/producers` counts from 0.
 FIRST_EPOCH_X: Final = 1
 _MODES: Final = (DENSE, SPARSE)
-_STORED: Final = 200
 
 
 class ProducerQuery(Struct, frozen=True):
@@ -133,10 +132,9 @@ def parse_explain_query(query: str) -> ExplainQuery:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def register_response(outcome: Outcome) -> Response:
+@responds_to(Registered)
+def register_response(outcome: Registered) -> Response:
     """Answer a registration: 201 for a new id, 200 for a raised epoch."""
-    if not isinstance(outcome, Registered):
-        return outcome_response(outcome)
     response = Registration(outcome.producer_id, outcome.epoch)
     return json_response(200 if outcome.epoch else 201, response)
 
@@ -148,10 +146,9 @@ def assigned_response(outcome: Outcome) -> Response:
     return json_response(201, AssignedProducer(outcome.producer_id, outcome.epoch))
 
 
-def claim_response(outcome: Outcome, *, path: str) -> Response:
+@responds_to(Claimed)
+def claim_response(outcome: Claimed, *, path: str) -> Response:
     """Return the epoch of a claim, and what was stored before it."""
-    if not isinstance(outcome, Claimed):
-        return outcome_response(outcome)
     offset, cursor = outcome.last_offset, outcome.cursor
     response = ProducerClaim(
         stream=path,
@@ -177,7 +174,7 @@ def explain_outcome(
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)
         facts = {"first_offset": print_offset(outcome.first_offset), "epoch": outcome.epoch}
-        return Explanation(outcome.code, _STORED, reason, facts)
+        return Explanation(outcome.code, 200, reason, facts)
     if isinstance(outcome, Duplicate):
         facts = {"epoch": outcome.epoch, "last_seq": outcome.seq}
         if outcome.first_offset is not None and outcome.next_offset is not None:

@@ -205,9 +205,13 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
 def _of_stream(outcome: txn_out.StreamRefused) -> Problem:
     """Return the problem of the one stream of several that refuses, with its path."""
     cause = problem_of(outcome.cause)
-    message = f"{outcome.path}: {cause.message}"
-    facts = {"stream": outcome.path, **cause.facts}
-    return Problem(cause.status, cause.code, message, facts, cause.headers)
+    return Problem(
+        cause.status,
+        cause.code,
+        f"{outcome.path}: {cause.message}",
+        {"stream": outcome.path, **cause.facts},
+        cause.headers,
+    )
 
 
 def _producer_headers(

@@ -80,21 +80,6 @@ class AppendPlan(Struct, frozen=True, gc=False):
     transaction: TxnTag | None = None
 
 
-def parse_post(
-    path: str,
-    headers: Headers,
-    repeated: Set[str],
-    body: bytes,
-    *,
-    now_ms: int,
-    is_strict: bool = False,
-    fresh_id: Callable[[], str] | None = None,
-) -> Append | Problem:
-    """Parse an append, a close, or both. `fresh_id` makes the id of a producer without one."""
-    plan = plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
-    return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
-
-
 @parser
 def plan_post(
     path: str,
@@ -104,7 +89,10 @@ def plan_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> AppendPlan:
-    """Parse the headers of an append, a close, or both."""
+    """Parse the headers of an append, a close, or both.
+
+    `fresh_id` makes the id of a producer without one.
+    """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
@@ -201,9 +189,13 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
 
 def _refuse_size(body: bytes) -> None:
     if len(body) > BODY_BYTES_MAX:
-        message = f"a body may have {BODY_BYTES_MAX} bytes"
         raise MalformedRequest(
-            Problem(413, "body_too_large", message, {"bytes_max": BODY_BYTES_MAX}),
+            Problem(
+                413,
+                "body_too_large",
+                f"a body may have {BODY_BYTES_MAX} bytes",
+                {"bytes_max": BODY_BYTES_MAX},
+            )
         )
 
 

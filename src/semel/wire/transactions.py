@@ -38,7 +38,7 @@ from semel.wire.json_mode import check_name, read_document
 from semel.wire.paths import parse_query, read_limit
 from semel.wire.problems import bad_request, parser
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.transactions import (
     AbortResponse,
     AddOffsetsRequest,
@@ -103,13 +103,11 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
 def _read_owner(request: BeginRequest) -> Owner:
     sink = request.sink
     producer_id, epoch = _read_producer(request)
-    if (sink is None) == (producer_id is None):
+    if sink is not None and producer_id is None:
+        return SinkOwner(sink.app, sink.version, sink.partition)
+    if sink is not None or producer_id is None or epoch is None:
         message = "producer_id and producer_epoch, or sink: one of the two begins a transaction"
         raise bad_request("invalid_request", message, field="producer_id")
-    if sink is not None:
-        return SinkOwner(sink.app, sink.version, sink.partition)
-    assert producer_id is not None
-    assert epoch is not None
     return ProducerOwner(producer_id, epoch)
 
 
@@ -190,10 +188,9 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def begin_response(outcome: Outcome) -> Response:
+@responds_to(Begun)
+def begin_response(outcome: Begun) -> Response:
     """Answer a begin: 201, or 200 if the transaction was open already."""
-    if not isinstance(outcome, Begun):
-        return outcome_response(outcome)
     response = BeginResponse(
         transaction_id=outcome.id,
         transaction_epoch=outcome.epoch,

@@ -192,9 +192,10 @@ class RowCheck:
             indexed.add(number)
             stream = state.by_number.get(number)
             if stream is None:
-                count = sum(1 for _ in own)
                 self._corrupt(
-                    "index", NUMBER_KEY.encode(number), f"{count} rows of an unknown stream"
+                    "index",
+                    NUMBER_KEY.encode(number),
+                    f"{sum(1 for _ in own)} rows of an unknown stream",
                 )
             else:
                 self._check_rows_of(stream, own)
@@ -242,16 +243,15 @@ class RowCheck:
         except (BadSeal, struct.error):
             self._corrupt("index", key, f"{self._index_label(key)} fails its checksum")
             return None
-        offsets, positions = block.offsets, block.positions
+        offsets, durable = block.offsets, self._stored.position.lsn
         is_orderly = (
             bool(offsets)
             and offsets[0] == 0
             and all(a < b for a, b in pairwise(offsets))
             and block.first + offsets[-1] < block.next
-        )
-        if self._stored.is_readable and is_orderly:
             # Only what is durable is in a checkpoint.
-            is_orderly = block.segment + positions[-1] < self._stored.position.lsn
+            and not (self._stored.is_readable and block.segment + block.positions[-1] >= durable)
+        )
         if not is_orderly:
             self._corrupt("index", key, f"{self._index_label(key)} is out of order")
             return None
@@ -274,12 +274,17 @@ class RowCheck:
         for first in sorted(listed | counted.keys() | counts.keys()):
             count = counts.get(first, 0)
             if first not in listed:
-                message = f"{count} index rows point into it, but the checkpoint does not list it"
-                self._report.corrupt(segment_name(first), None, message)
+                self._report.corrupt(
+                    segment_name(first),
+                    None,
+                    f"{count} index rows point into it, but the checkpoint does not list it",
+                )
             elif counted.get(first) != count and self._report.is_sound:
-                message = f"should have {counted.get(first)} index rows and has {count}"
                 self._corrupt(
-                    "segments", NUMBER_KEY.encode(first), f"{segment_name(first)} {message}"
+                    "segments",
+                    NUMBER_KEY.encode(first),
+                    f"{segment_name(first)} should have {counted.get(first)} index rows"
+                    f" and has {count}",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -314,8 +319,11 @@ class RowCheck:
                 self._check_stream("transactions", key, named.stream)
                 stored = versions.get(OWNED_KEY.encode((named.stream, named.group)), 0)
                 if named.guard > stored:
-                    message = f"names version {named.guard} of a position that has {stored}"
-                    self._corrupt("transactions", key, message)
+                    self._corrupt(
+                        "transactions",
+                        key,
+                        f"names version {named.guard} of a position that has {stored}",
+                    )
 
     def _check_parts(self) -> None:
         """Check that the chunk blocks of a transaction have no gap, and that its chunks exist."""
@@ -353,8 +361,11 @@ class RowCheck:
         for table in ("outcome_order", "outcome_owners"):
             row_count = sum(1 for _ in self._sound(table))
             if row_count != count:
-                message = f"{row_count} rows for {count} outcomes"
-                self._corrupt(table, PAIR_KEY.encode((row_count, count)), message)
+                self._corrupt(
+                    table,
+                    PAIR_KEY.encode((row_count, count)),
+                    f"{row_count} rows for {count} outcomes",
+                )
 
     def _check_aborted(self) -> None:
         """Check that the aborted ranges of a stream are within it, in order and without overlap."""

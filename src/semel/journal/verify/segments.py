@@ -134,9 +134,12 @@ class SegmentCheck:
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
         if first in listed and first != max(listed):
-            message = "the checkpoint lists it as open, though it is not the last: "
-            message += "its data is intact, but its space is never freed"
-            self._report.note(segment_name(first), None, message)
+            self._report.note(
+                segment_name(first),
+                None,
+                "the checkpoint lists it as open, though it is not the last: its data is intact,"
+                " but its space is never freed",
+            )
         elif self._stored.is_readable:
             return following
         # It is unknown whether there was a segment between the two.
@@ -149,8 +152,11 @@ class SegmentCheck:
             return firsts
         dead = [first for first in firsts if first < tail and first not in listed]
         for first in dead:
-            message = "the checkpoint no longer needs it; the next start removes it"
-            self._report.note(segment_name(first), None, message)
+            self._report.note(
+                segment_name(first),
+                None,
+                "the checkpoint no longer needs it; the next start removes it",
+            )
         return [first for first in firsts if first not in dead]
 
     def _missing(self, first: int) -> None:
@@ -160,8 +166,11 @@ class SegmentCheck:
         if now.lsn > self._stored.position.lsn and first not in dict(now.segments):
             return
         count = len(self._stored.keys.get(first, b"")) // KEY_BYTES
-        message = f"the segment is missing; {count} rows of the index point into it"
-        self._report.corrupt(segment_name(first), None, message)
+        self._report.corrupt(
+            segment_name(first),
+            None,
+            f"the segment is missing; {count} rows of the index point into it",
+        )
 
     def _size(self, first: int) -> int:
         try:
@@ -206,8 +215,11 @@ class SegmentCheck:
                 break
             self._lsn, self._crc = frame.lsn, frame.previous_crc
         if self._lsn > end:
-            message = f"a frame reaches into the segment that begins at {end}"
-            self._report.corrupt(segment_name(first), end - first, message)
+            self._report.corrupt(
+                segment_name(first),
+                end - first,
+                f"a frame reaches into the segment that begins at {end}",
+            )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
         """Check frames up to `end`; return where the chain of checksums ends before it."""
@@ -238,8 +250,11 @@ class SegmentCheck:
             self._report.corrupt(name, 0, "the segment is empty")
         elif size != allocated:
             what = "truncated" if size < allocated else "too long"
-            message = f"the segment is {what}: it has {size} bytes, and {allocated} were allocated"
-            self._report.corrupt(name, min(size, allocated), message)
+            self._report.corrupt(
+                name,
+                min(size, allocated),
+                f"the segment is {what}: it has {size} bytes, and {allocated} were allocated",
+            )
         return size == 0 or size < allocated
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
@@ -254,8 +269,12 @@ class SegmentCheck:
         at = tear.lsn - first
         rest = len(data[at:].rstrip(b"\0"))
         if rest:
-            message = f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, "
-            self._report.note(segment_name(first), at, message + "which nothing proves durable")
+            self._report.note(
+                segment_name(first),
+                at,
+                f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, which"
+                " nothing proves durable",
+            )
         return True
 
     def _report_gap(self, first: int, tear: TornTail, end: int, frame: Frame | None) -> None:
@@ -312,8 +331,11 @@ class SegmentCheck:
             stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
-                message = f"continues at offset {base}, not at {expected}"
-                self._report.corrupt(name, at, f"{self._stored.label(number)} {message}")
+                self._report.corrupt(
+                    name,
+                    at,
+                    f"{self._stored.label(number)} continues at offset {base}, not at {expected}",
+                )
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
@@ -329,8 +351,11 @@ class SegmentCheck:
                 chunk = self._frame_at(start, lsn)
                 is_there = chunk is not None and holds_chunk(chunk, stream, count)
             if not is_there:
-                message = f"a chunk that the decision at {frame.lsn} commits is not here"
-                self._report.corrupt(segment_name(start), lsn - start, message)
+                self._report.corrupt(
+                    segment_name(start),
+                    lsn - start,
+                    f"a chunk that the decision at {frame.lsn} commits is not here",
+                )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
         try:
@@ -368,8 +393,10 @@ class SegmentCheck:
         if not lost:
             return
         at, start, last = lost[0]
-        message = f"the index has {self._stored.label(number)}, offsets {start} to {last}, here; "
-        message += "no such frame was read"
+        message = (
+            f"the index has {self._stored.label(number)}, offsets {start} to {last}, here;"
+            " no such frame was read"
+        )
         if len(lost) > 1:
             message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
         self._report.corrupt(segment_name(block.segment), at, message)
@@ -377,13 +404,12 @@ class SegmentCheck:
 
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
     """Return what a frame adds to streams, in the order of offsets: (stream, base, count)."""
-    own: dict[int, list[tuple[int, int, int]]] = {
-        kind: [] for kind in (SECTION_DATA, SECTION_CONTROL, SECTION_STAGED)
-    }
-    for section in frame.sections:
-        own[section.kind].append((section.stream, section.base, section.count))
+    data, controls = (
+        [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
+        for kind in (SECTION_DATA, SECTION_CONTROL)
+    )
     placed = []
     if isinstance(frame.record, Decided):
         extents = extents_of(frame.record.extents)
         placed = [(stream, base, count) for _, stream, base, count in extents]
-    return own[SECTION_DATA] + placed + own[SECTION_CONTROL]
+    return data + placed + controls

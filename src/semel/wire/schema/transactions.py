@@ -16,6 +16,12 @@ class OfTransaction(Struct, frozen=True):
     transaction_epoch: int
 
 
+class TransactionState(OfTransaction, frozen=True):
+    """The same with the state of the transaction."""
+
+    state: str
+
+
 # ---- groups --------------------------------------------------------------------------------------
 
 # An offset in a request: printed, or its ordinal.
@@ -57,10 +63,9 @@ class PinRequest(StrictRequest, frozen=True):
     hash: str
 
 
-class PendingMove(OfTransaction, frozen=True):
+class PendingMove(TransactionState, frozen=True):
     """A move by a pending transaction, which ends within `remaining_ms` unless that is null."""
 
-    state: str
     to: str
     deadline: str | None = None
     remaining_ms: int | None = None
@@ -198,17 +203,15 @@ class PrepareResponse(Struct, frozen=True, kw_only=True):
     token: str
 
 
-class AbortResponse(OfTransaction, frozen=True):
+class AbortResponse(TransactionState, frozen=True):
     """A transaction is aborted."""
 
-    state: str
     reason: str
 
 
-class TxnCommitResponse(OfTransaction, frozen=True):
+class TxnCommitResponse(TransactionState, frozen=True):
     """A transaction is committed; the last three are null if its result is no longer retained."""
 
-    state: str
     duplicate: bool
     streams: StreamResults | None
     offsets: GroupOffsets | None
@@ -249,10 +252,9 @@ class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
     deleted: list[str]
 
 
-class EndedTransaction(OfTransaction, frozen=True):
+class EndedTransaction(TransactionState, frozen=True):
     """A transaction that is committed, or aborted for `reason`."""
 
-    state: str
     phase: str
     reason: str | None
     decided_at: str
@@ -261,14 +263,13 @@ class EndedTransaction(OfTransaction, frozen=True):
     deleted: list[str] | None
 
 
-class TransactionStatus(OfTransaction, frozen=True):
+class TransactionStatus(TransactionState, frozen=True):
     """A transaction as a caller of the client gets it: `open`, `prepared`, `committed`, `aborted`.
 
     `streams` of an ended one are as in `CommitResult`, those of a pending one as in
     `PendingStream`.
     """
 
-    state: str
     reason: str | None = None
     kind: str | None = None
     producer_id: str | None = None
