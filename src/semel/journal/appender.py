@@ -1,4 +1,4 @@
-"""The loop's side of the journal: gives every frame its LSN and collects frames in write groups.
+"""The loop's side of the journal: assigns every frame its LSN and collects frames in write groups.
 
 Nothing here touches the disk. A write group is a work order: write these bytes there and sync; then
 the replies that wait for it may be sent.

@@ -47,7 +47,7 @@ class Files(Protocol):
         """Return the names of the files, sorted."""
 
     def open(self, name: str) -> File:
-        """Open a file; that of a `Disk` can be written, too."""
+        """Open a file for reading; a `Disk` opens it for writing, too."""
 
 
 class Disk(Files, Protocol):

@@ -145,7 +145,7 @@ class Index:
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Take the blocks of the last cut back: the checkpoint was not made."""
+        """Put the blocks of the last cut back: the checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:

@@ -13,7 +13,7 @@ from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
-# The end of the last segment: not known yet.
+# The end of the last segment, which has none yet.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20

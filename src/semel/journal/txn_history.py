@@ -100,7 +100,7 @@ class TxnHistory:
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Take the rows of the last cut back: the checkpoint was not made."""
+        """Put the rows of the last cut back: the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():

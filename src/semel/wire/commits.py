@@ -149,7 +149,7 @@ def _to_bytes(message: str | Base64Message) -> bytes:
 
 @responds_to(CommitDone)
 def commit_response(outcome: CommitDone, command: Commit) -> Response:
-    """Answer a one-shot commit."""
+    """Return the response to a one-shot commit."""
     sink = command.sink
     warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
     response = CommitResponse(

@@ -86,9 +86,10 @@ def parse_group_query(query: str) -> GroupQuery:
 
 
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return where a group is: nowhere, if it was never moved.
+    """Return the positions of a group: none if it was never moved.
 
-    409 if the query asks for stable positions only and a pending transaction may still move one.
+    The response is 409 if the query is for stable positions only and a pending transaction may
+    still move one.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -109,14 +110,13 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
 
 
 def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
-    due_ms = move.due_ms
     return PendingMove(
         transaction_id=move.id,
         transaction_epoch=move.epoch,
         state=move.state,
         to=print_offset(move.to),
-        deadline=None if due_ms is None else print_instant(due_ms),
-        remaining_ms=None if due_ms is None else max(0, due_ms - now_ms),
+        deadline=None if move.due_ms is None else print_instant(move.due_ms),
+        remaining_ms=None if move.due_ms is None else max(0, move.due_ms - now_ms),
     )
 
 

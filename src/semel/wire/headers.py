@@ -194,7 +194,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Refuse a compressed body: one that was made to harm could be huge when decompressed."""
+    """Refuse a compressed body: a malicious one could be huge when decompressed."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -233,7 +233,7 @@ def _qualities(value: str) -> dict[str, float]:
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Return whether Accept-Encoding prefers gzip, or likes it as much as plain bytes."""
+    """Return whether Accept-Encoding ranks gzip at least as high as plain bytes."""
     value = headers.get("accept-encoding")
     if value is None or "gzip" not in value.lower():
         return False

@@ -134,13 +134,13 @@ def parse_explain_query(query: str) -> ExplainQuery:
 
 @responds_to(Registered)
 def register_response(outcome: Registered) -> Response:
-    """Answer a registration: 201 for a new id, 200 for a raised epoch."""
+    """Return the response to a registration: 201 for a new id, 200 for a raised epoch."""
     response = Registration(outcome.producer_id, outcome.epoch)
     return json_response(200 if outcome.epoch else 201, response)
 
 
 def assigned_response(outcome: Outcome) -> Response:
-    """Answer the `/producer` of a stream, in the older dialect."""
+    """Return the response of the `/producer` of a stream, in the older dialect."""
     if not isinstance(outcome, Registered):
         return outcome_response(outcome, is_x=True)
     return json_response(201, AssignedProducer(outcome.producer_id, outcome.epoch))
@@ -149,14 +149,13 @@ def assigned_response(outcome: Outcome) -> Response:
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
     """Return the epoch of a claim, and what was stored before it."""
-    offset, cursor = outcome.last_offset, outcome.cursor
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
         producer_epoch=outcome.epoch,
         last_seq=outcome.last_seq,
-        last_offset=None if offset is None else print_offset(offset),
-        cursor=None if cursor is None else cursor.decode("utf-8", "replace"),
+        last_offset=None if outcome.last_offset is None else print_offset(outcome.last_offset),
+        cursor=None if outcome.cursor is None else outcome.cursor.decode("utf-8", "replace"),
     )
     return json_response(200, response)
 

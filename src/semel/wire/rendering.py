@@ -168,7 +168,7 @@ _WORTH_A_RETRY: Final = (
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
-    """Return the problem that answers a refusal; `is_x` in the X-Producer-* dialect."""
+    """Return the problem of a refusal; `is_x` in the X-Producer-* dialect."""
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)
     entry = REFUSED[type(outcome)]

@@ -63,7 +63,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
 
     Requests that differ only in those two share a plan. `media_type` is a problem if it is
     malformed, which matters only if there is a body. Not `is_named`: the server has chosen the
-    producer id, so the plan is for one append only. `is_common`: the short response will do.
+    producer id, so the plan is for one append only. `is_common`: the short response suffices.
     """
 
     path: str
@@ -274,7 +274,7 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Return the fork that headers ask for, or None. Raises MalformedRequest."""
+    """Return the fork that headers request; None without one. Raises MalformedRequest."""
     source = headers.get("stream-forked-from")
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)
@@ -318,7 +318,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Its headers are lists, so repeated ones are fine: they come joined."""
+    """Parse a read. Its headers are lists, so they may be repeated: their values are joined."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -362,7 +362,7 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
 
 
 # ---- read cursors --------------------------------------------------------------------------------
-# Numbers of intervals of time, so that a cache does not answer a live reader for ever (1.9).
+# Numbers of intervals of time, so that a cache does not respond to a live reader forever (1.9).
 
 _EPOCH_MS: Final = 1_728_432_000_000  # 2024-10-09T00:00:00Z
 _INTERVAL_MS: Final = 20_000

@@ -127,7 +127,7 @@ def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = 
 
 
 def options_response() -> Response:
-    """Answer a CORS preflight."""
+    """Return the response to a CORS preflight."""
     return Response(204, [("Allow", METHODS), *PREFLIGHT_HEADERS])
 
 
@@ -143,7 +143,7 @@ def method_response(allowed: str = METHODS) -> Response:
 
 @responds_to(Created)
 def put_response(outcome: Created, *, location: str) -> Response:
-    """Answer a creation; `location` is the stream's absolute URL."""
+    """Return the response to a creation; `location` is the stream's absolute URL."""
     headers: Fields = [
         ("Content-Type", outcome.content_type),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -162,7 +162,7 @@ def post_response(
     is_x: bool = False,
     is_named: bool = True,
 ) -> Response:
-    """Answer an append.
+    """Return the response to an append.
 
     `is_x` if the request used the X-Producer-* dialect; not `is_named` if the server has chosen the
     producer id, and so returns it.
@@ -203,13 +203,12 @@ def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
 
 def _duplicate_headers(outcome: Duplicate, command: Append) -> Fields:
     headers: Fields = []
+    # A chunk has no offset before its transaction is committed.
     is_chunk = command.transaction is not None and command.transaction.seq is not None
-    if is_chunk:
-        pass  # it has no offset before its transaction is committed
-    elif outcome.next_offset is None:
-        headers.append(("Producer-Receipt", "expired"))
-    else:
+    if outcome.next_offset is not None and not is_chunk:
         headers.append(("Stream-Next-Offset", print_offset(outcome.next_offset)))
+    elif not is_chunk:
+        headers.append(("Producer-Receipt", "expired"))
     if outcome.is_mismatch:
         headers.append(("Producer-Payload-Mismatch", "true"))
     return headers
@@ -229,7 +228,7 @@ def _producer_headers(outcome: Appended | Duplicate, *, is_x: bool) -> Fields:
 
 @responds_to(Switched)
 def patch_response(outcome: Switched) -> Response:
-    """Answer a request that switches the recognition of duplicates."""
+    """Return the response to a request that switches the recognition of duplicates."""
     headers: Fields = [
         ("Stream-Dedup", "off" if outcome.dedup_from is None else "on"),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -243,7 +242,7 @@ def patch_response(outcome: Switched) -> Response:
 
 
 def head_response(facts: StreamFacts) -> Response:
-    """Answer HEAD."""
+    """Return the response to a HEAD request."""
     headers: Fields = [
         ("Content-Type", facts.content_type),
         ("Stream-Next-Offset", print_offset(facts.tail)),
@@ -273,7 +272,7 @@ def read_response(
     next_offset: int,
     cursor: int | None = None,
 ) -> Response:
-    """Answer a read from `start` up to `next_offset`; 304 if the client has it already."""
+    """Return the messages from `start` up to `next_offset`; 304 if the client has them already."""
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
     is_gzip = request.accepts_gzip and sum([len(each.payload) for each in slices]) >= GZIP_BYTES_MIN
@@ -340,9 +339,10 @@ def _state_headers(
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
-    """Return what a cache may do: it must not keep a response that ends at the tail of now.
+    """Return the header that says how long a cache may keep a response.
 
-    That of a long-poll may be kept all the same: its reader continues from the end of it.
+    One that ends at the current tail must be checked again before it is used. The response to a
+    long-poll may be kept even then: its reader continues from the end of it.
     """
     if request.is_now:
         return _NO_STORE
@@ -358,7 +358,7 @@ def empty_poll_response(
     cursor: int | None = None,
     is_committed: bool = False,
 ) -> Response:
-    """Answer a long-poll without messages: it has timed out, or the stream is closed."""
+    """Return the end of a long-poll without messages: it timed out, or the stream is closed."""
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     return Response(204, [*headers, _NO_STORE])
 

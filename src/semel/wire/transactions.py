@@ -190,7 +190,7 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
 
 @responds_to(Begun)
 def begin_response(outcome: Begun) -> Response:
-    """Answer a begin: 201, or 200 if the transaction was open already."""
+    """Return the response to a begin: 201, or 200 if the transaction was open already."""
     response = BeginResponse(
         transaction_id=outcome.id,
         transaction_epoch=outcome.epoch,
@@ -201,7 +201,7 @@ def begin_response(outcome: Begun) -> Response:
 
 
 def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Answer any other request about one transaction."""
+    """Return the response to any other request about one transaction."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -267,11 +267,11 @@ def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
 def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
     """Return the document of a transaction that is open or prepared."""
     owner = view.owner
-    by_owner: dict[str, Any]
-    if isinstance(owner, SinkOwner):
-        by_owner = {"sink": TaskOwner(owner.app, owner.version, owner.partition)}
-    else:
-        by_owner = {"producer_id": owner.id, "producer_epoch": owner.epoch}
+    by_owner: dict[str, Any] = (
+        {"sink": TaskOwner(owner.app, owner.version, owner.partition)}
+        if isinstance(owner, SinkOwner)
+        else {"producer_id": owner.id, "producer_epoch": owner.epoch}
+    )
     return PendingTransaction(
         transaction_id=view.id,
         transaction_epoch=view.epoch,

@@ -11,8 +11,8 @@ from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import IDENTITY_NAME, Files, read_identity
 from semel.journal.frame import checksum_seed
 from semel.journal.store import TableReader
-from semel.journal.verify.report import Finding, Progress, Report, StoredCheckpoint
-from semel.journal.verify.rows import RowCheck
+from semel.journal.verify.report import Finding, Progress, Report
+from semel.journal.verify.rows import RowCheck, StoredCheckpoint
 from semel.journal.verify.segments import SegmentCheck
 from semel.model.errors import CorruptData
 

@@ -28,7 +28,7 @@ from semel.journal.store import (
     unseal,
 )
 from semel.journal.txn_history import outcome_key, owner_key
-from semel.journal.verify.report import Progress, Report, StoredCheckpoint
+from semel.journal.verify.report import Progress, Report
 from semel.machine.retention import retained_range
 from semel.machine.rows import (
     ChunkBlockRow,
@@ -40,7 +40,7 @@ from semel.machine.rows import (
     TxnRow,
     TxnStreamRow,
 )
-from semel.machine.state import STATE_TABLES, Stream, add_fork
+from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.tables import NUMBER_KEY, OF_STREAM, OWNED_KEY, PAIR_KEY
 from semel.machine.txn.chunk_list import CHUNK_BYTES, lsns_of
 from semel.model.transactions import TXN_STAGED
@@ -51,6 +51,22 @@ _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
 )
 _NO_TXN: Final = "belongs to a transaction that is not there"
+
+
+class StoredCheckpoint:
+    """The content of the checkpoint, as far as it can be trusted."""
+
+    def __init__(self) -> None:
+        self.position = CheckpointPosition(0, 0, ())
+        self.is_readable = False
+        self.state = State()
+        # The index rows of each segment, by their keys.
+        self.keys: dict[int, bytearray] = {}
+
+    def label(self, number: int) -> str:
+        """Return number and path of a stream, for a message."""
+        stream = self.state.by_number.get(number)
+        return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"
 
 
 class RowCheck:

@@ -27,7 +27,8 @@ from semel.journal.scan import (
 )
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
 from semel.journal.store import BadSeal, TableReader
-from semel.journal.verify.report import Progress, Report, StoredCheckpoint
+from semel.journal.verify.report import Progress, Report
+from semel.journal.verify.rows import StoredCheckpoint
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_DATA,

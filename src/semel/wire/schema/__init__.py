@@ -1,9 +1,9 @@
 """The JSON bodies of requests and responses, for server and client alike.
 
-Requests are strict: a member that the server does not know is refused, so a misspelt option is not
-ignored in silence. Members without a value are not sent. Responses are tolerant: a client ignores
-members that a newer server adds. Members without a value are sent as null, except those whose
-default is UNSET, which belong to some of the responses only.
+Requests are strict: an unknown member is refused, so a misspelt option is not ignored in silence.
+Members without a value are not sent. Responses are tolerant: a client ignores members that a newer
+server adds. Members without a value are sent as null, except those whose default is UNSET: only
+some of the responses have them.
 
 Members are sent in the order of the fields. Offsets are printed, as `semel.model.offsets` does;
 instants are RFC 3339.
