@@ -6,8 +6,6 @@ the replies that wait for it may be sent.
 
 from typing import Final
 
-from msgspec import Struct
-
 from semel.journal.frame import (
     KINDS,
     SECTION_BYTES,
@@ -54,27 +52,33 @@ def _room_bytes(segment_bytes: int) -> int:
     return room - min(room // 2, FRAME_OVERHEAD_BYTES_MAX)
 
 
-class SegmentPart(Struct, eq=False):
+class SegmentPart:
     """Bytes of one write group that go into one segment.
 
     `ending`: the frame to write at the end of the previous segment, once this one has its name.
     """
 
-    segment: int
-    start: int
-    ending: tuple[bytes, ...] = ()
-    size: int = 0
-    buffers: list[bytes] = []
+    __slots__ = ("buffers", "ending", "segment", "size", "start")
+
+    def __init__(self, segment: int, start: int, ending: tuple[bytes, ...]) -> None:
+        self.segment = segment
+        self.start = start
+        self.ending = ending
+        self.size = 0
+        self.buffers: list[bytes] = []
 
 
-class WriteGroup(Struct, eq=False):
+class WriteGroup:
     """Frames that become durable together, up to `end`. A single watermark is not synced."""
 
-    end: int = 0
-    is_synced: bool = False
-    parts: list[SegmentPart] = []
-    size: int = 0
-    frames: int = 0
+    __slots__ = ("end", "frames", "is_synced", "parts", "size")
+
+    def __init__(self, end: int = 0, *, is_synced: bool = False) -> None:
+        self.end = end
+        self.is_synced = is_synced
+        self.parts: list[SegmentPart] = []
+        self.size = 0
+        self.frames = 0
 
 
 class Appender:
