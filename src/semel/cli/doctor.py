@@ -21,8 +21,9 @@ from semel.cli.exit_codes import (
 from semel.cli.output import ProgressLine, printable, size_text
 from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, is_in_use, open_store
 from semel.journal.checkpoint import FILE_NAME, read_position
-from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, BadSeal, read_identity
+from semel.journal.disk import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.segments import segment_lsn
+from semel.journal.store import BadSeal
 from semel.journal.verify import Finding, Report, verify
 from semel.model.errors import CorruptData
 

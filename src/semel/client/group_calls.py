@@ -27,7 +27,7 @@ from semel.client.values import (
 )
 from semel.model.offsets import parse_offset
 from semel.wire.paths import GROUPS
-from semel.wire.schema import groups as schema
+from semel.wire.schema import transactions as schema
 
 _SET_TRIES_MAX: Final = 10
 _POLL_SECONDS_MIN: Final = 0.02

@@ -23,6 +23,7 @@ from semel.wire.paths import (
     STREAMS,
     TRANSACTIONS,
 )
+from semel.wire.schema import StreamsPage
 from semel.wire.schema.commits import RebindRequest, SinksPage
 from semel.wire.schema.producers import (
     ClaimRequest,
@@ -32,7 +33,6 @@ from semel.wire.schema.producers import (
     RegisterRequest,
     Registration,
 )
-from semel.wire.schema.streams import StreamsPage
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
 # A JSON document as it came: the calls of an operator show it as it is.

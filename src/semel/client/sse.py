@@ -22,7 +22,7 @@ from semel.client.values import READ_COMMITTED, Message
 from semel.model.limits import MIB
 from semel.model.messages import is_json
 from semel.wire.headers import EVENTS
-from semel.wire.schema.streams import ControlEvent
+from semel.wire.schema import ControlEvent
 
 EVENT_BYTES_MAX: Final = 1024 * MIB
 _LINE_END: Final = re.compile(rb"\r\n?|\n")

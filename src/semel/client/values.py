@@ -15,11 +15,17 @@ from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, T
 from semel.model.messages import Header, encode_extras, find_extras_fault, is_json, is_text
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
+from semel.wire.schema import StreamEntry
 from semel.wire.schema.commits import CommitResult
-from semel.wire.schema.groups import MoveRequest, PinnedRange, PinnedStep, Target
 from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration
-from semel.wire.schema.streams import StreamEntry
-from semel.wire.schema.transactions import StreamResult, TransactionStatus
+from semel.wire.schema.transactions import (
+    MoveRequest,
+    PinnedRange,
+    PinnedStep,
+    StreamResult,
+    Target,
+    TransactionStatus,
+)
 
 __all__ = [
     "KIND_INLINE",

@@ -1,1 +1,1 @@
-"""Bytes on disk: frames, segments, the checkpoint, and coming back from a crash."""
+"""Bytes on disk: frames, segments, the index, the checkpoint, and recovery after a crash."""

@@ -1,4 +1,4 @@
-"""The loop's side of the journal: gives every frame its LSN and collects frames in write groups.
+"""The loop's side of the journal: assigns every frame its LSN and collects frames in write groups.
 
 Nothing here touches the disk. A write group is a work order: write these bytes there and sync; then
 the replies that wait for it may be sent.
@@ -60,12 +60,12 @@ class SegmentPart:
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
 
-    def __init__(self, segment: int, start: int) -> None:
+    def __init__(self, segment: int, start: int, ending: tuple[bytes, ...]) -> None:
         self.segment = segment
         self.start = start
+        self.ending = ending
         self.size = 0
         self.buffers: list[bytes] = []
-        self.ending: tuple[bytes, ...] = ()
 
 
 class WriteGroup:
@@ -73,12 +73,12 @@ class WriteGroup:
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, end: int = 0, *, is_synced: bool = False) -> None:
+        self.end = end
+        self.is_synced = is_synced
         self.parts: list[SegmentPart] = []
         self.size = 0
         self.frames = 0
-        self.end = 0
-        self.is_synced = False
 
 
 class Appender:
@@ -143,7 +143,8 @@ class Appender:
         if not self._fits(length):
             self._roll()
         if self.position == self.segment:
-            self._begin_segment(time_ms)
+            started = encode_meta(SegmentStarted(self._capacity))
+            self._place(KINDS[SegmentStarted], started, (), frame_bytes(started, ()), time_ms)
         self._group.is_synced = True
         self._time_ms = time_ms
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
@@ -157,10 +158,6 @@ class Appender:
         self.segment = self.position
         self._capacity, self._spare_bytes = self._spare_bytes, 0
 
-    def _begin_segment(self, time_ms: int) -> None:
-        meta = encode_meta(SegmentStarted(self._capacity))
-        self._place(KINDS[SegmentStarted], meta, (), frame_bytes(meta, ()), time_ms)
-
     def _place(
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
@@ -169,7 +166,9 @@ class Appender:
         group = self._group
         part = group.parts[-1] if group.parts else None
         if part is None or part.segment != self.segment:
-            part = self._begin_part(lsn)
+            part = SegmentPart(self.segment, lsn, self._ending)
+            self._ending = ()
+            group.parts.append(part)
         part.buffers += frame.buffers
         part.size += length
         group.size += length
@@ -177,12 +176,6 @@ class Appender:
         self.previous_crc = frame.crc
         self.position = lsn + length
         return lsn
-
-    def _begin_part(self, lsn: int) -> SegmentPart:
-        part = SegmentPart(self.segment, lsn)
-        part.ending, self._ending = self._ending, ()
-        self._group.parts.append(part)
-        return part
 
     def _encode(
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
@@ -210,10 +203,7 @@ class Appender:
 
     def take_sync(self) -> WriteGroup:
         """Return a write group without frames, which makes durable what was written."""
-        group = WriteGroup()
-        group.end = self.position
-        group.is_synced = True
-        return group
+        return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
         """Return a write group of one watermark frame; None if the open group is not empty.
@@ -221,8 +211,7 @@ class Appender:
         It is written without a sync, when there is nothing else to write: after a kill it proves
         that what was acknowledged last was durable, so damage to that is not a torn tail.
         """
-        end = self.position + _WATERMARK_BYTES + _ENDED_BYTES
-        if self._group.parts or end > self.segment + self._capacity:
+        if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None
         if self.position == self.segment:
             return None  # the name of a segment proves that everything before it is durable

@@ -7,6 +7,7 @@ in one transaction. So the store never holds anything that a crash could undo.
 
 import struct
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -14,10 +15,22 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from semel.journal.identity import BadSeal, seal, seal_of, unseal
 from semel.journal.index import IndexBlock, block_key, decode_block, encode_block, split_key
-from semel.journal.store import DIGESTED, Store, StoreFull, StoreReader, StoreWriter
-from semel.journal.tables import DIGEST_MODULUS, TableWriter, read_digest
+from semel.journal.store import (
+    DIGEST_MODULUS,
+    DIGESTED,
+    BadSeal,
+    Store,
+    StoreFull,
+    StoreReader,
+    StoreWriter,
+    TableWriter,
+    read_digest,
+    read_row,
+    seal,
+    seal_of,
+    unseal,
+)
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
 from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, MetaRow, Row
 from semel.machine.state import STATE_TABLES, Dirty, MachineLimits, State
@@ -63,13 +76,6 @@ class Cut(Struct, frozen=True):
     chunk_blocks: list[bytes]
 
 
-class Loaded(Struct, frozen=True):
-    """A checkpoint that was loaded."""
-
-    state: State
-    position: CheckpointPosition
-
-
 # ---- writing -------------------------------------------------------------------------------------
 
 
@@ -97,10 +103,9 @@ def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     put_txn_history(tables, cut.txn_history, cut.dirty, cut.meta.time_ms)
     _drop_owned(tables, OF_STREAM, cut.dirty.dropped)
     _drop_owned(tables, OF_TXN, cut.dirty.decided)
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     _put_index(writer, cut, counts)
-    dropped = dict.fromkeys(cut.dirty.dropped, (0, 0))
-    for number, kept in sorted((cut.kept | dropped).items()):
+    for number, kept in sorted((cut.kept | dict.fromkeys(cut.dirty.dropped, (0, 0))).items()):
         _prune(writer, number, kept, counts)
         prune_aborted(tables, number, kept)
     dead = _settle_segments(tables, cut, counts)
@@ -157,46 +162,46 @@ def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
 # ---- the index, and the segments that it needs ---------------------------------------------------
 
 
-def _put_index(writer: StoreWriter, cut: Cut, counts: dict[int, int]) -> None:
+def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
     for streams in _slices(cut.index_blocks):
         for stream in sorted(streams):
-            chunk = None if stream in cut.dirty.dropped else cut.index_blocks[stream]
-            while chunk is not None:
-                writer.put("index", block_key(stream, chunk.first), encode_block(stream, chunk))
-                counts[chunk.segment] = counts.get(chunk.segment, 0) + 1
-                chunk = chunk.older
+            block = None if stream in cut.dirty.dropped else cut.index_blocks[stream]
+            while block is not None:
+                writer.put("index", block_key(stream, block.first), encode_block(stream, block))
+                counts[block.segment] += 1
+                block = block.older
 
 
-def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: dict[int, int]) -> None:
+def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
     """Remove the index blocks of a stream that hold none of the offsets still kept."""
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
         if split_key(key)[0] != stream:
             break
-        chunk = decode_block(key, value)
-        if chunk.next <= start or chunk.first >= end:
+        block = decode_block(key, value)
+        if block.next <= start or block.first >= end:
             removed.append(key)
-            counts[chunk.segment] = counts.get(chunk.segment, 0) - 1
+            counts[block.segment] -= 1
         elif end == OFFSET_MAX:
             break
     for key in removed:
         writer.delete("index", key)
 
 
-def _settle_segments(tables: TableWriter, cut: Cut, counts: dict[int, int]) -> set[int]:
+def _settle_segments(tables: TableWriter, cut: Cut, counts: Counter[int]) -> set[int]:
     """Update the number of index blocks per segment; return the segments no longer needed."""
     dead = set()
     held = _held_segments(cut)
     for first, end in cut.segments:
         key = NUMBER_KEY.encode(first)
-        sealed = tables.writer.get("segments", key)
-        old = 0 if sealed is None else BLOCK_COUNT.unpack(unseal("segments", key, sealed))[0]
-        new = old + counts.get(first, 0)
+        value = read_row(tables.writer, "segments", key)
+        old = 0 if value is None else BLOCK_COUNT.unpack(value)[0]
+        new = old + counts[first]
         if new == 0 and end <= cut.lsn and first not in held:
             dead.add(first)
             tables.delete("segments", key)
-        elif new != old or sealed is None:
+        elif new != old or value is None:
             tables.put("segments", key, BLOCK_COUNT.pack(new))
     return dead
 
@@ -211,28 +216,34 @@ def _held_segments(cut: Cut) -> set[int]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def load(store: Store, limits: MachineLimits) -> Loaded | None:
-    """Load the checkpoint and check all of it; None if there is none. Raises CorruptData."""
+def load(store: Store, limits: MachineLimits) -> tuple[State, CheckpointPosition]:
+    """Load the checkpoint and check all of it; return the state and where replay starts.
+
+    Without a checkpoint the state is empty, and replay starts at 0. Raises CorruptData.
+    """
     state = State(limits)
     try:
         with store.read() as view:
             position = read_position(view)
             if position is None:
                 _check_empty(view)
-                return None
+                return state, CheckpointPosition(0, 0, ())
             _load_rows(view, state)
             state.load_links()
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
-    return Loaded(state, position)
+    return state, position
 
 
 def read_position(view: StoreReader) -> CheckpointPosition | None:
     """Return where a checkpoint was made; None if there is none. Raises BadSeal, DecodeError."""
-    sealed = view.get("meta", POSITION_KEY)
-    if sealed is None:
-        return None
-    return msgspec.msgpack.decode(unseal("meta", POSITION_KEY, sealed), type=CheckpointPosition)
+    return read_meta(view, POSITION_KEY, CheckpointPosition)
+
+
+def read_meta(view: StoreReader, key: bytes, row: type[T]) -> T | None:
+    """Return a row of the table `meta`; None if there is none. Raises BadSeal or DecodeError."""
+    value = read_row(view, "meta", key)
+    return None if value is None else msgspec.msgpack.decode(value, type=row)
 
 
 def _check_empty(view: StoreReader) -> None:
@@ -241,14 +252,11 @@ def _check_empty(view: StoreReader) -> None:
             raise BadSeal(table, key)
 
 
-def _decode(sealed: bytes | None, table: str, key: bytes, row: Any) -> Any:
-    if sealed is None:
-        raise BadSeal(table, key)
-    return msgspec.msgpack.decode(unseal(table, key, sealed), type=row)
-
-
 def _load_rows(view: StoreReader, state: State) -> None:
-    state.load_meta(_decode(view.get("meta", COUNTERS_KEY), "meta", COUNTERS_KEY, MetaRow))
+    meta = read_meta(view, COUNTERS_KEY, MetaRow)
+    if meta is None:
+        raise BadSeal("meta", COUNTERS_KEY)
+    state.load_meta(meta)
     for name, table in STATE_TABLES.items():
         for key, row in _rows(view, name, table.row):
             table.load(state, table.key.decode(key), row)
@@ -263,8 +271,6 @@ def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:
 
 
 def _check_digest(view: StoreReader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:
-    total = 0
-    for _, value in sealed:
-        total += seal_of(value)
+    total = sum([seal_of(value) for _, value in sealed])
     if (len(sealed), total % DIGEST_MODULUS) != read_digest(view, table):
         raise CorruptData(f"table {table!r} lost, gained or changed a row", file=FILE_NAME)

@@ -1,4 +1,4 @@
-"""The data directory in the file system.
+"""The data directory in the file system, and its identity.
 
 The journal uses files only through `Disk` and `File`. `RealDisk` is the only code that makes these
 system calls; `semel.testing` has an implementation that simulates a loss of power.
@@ -11,7 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from semel.model.errors import DirectoryLocked, DiskFailed
+from semel.model.checksum import crc32c
+from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
 # The errors that mean that there is no room, not that something is broken.
@@ -39,7 +40,17 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Disk(Protocol):
+class Files(Protocol):
+    """One directory of files, to read. Every method may raise OSError."""
+
+    def names(self) -> list[str]:
+        """Return the names of the files, sorted."""
+
+    def open(self, name: str) -> File:
+        """Open a file for reading; a `Disk` opens it for writing, too."""
+
+
+class Disk(Files, Protocol):
     """One directory of files. Every method may raise OSError."""
 
     def lock(self) -> None:
@@ -48,14 +59,8 @@ class Disk(Protocol):
     def is_there(self) -> bool:
         """Return whether the locked directory still has its lock file: if not, it was deleted."""
 
-    def names(self) -> list[str]:
-        """Return the names of the files, sorted."""
-
     def create(self, name: str, size: int) -> File:
         """Create a file of `size` zero bytes; its space is allocated and its length durable."""
-
-    def open(self, name: str) -> File:
-        """Open a file for reading and writing."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; durable after `sync_names`."""
@@ -116,7 +121,7 @@ class RealDisk:
     """A directory of the file system."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         try:
             os.makedirs(path, exist_ok=True)
             self._dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -124,24 +129,20 @@ class RealDisk:
             raise DiskFailed(f"{path}: cannot open the data directory: {error.strerror}") from error
         self._lock_fd = -1
 
-    @property
-    def path(self) -> str:
-        return self._path
-
     def lock(self) -> None:
         try:
             fd = os.open(
                 LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
             )
         except OSError as error:
-            raise DiskFailed(f"{self._path}: cannot write here: {error.strerror}") from error
+            raise DiskFailed(f"{self.path}: cannot write here: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(fd)
             if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                raise DiskFailed(f"{self._path}: cannot lock: {error.strerror}") from error
-            raise DirectoryLocked(f"{self._path}: another process owns this directory") from error
+                raise DiskFailed(f"{self.path}: cannot lock: {error.strerror}") from error
+            raise DirectoryLocked(f"{self.path}: another process owns this directory") from error
         self._lock_fd = fd
 
     def is_there(self) -> bool:
@@ -182,3 +183,52 @@ class RealDisk:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
         os.close(self._dir_fd)
+
+
+def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) -> None:
+    """Write a new file, make it durable, and give it its name. Raises OSError or DiskFailed."""
+    written = file.write(0, [data])
+    if written != len(data):
+        raise DiskFailed(f"{temporary}: short write, {written} of {len(data)} bytes")
+    file.sync()
+    file.close()
+    disk.rename(temporary, name)
+    disk.sync_names()
+
+
+# ---- identity ------------------------------------------------------------------------------------
+# 16 random bytes that seed every checksum in a directory. The file appears last when a directory is
+# created, so a directory that has it has everything else.
+
+IDENTITY_NAME: Final = "identity"
+IDENTITY_BYTES: Final = 16
+FORMAT_VERSION: Final = 1
+IDENTITY_TEMPORARY_NAME: Final = "identity.tmp"
+_MAGIC: Final = b"semel data\n"
+_FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
+
+
+def write_identity(disk: Disk, identity: bytes) -> None:
+    """Write the identity file: the directory is complete then."""
+    assert len(identity) == IDENTITY_BYTES
+    body = _MAGIC + bytes([FORMAT_VERSION]) + identity
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(IDENTITY_TEMPORARY_NAME)
+    file = disk.create(IDENTITY_TEMPORARY_NAME, _FILE_BYTES)
+    data = body + crc32c(body).to_bytes(4, "little")
+    finish_file(disk, file, IDENTITY_TEMPORARY_NAME, IDENTITY_NAME, data)
+
+
+def read_identity(disk: Files) -> bytes:
+    """Return the identity of a directory. Raises CorruptData if it is damaged, or OSError."""
+    with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
+        data = file.read(0, _FILE_BYTES + 1)
+    body, checksum = data[:-4], data[-4:]
+    if len(data) != _FILE_BYTES or crc32c(body).to_bytes(4, "little") != checksum:
+        raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
+    if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
+        raise CorruptData(
+            f"written in another format; this semel reads version {FORMAT_VERSION}",
+            file=IDENTITY_NAME,
+        )
+    return body[-IDENTITY_BYTES:]

@@ -265,17 +265,12 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
             raise UnknownVersion(f"section flags {flags} are unknown to this semel")
         extras = b""
         if flags & _HAS_EXTRAS:
-            lengths, extras = _split_extras(lengths, messages)
+            extras_from = 4 * messages if messages > 1 else 0
+            if extras_from >= len(lengths):
+                raise BadFrame("a section lacks the extras it claims")
+            lengths, extras = lengths[:extras_from], lengths[extras_from:]
         is_joined = bool(flags & _IS_JOINED)
         sections.append(
             Section(stream, base, messages, payload, lengths, is_joined, extras, flags & _KINDS)
         )
     return tuple(sections)
-
-
-def _split_extras(data: bytes, count: int) -> tuple[bytes, bytes]:
-    """Split the message lengths from the extras after them."""
-    at = 4 * count if count > 1 else 0
-    if at >= len(data):
-        raise BadFrame("a section lacks the extras it claims")
-    return data[:at], data[at:]

@@ -12,9 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.journal.identity import BadSeal, seal, unseal
 from semel.journal.segments import Segments
-from semel.journal.store import Store
+from semel.journal.store import BadSeal, Store, seal, unseal
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.machine.rows import PlacedChunkRow
 from semel.model.errors import CorruptRead
@@ -77,8 +76,7 @@ def split_key(key: bytes) -> tuple[int, int]:
     """Return stream and first offset of a key. Raises BadSeal if it is not a key of the index."""
     if len(key) != KEY_BYTES:
         raise BadSeal(_TABLE, key)
-    stream, first = _KEY.unpack(key)
-    return stream, first
+    return _KEY.unpack(key)
 
 
 def encode_block(stream: int, block: IndexBlock) -> bytes:
@@ -147,7 +145,7 @@ class Index:
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Take the blocks of the last cut back: the checkpoint was not made."""
+        """Put the blocks of the last cut back: the checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:

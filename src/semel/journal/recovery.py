@@ -6,15 +6,23 @@ reply, everything that no watermark proves durable is written again and synced.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import CheckpointPosition, load
-from semel.journal.disk import NO_ROOM, Disk, File
+from semel.journal.disk import (
+    IDENTITY_NAME,
+    NO_ROOM,
+    Disk,
+    File,
+    finish_file,
+    read_identity,
+    write_identity,
+)
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, checksum_seed
-from semel.journal.identity import IDENTITY_NAME, read_identity, write_identity
 from semel.journal.index import Index
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
@@ -103,19 +111,16 @@ def recover(
     """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
-        fitting = _fit_limits(limits or MachineLimits(), segment_bytes)
+        limits = limits or MachineLimits()
+        # The commit or abort of every transaction must fit in one frame.
+        fitting = replace(
+            limits,
+            chunks=min(limits.chunks, chunks_max(segment_bytes)),
+            txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
+        )
         return _recover(disk, store, checksum_seed(identity), fitting, segment_bytes, progress)
     except OSError as error:
         raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
-
-
-def _fit_limits(limits: MachineLimits, segment_bytes: int) -> MachineLimits:
-    """Cap the size of transactions so that the commit or abort of each fits in one frame."""
-    return replace(
-        limits,
-        chunks=min(limits.chunks, chunks_max(segment_bytes)),
-        txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
-    )
 
 
 def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
@@ -134,9 +139,8 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
 
 def _discard_unfinished(disk: Disk, name: str) -> None:
     """Remove the first segment of a directory whose creation was interrupted, if it is empty."""
-    file = disk.open(name)
-    data = file.read(0, file.size())
-    file.close()
+    with closing(disk.open(name)) as file:
+        data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
         raise CorruptData("segments without an identity", file=IDENTITY_NAME)
     disk.unlink(name)
@@ -150,9 +154,7 @@ def _recover(
     segment_bytes: int,
     progress: Callable[[int, int], None] | None,
 ) -> Recovered:
-    loaded = load(store, limits)
-    state = State(limits) if loaded is None else loaded.state
-    position = CheckpointPosition(0, 0, ()) if loaded is None else loaded.position
+    state, position = load(store, limits)
     firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
     ends, dead = _classify_files(sorted(firsts), position)
     segments = Segments(disk, seed, ends)
@@ -193,8 +195,7 @@ def _classify_files(
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
     # The last one listed was open at the cut; it is not if another segment begins there.
-    sealed = [first for first in firsts if first < tail and first in listed]
-    ends = {first: min(listed[first], position.lsn) for first in sealed}
+    ends = {first: min(end, position.lsn) for first, end in listed.items() if first < tail}
     live = [first for first in firsts if first >= tail]
     ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
     return ends, dead
@@ -242,9 +243,10 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
         while replay.lsn != end:
             replay.replay(next(frames))
     except TornTail as tear:
-        at = tear.lsn - first
         if end is not None:
-            raise CorruptData(tear.reason, file=segment_name(first), position=at) from tear
+            raise CorruptData(
+                tear.reason, file=segment_name(first), position=tear.lsn - first
+            ) from tear
         check_torn(data, first, tear, seed)
 
 
@@ -266,14 +268,7 @@ def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None
     Never in place: the bytes may be durable already, and a loss of power while they are overwritten
     could damage them.
     """
-    file = _create_spare(disk, capacity)
-    written = file.write(0, [data])
-    if written != len(data):
-        raise DiskFailed(f"{SPARE_NAME}: short write, {written} of {len(data)} bytes")
-    file.sync()
-    file.close()
-    disk.rename(SPARE_NAME, segment_name(first))
-    disk.sync_names()
+    finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:

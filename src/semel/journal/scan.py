@@ -54,8 +54,9 @@ def frames_of(
         except BadFrame as error:
             raise TornTail(lsn, str(error)) from error
         except UnknownVersion as error:
-            name = segment_name(segment)
-            raise CorruptData(str(error), file=name, position=lsn - segment) from error
+            raise CorruptData(
+                str(error), file=segment_name(segment), position=lsn - segment
+            ) from error
         if frame.previous_crc != previous_crc:
             raise TornTail(lsn, "the frame does not continue the one before it")
         yield frame
@@ -67,11 +68,12 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
 
     Raises CorruptData.
     """
-    try:
-        record = decode(data, 0, lsn=segment, seed=seed).record
-        is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
-    except (BadFrame, UnknownVersion):
+    frame = intact_frame(data, 0, segment, seed)
+    if frame is None:
         is_whole = len(data) >= SEGMENT_BYTES_MIN
+    else:
+        record = frame.record
+        is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
     if not is_whole:
         raise CorruptData(
             f"the file has {len(data)} bytes, not its allocated size", file=segment_name(segment)
@@ -94,23 +96,33 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 
     Raises CorruptData if one does.
     """
-    at = data.find(MAGIC, tear.lsn - segment)
-    while at >= 0:
-        watermark = _watermark_at(data, at, segment, seed) if at % ALIGN == 0 else 0
-        if watermark > tear.lsn:
+    at = tear.lsn - segment
+    for frame in intact_frames(data, at, len(data), segment, seed):
+        if frame.watermark > tear.lsn:
             raise CorruptData(
-                f"{tear.reason}, but the frame at byte {at} proves that it was durable",
+                f"{tear.reason}, but the frame at byte {frame.lsn - segment} proves that it was"
+                " durable",
                 file=segment_name(segment),
-                position=tear.lsn - segment,
+                position=at,
             )
-        at = data.find(MAGIC, at + 1)
 
 
-def _watermark_at(data: bytes, at: int, segment: int, seed: int) -> int:
+def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
+    """Yield the frames from byte `at` up to `stop` that are intact by themselves."""
+    at = data.find(MAGIC, at, stop)
+    while at >= 0:
+        frame = intact_frame(data, at, segment, seed) if at % ALIGN == 0 else None
+        if frame is not None:
+            yield frame
+        at = data.find(MAGIC, at + 1, stop)
+
+
+def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:
+    """Return the frame at byte `at` of a segment; None if it is damaged or of another version."""
     try:
-        return decode(data, at, lsn=segment + at, seed=seed).watermark
+        return decode(data, at, lsn=segment + at, seed=seed)
     except (BadFrame, UnknownVersion):
-        return 0
+        return None
 
 
 # ---- chunks --------------------------------------------------------------------------------------
@@ -133,23 +145,33 @@ def check_chunks(state: State, decided: Decided, segments: Segments, replayed_fr
     Those after `replayed_from` have just been read. Those before it are in the rows of the
     checkpoint, and are read here. Raises CorruptData or DiskFailed.
     """
-    ended = [state.by_txn[end.txn] for end in decided.ended if end.is_committed]
-    staged = {chunk for txn in ended for chunk in chunks_in(txn.chunk_blocks)}
+    staged = {
+        chunk
+        for end in decided.ended
+        if end.is_committed
+        for chunk in chunks_in(state.by_txn[end.txn].chunk_blocks)
+    }
     for lsn, stream, _, count in extents_of(decided.extents):
         is_there = (lsn, stream, count) in staged
         if is_there and lsn < replayed_from:
             is_there = holds_chunk(_read(segments, lsn), stream, count)
         if not is_there:
             first = segments.first_of(lsn)
-            message = "a chunk of a committed transaction is not here"
-            raise CorruptData(message, file=segment_name(first), position=lsn - first)
+            raise CorruptData(
+                "a chunk of a committed transaction is not here",
+                file=segment_name(first),
+                position=lsn - first,
+            )
 
 
 def _read(segments: Segments, lsn: int) -> Frame:
     try:
         return segments.read_frame(lsn)
     except CorruptRead as error:
-        message = f"a chunk of a committed transaction cannot be read: {error}"
-        raise CorruptData(message, file=error.file, position=error.position) from error
+        raise CorruptData(
+            f"a chunk of a committed transaction cannot be read: {error}",
+            file=error.file,
+            position=error.position,
+        ) from error
     except ReadFailed as error:
         raise DiskFailed(str(error)) from error

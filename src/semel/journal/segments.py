@@ -8,12 +8,12 @@ from bisect import bisect_right
 from typing import Final
 
 from semel.journal.disk import NO_FILES, Disk, File
-from semel.journal.frame import HEADER_BYTES, BadFrame, Frame, UnknownVersion, decode, peek_length
+from semel.journal.frame import BadFrame, Frame, UnknownVersion, decode, peek_length
 from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
-# The end of the last segment: not known yet.
+# The end of the last segment, which has none yet.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
@@ -129,15 +129,14 @@ class Segments:
                 data += file.read(at + len(data), length - len(data))
             # Only what is durable may be kept: after it there may be intact frames of a torn tail
             # that was truncated, until new ones overwrite them.
-            kept = max(min(self.durable, self.ends[first_lsn]) - lsn, 0)
-            self._window = data[:kept], lsn
+            self._window = data[: max(min(self.durable, self.ends[first_lsn]) - lsn, 0)], lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
         except FileNotFoundError as error:
-            name = segment_name(first_lsn)
-            raise CorruptRead("the segment is missing", file=name, position=at) from error
+            raise CorruptRead(
+                "the segment is missing", file=segment_name(first_lsn), position=at
+            ) from error
         except (BadFrame, UnknownVersion) as error:
-            name = segment_name(first_lsn)
-            raise CorruptRead(str(error), file=name, position=at) from error
+            raise CorruptRead(str(error), file=segment_name(first_lsn), position=at) from error
         except OSError as error:
             raise ReadFailed(f"{segment_name(first_lsn)}: cannot read: {error.strerror}") from error
 
@@ -145,6 +144,3 @@ class Segments:
         for file in self._files.values():
             file.close()
         self._files.clear()
-
-
-assert HEADER_BYTES <= _FIRST_READ_BYTES

@@ -8,25 +8,31 @@ import struct
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from semel.journal.identity import BadSeal, unseal
-from semel.journal.store import Store, StoreReader
-from semel.journal.tables import TableWriter, table_keys
-from semel.machine.rows import OutcomeRow
+from semel.journal.store import (
+    BadSeal,
+    Store,
+    StoreReader,
+    TableWriter,
+    read_row,
+    table_keys,
+    unseal,
+)
+from semel.machine.rows import NUMBER_KEY, PAIR_KEY, OutcomeRow
 from semel.machine.state import Dirty, Effects
 from semel.machine.streams import OFFSET_MAX
 from semel.model.commands import Owner, ProducerOwner, SinkOwner
 from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 
-_NUMBER: Final = struct.Struct(">Q")
-_RANGE_KEY: Final = struct.Struct(">QQ")
 _LENGTH: Final = struct.Struct(">H")
 _EPOCH_MAX: Final = (1 << 64) - 1
+_EPOCH_BYTES: Final = 8
 _DECODE: Final = msgspec.msgpack.Decoder(OutcomeRow).decode
 
 Range = tuple[int, int]
@@ -46,46 +52,19 @@ class TxnHistoryCut(Struct, frozen=True):
 def outcome_key(txn_id: str, epoch: int) -> bytes:
     """Return the key of an outcome; those of one id are next to each other."""
     name = txn_id.encode()
-    return _LENGTH.pack(len(name)) + name + _NUMBER.pack(epoch)
+    return _LENGTH.pack(len(name)) + name + NUMBER_KEY.encode(epoch)
 
 
 def owner_prefix(owner: Owner) -> bytes:
     """Return the beginning of the keys of an owner."""
-    is_produced = isinstance(owner, ProducerOwner)
-    name = (owner.id if isinstance(owner, ProducerOwner) else owner.app).encode()
-    return (b"p" if is_produced else b"s") + _LENGTH.pack(len(name)) + name
+    kind, name = (b"p", owner.id) if isinstance(owner, ProducerOwner) else (b"s", owner.app)
+    return kind + _LENGTH.pack(len(name.encode())) + name.encode()
 
 
 def owner_key(row: OutcomeRow) -> bytes:
     """Return the key of an outcome in the order of its owner."""
-    is_produced = isinstance(row.owner, ProducerOwner)
-    return owner_prefix(row.owner) + _NUMBER.pack(row.ordinal if is_produced else row.number)
-
-
-def range_key(stream: int, first: int) -> bytes:
-    return _RANGE_KEY.pack(stream, first)
-
-
-def split_range_key(key: bytes) -> tuple[int, int]:
-    """Return stream and first offset of a key. Raises struct.error if it is not one."""
-    stream, first = _RANGE_KEY.unpack(key)
-    return stream, first
-
-
-def pack_end(end: int) -> bytes:
-    """Return the value of an aborted range, or the key of an outcome in the order of time."""
-    return _NUMBER.pack(end)
-
-
-def unpack_end(value: bytes) -> int:
-    """Return the end of an aborted range."""
-    end: int = _NUMBER.unpack(value)[0]
-    return end
-
-
-def read_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
-    """Return the outcome of a row. Raises BadSeal or DecodeError."""
-    return _DECODE(unseal("outcomes", key, sealed))
+    ordinal = row.ordinal if isinstance(row.owner, ProducerOwner) else row.number
+    return owner_prefix(row.owner) + NUMBER_KEY.encode(ordinal)
 
 
 # ---- rows in memory ------------------------------------------------------------------------------
@@ -120,7 +99,7 @@ class TxnHistory:
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Take the rows of the last cut back: the checkpoint was not made."""
+        """Put the rows of the last cut back: the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
@@ -165,15 +144,11 @@ class TxnHistory:
         for layer in (self._fresh, self._sealing):
             ranges = layer.aborted.get(stream)
             if ranges:
-                at = bisect_right(ranges, offset, key=_end_of)
+                at = bisect_right(ranges, offset, key=itemgetter(1))
                 candidates += ranges[at : at + 1]
         with self._store.read() as view:
             candidates += _stored_range(view, stream, offset)
         return min(candidates, default=None)
-
-
-def _end_of(span: Range) -> int:
-    return span[1]
 
 
 def _add_range(ranges: list[Range], first: int, end: int) -> None:
@@ -198,36 +173,35 @@ def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | N
     """Return the stored outcome of an id with the highest epoch up to `epoch`."""
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
-    if stored is None or stored[0][: -_NUMBER.size] != key[: -_NUMBER.size]:
+    if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:
         return None
     return _checked(*stored)
 
 
 def _checked(key: bytes, sealed: bytes) -> OutcomeRow:
     try:
-        return read_outcome(key, sealed)
+        return _DECODE(unseal("outcomes", key, sealed))
     except (BadSeal, msgspec.DecodeError) as error:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
 
 def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
-    key = range_key(stream, offset)
+    key = PAIR_KEY.encode((stream, offset))
     before = view.last_before("aborted", key)
     rows = [before] if before is not None else []
     for row in chain(rows, islice(view.scan("aborted", key), 1)):
-        span = _range_of(row, stream)
+        span = _range_of(*row, stream)
         if span is not None and span[1] > offset:
             return [span]
     return []
 
 
-def _range_of(row: tuple[bytes, bytes], stream: int) -> Range | None:
-    key, sealed = row
+def _range_of(key: bytes, sealed: bytes, stream: int) -> Range | None:
     try:
-        owner, first = split_range_key(key)
+        owner, first = PAIR_KEY.decode(key)
         if owner != stream:
             return None
-        return first, unpack_end(unseal("aborted", key, sealed))
+        return first, NUMBER_KEY.decode(unseal("aborted", key, sealed))
     except (BadSeal, struct.error) as error:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
@@ -248,11 +222,9 @@ def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, time_
             _put_outcome(tables, row)
     for stream, ranges in sorted(cut.aborted.items()):
         for first, end in ranges:
-            tables.put("aborted", range_key(stream, first), pack_end(end))
-    for app, sink in sorted(dirty.sinks.items()):
-        if sink is not None:
-            _drop_of_sink(tables, app, sink.outcomes_from)
-    for app, cutoff in sorted(dirty.forgotten_sink_cutoffs.items()):
+            tables.put("aborted", PAIR_KEY.encode((stream, first)), NUMBER_KEY.encode(end))
+    cutoffs = [(app, sink.outcomes_from) for app, sink in dirty.sinks.items() if sink is not None]
+    for app, cutoff in sorted([*cutoffs, *dirty.forgotten_sink_cutoffs.items()]):
         _drop_of_sink(tables, app, cutoff)
     _drop_expired(tables, time_ms - OUTCOME_WINDOW_MS)
 
@@ -261,33 +233,32 @@ def _put_outcome(tables: TableWriter, row: OutcomeRow) -> None:
     key = outcome_key(row.outcome.id, row.outcome.epoch)
     _drop_outcome(tables, key)
     tables.put("outcomes", key, _encode(row))
-    tables.put("outcome_order", pack_end(row.number), key)
+    tables.put("outcome_order", NUMBER_KEY.encode(row.number), key)
     tables.put("outcome_owners", owner_key(row), key)
     if isinstance(row.owner, ProducerOwner) and row.ordinal >= OUTCOMES_PER_PRODUCER_MAX:
-        oldest = owner_prefix(row.owner) + pack_end(row.ordinal - OUTCOMES_PER_PRODUCER_MAX)
-        _drop_owned(tables, oldest)
+        oldest = NUMBER_KEY.encode(row.ordinal - OUTCOMES_PER_PRODUCER_MAX)
+        _drop_owned(tables, owner_prefix(row.owner) + oldest)
 
 
 def _drop_outcome(tables: TableWriter, key: bytes) -> None:
     """Remove an outcome and what points to it, if it is there."""
-    sealed = tables.writer.get("outcomes", key)
-    if sealed is None:
-        return
-    row = read_outcome(key, sealed)
-    tables.delete("outcomes", key)
-    tables.delete("outcome_order", pack_end(row.number))
-    tables.delete("outcome_owners", owner_key(row))
+    value = read_row(tables.writer, "outcomes", key)
+    if value is not None:
+        row = _DECODE(value)
+        tables.delete("outcomes", key)
+        tables.delete("outcome_order", NUMBER_KEY.encode(row.number))
+        tables.delete("outcome_owners", owner_key(row))
 
 
 def _drop_owned(tables: TableWriter, key: bytes) -> None:
-    sealed = tables.writer.get("outcome_owners", key)
-    if sealed is not None:
-        _drop_outcome(tables, unseal("outcome_owners", key, sealed))
+    name = read_row(tables.writer, "outcome_owners", key)
+    if name is not None:
+        _drop_outcome(tables, name)
 
 
 def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
     prefix = owner_prefix(SinkOwner(app, 0, 0))
-    end = prefix + pack_end(outcomes_from)
+    end = prefix + NUMBER_KEY.encode(outcomes_from)
     for key in table_keys(tables.writer, "outcome_owners", prefix):
         if key >= end:
             return
@@ -299,8 +270,8 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):
         name = unseal("outcome_order", key, sealed)
-        row = tables.writer.get("outcomes", name)
-        is_old = row is not None and read_outcome(name, row).outcome.time_ms <= before_ms
+        value = read_row(tables.writer, "outcomes", name)
+        is_old = value is not None and _DECODE(value).outcome.time_ms <= before_ms
         if not is_old or len(old) >= _OLD_MAX:
             break
         old.append(name)
@@ -312,11 +283,11 @@ def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> No
     """Remove the aborted ranges of a stream that hold none of the offsets still kept."""
     start, end = kept
     removed = []
-    for key, sealed in tables.writer.scan("aborted", range_key(stream, 0)):
-        owner, first = split_range_key(key)
+    for key, sealed in tables.writer.scan("aborted", PAIR_KEY.encode((stream, 0))):
+        owner, first = PAIR_KEY.decode(key)
         if owner != stream:
             break
-        if unpack_end(unseal("aborted", key, sealed)) <= start or first >= end:
+        if NUMBER_KEY.decode(unseal("aborted", key, sealed)) <= start or first >= end:
             removed.append(key)
         elif end == OFFSET_MAX:
             break

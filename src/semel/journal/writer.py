@@ -54,14 +54,12 @@ class JournalWriter:
         return self.make_room()
 
     def _keep_reserve(self, names: list[str]) -> bool:
-        if RESERVE_NAME not in names:
-            return self._reserve_bytes == 0
-        file = self._disk.open(RESERVE_NAME)
-        size = file.size()
-        file.close()
-        if size == self._reserve_bytes:
-            return True
-        self._disk.unlink(RESERVE_NAME)
+        if RESERVE_NAME in names:
+            with contextlib.closing(self._disk.open(RESERVE_NAME)) as file:
+                size = file.size()
+            if size == self._reserve_bytes:
+                return True
+            self._disk.unlink(RESERVE_NAME)
         return self._reserve_bytes == 0
 
     def make_room(self) -> Room:
@@ -74,7 +72,10 @@ class JournalWriter:
             self._release_reserve()
             self._spare = self._allocate(SPARE_NAME, self._segment_bytes)
         if not is_short and not self._has_reserve:
-            self._regain_reserve()
+            reserve = self._allocate(RESERVE_NAME, self._reserve_bytes)
+            self._has_reserve = reserve is not None
+            if reserve is not None:
+                reserve.close()
         is_full = self._spare is None or not self._has_reserve
         spare_bytes = 0 if self._spare is None else self._segment_bytes
         return Room(self._segment, spare_bytes, is_full)
@@ -92,17 +93,11 @@ class JournalWriter:
             raise _failed(RESERVE_NAME, "unlink", error) from error
         self._has_reserve = False
 
-    def _regain_reserve(self) -> None:
-        file = self._allocate(RESERVE_NAME, self._reserve_bytes)
-        if file is not None:
-            file.close()
-            self._has_reserve = True
-
     def _allocate(self, name: str, size: int) -> File | None:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            # Too many open files are treated like a full disk: nothing was written, so go on.
+            # Too many open files are treated like a full disk: nothing was written, so continue.
             if error.errno in NO_ROOM or error.errno in NO_FILES:
                 return None
             raise _failed(name, "allocate", error) from error

@@ -28,7 +28,7 @@ from semel.server.transactions import (
     SinksResource,
     TransactionsResource,
 )
-from semel.wire import paths, queries, requests, responses
+from semel.wire import paths, requests, responses
 from semel.wire.paths import (
     CLAIM,
     COMMITS,
@@ -41,12 +41,13 @@ from semel.wire.paths import (
     STREAM_PREFIX,
     STREAMS,
     TRANSACTIONS,
+    parse_query,
+    read_limit,
 )
 from semel.wire.problems import Problem, parser
-from semel.wire.queries import CATCH_UP, LONG_POLL, ReadRequest, parse_query, read_limit
 from semel.wire.rendering import Response as WireResponse
-from semel.wire.requests import AppendPlan
-from semel.wire.schema.streams import Health, StreamEntry, StreamsPage
+from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
+from semel.wire.schema import Health, StreamEntry, StreamsPage
 
 _INCARNATION_BYTES: Final = 8
 
@@ -215,7 +216,7 @@ class App:
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
         now_ms = self._engine.clock.now_ms()
-        command = queries.parse_delete(path, request.query, now_ms=now_ms)
+        command = requests.parse_delete(path, request.query, now_ms=now_ms)
         self._streams.submit(command, responder, responses.outcome_response)
 
     # ---- reads -----------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class App:
             send_response(responder, responses.outcome_response(outcome))
 
     def _get(self, request: Request, responder: Responder, path: str) -> None:
-        read = queries.parse_get(request.query, request.headers)
+        read = requests.parse_get(request.query, request.headers)
         if isinstance(read, Problem):
             send_response(responder, responses.problem_response(read))
         elif read.live == CATCH_UP:

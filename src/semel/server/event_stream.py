@@ -13,7 +13,7 @@ from semel.server.fanout import FanoutGroup, FanoutGroups, control_of
 from semel.server.http import Responder, ResponseStream, SharedBytes
 from semel.server.live import Live, blocker_of, facts_of
 from semel.wire import responses, sse
-from semel.wire.queries import ReadRequest
+from semel.wire.requests import ReadRequest
 
 # An event stays in memory until the client has read it. An append is never split, so an event may
 # be longer by one append.

@@ -9,9 +9,9 @@ from semel.model.commands import READ_COMMITTED
 from semel.model.outcomes import NotFound, Outcome
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
-from semel.wire import queries, responses
-from semel.wire.queries import ReadRequest
+from semel.wire import requests, responses
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker, StreamFacts
 
 
@@ -47,8 +47,8 @@ class Live:
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
-            jitter_s += int.from_bytes(clock.random_bytes(2)) % queries.JITTER_S_MAX
-        return queries.next_cursor(previous, now_ms=clock.now_ms(), jitter_s=jitter_s)
+            jitter_s += int.from_bytes(clock.random_bytes(2)) % requests.JITTER_S_MAX
+        return requests.next_cursor(previous, now_ms=clock.now_ms(), jitter_s=jitter_s)
 
 
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:

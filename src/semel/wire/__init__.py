@@ -4,11 +4,10 @@ Requests come as text: headers are a mapping of lower-case names to values, with
 read as Latin-1; the values of a repeated header are joined with ", ", and `repeated` holds its
 name. Paths and queries are still percent-encoded. A parser returns a command or a Problem.
 
-    paths           addresses, and the paths of streams
+    paths           addresses: the paths of streams, and queries
     headers         the values of headers; the tags of producers and transactions
-    queries         the parameters of reads and listings
-    requests        PUT, POST and PATCH on streams
-    responses       the responses to requests on streams, and to refusals
+    requests        requests on streams
+    responses       the responses to requests on streams
     producers, transactions, commits, groups
                     requests and responses of the other resources; sinks are in `commits`
     schema          the JSON of those, as structs that the client uses too
@@ -17,6 +16,6 @@ name. Paths and queries are still percent-encoded. A parser returns a command or
     sse             server-sent events
     problems        what a refusal is as a value
     refusal_table   every refusal: code, status, message, the client's error, and advice
-    refusals        the problem of an outcome
-    rendering       responses as values, and the headers that all of them have
+    rendering       the status or the problem of an outcome; responses as values, and the headers
+                    that all of them have
 """

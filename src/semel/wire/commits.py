@@ -26,14 +26,19 @@ from semel.model.commands import (
 )
 from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
-from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers
-from semel.wire.json_mode import check_name, read_document, read_offset, split_json
+from semel.wire.json_mode import (
+    EMPTY_ARRAY,
+    check_name,
+    read_document,
+    read_offset,
+    split_json,
+)
 from semel.wire.problems import parser
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.commits import (
     Base64Message,
     CommitRequest,
@@ -54,7 +59,6 @@ from semel.wire.transactions import results_of
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
-_NO_MESSAGE: Final = "an empty array holds no message"
 _NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
 _UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
 _MISMATCH: Final = (
@@ -113,7 +117,7 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
     if not raw.startswith(b"["):
         batch: Batch | str = _NO_ARRAY
     elif is_json(content_type):
-        batch = split_json(raw) or _NO_MESSAGE
+        batch = split_json(raw) or EMPTY_ARRAY
     else:
         batch = _read_texts(raw)
     if isinstance(batch, str):
@@ -128,7 +132,7 @@ def _read_texts(raw: bytes) -> Batch | str:
         return _NO_TEXT
     count = len(messages)
     if not count:
-        return _NO_MESSAGE
+        return EMPTY_ARRAY
     if count > BATCH_MESSAGES_MAX:
         return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
     if not all(messages):
@@ -143,10 +147,9 @@ def _to_bytes(message: str | Base64Message) -> bytes:
     return b64decode(message.base64, validate=True)
 
 
-def commit_response(outcome: Outcome, command: Commit) -> Response:
-    """Answer a one-shot commit."""
-    if not isinstance(outcome, CommitDone):
-        return outcome_response(outcome)
+@responds_to(CommitDone)
+def commit_response(outcome: CommitDone, command: Commit) -> Response:
+    """Return the response to a one-shot commit."""
     sink = command.sink
     warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
     response = CommitResponse(
@@ -172,10 +175,9 @@ def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> Reb
     return RebindSink(now_ms, app, request.query_id, request.last_version)
 
 
-def rebound_response(outcome: Outcome, command: RebindSink) -> Response:
+@responds_to(SinkChanged)
+def rebound_response(outcome: SinkChanged, command: RebindSink) -> Response:
     """Return the new binding of a sink."""
-    if not isinstance(outcome, SinkChanged):
-        return outcome_response(outcome)
     return json_response(200, SinkBinding(command.app, command.query_id, command.last_version))
 
 

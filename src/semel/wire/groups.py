@@ -1,21 +1,18 @@
 """`/v1/groups`: positions, and the pinned step."""
 
-from typing import Final
-
 from msgspec import UNSET, Struct
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
-from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.wire.headers import Headers, print_instant
 from semel.wire.json_mode import read_document, read_offset
-from semel.wire.problems import Problem, bad_request, parser
-from semel.wire.queries import parse_query
+from semel.wire.paths import parse_query, read_choice
+from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response, problem_response
-from semel.wire.schema.groups import (
+from semel.wire.responses import json_response, problem_response, responds_to
+from semel.wire.schema.transactions import (
     MovedPositions,
     MoveRequest,
     PendingMove,
@@ -26,8 +23,6 @@ from semel.wire.schema.groups import (
     SnapshotResponse,
     Target,
 )
-
-_QUERY: Final = frozenset({"stable", "stream", "transaction"})
 
 
 class GroupQuery(Struct, frozen=True):
@@ -82,10 +77,8 @@ def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) ->
 @parser
 def parse_group_query(query: str) -> GroupQuery:
     """Parse `?stable=true&stream=...&transaction=...`."""
-    parameters = parse_query(query, _QUERY)
-    stable = parameters.get("stable", "false")
-    if stable not in ("true", "false"):
-        raise bad_request("invalid_query", "stable must be true or false", field="stable")
+    parameters = parse_query(query, ("stable", "stream", "transaction"))
+    stable = read_choice(parameters, "stable", ("true", "false"), "false")
     return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))
 
 
@@ -93,53 +86,51 @@ def parse_group_query(query: str) -> GroupQuery:
 
 
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return where a group is: nowhere, if it was never moved.
+    """Return the positions of a group: none if it was never moved.
 
-    409 if the query asks for stable positions only and a pending transaction may still move one.
+    The response is 409 if the query is for stable positions only and a pending transaction may
+    still move one.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
         first = view.pending[0]
-        problem = Problem(
-            409,
-            UnstableOffsets.code,
-            f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
-            " ask again, or without stable=true",
-            {"group": view.group, "pending": pending},
-            [("Retry-After", "1")],
+        return problem_response(
+            Problem(
+                409,
+                UnstableOffsets.code,
+                f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
+                " ask again, or without stable=true",
+                {"group": view.group, "pending": pending},
+                [("Retry-After", "1")],
+            )
         )
-        return problem_response(problem)
     offsets = {move.path: print_offset(move.offset) for move in view.positions}
     versions = {move.path: move.version for move in view.positions}
     return json_response(200, Positions(view.group, offsets, versions, pending))
 
 
 def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
-    due_ms = move.due_ms
     return PendingMove(
         transaction_id=move.id,
         transaction_epoch=move.epoch,
         state=move.state,
         to=print_offset(move.to),
-        deadline=None if due_ms is None else print_instant(due_ms),
-        remaining_ms=None if due_ms is None else max(0, due_ms - now_ms),
+        deadline=None if move.due_ms is None else print_instant(move.due_ms),
+        remaining_ms=None if move.due_ms is None else max(0, move.due_ms - now_ms),
     )
 
 
-def moved_response(outcome: Outcome, command: SetPositions, group: str) -> Response:
+@responds_to(PositionsSet)
+def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> Response:
     """Return where a group is in the streams it was moved in."""
-    if not isinstance(outcome, PositionsSet):
-        return outcome_response(outcome)
-    paths = [move.path for move in command.positions]
     offsets = {move.path: print_offset(move.to) for move in command.positions}
-    versions = dict(zip(paths, outcome.versions, strict=True))
+    versions = dict(zip(offsets, outcome.versions, strict=True))
     return json_response(200, MovedPositions(group, offsets, versions))
 
 
-def pinned_response(outcome: Outcome, group: str) -> Response:
+@responds_to(Pinned)
+def pinned_response(outcome: Pinned, group: str) -> Response:
     """Return the pinned step: 201 if it is this one, 200 if one was pinned before."""
-    if not isinstance(outcome, Pinned):
-        return outcome_response(outcome)
     return json_response(201 if outcome.is_new else 200, _snapshot(group, outcome))
 
 

@@ -80,8 +80,11 @@ def refuse_repeated(repeated: Set[str]) -> None:
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
     """Return a text of printable ASCII, neither empty nor too long; None if absent."""
     value = headers.get(name)
-    if value is None:
-        return None
+    return None if value is None else check_text(value, name, bytes_max)
+
+
+def check_text(value: str, name: str, bytes_max: int) -> str:
+    """Return a text of printable ASCII, neither empty nor too long."""
     if not 0 < len(value) <= bytes_max:
         raise bad_header(name, f"must have 1 to {bytes_max} characters")
     if not (value.isascii() and value.isprintable()):
@@ -105,10 +108,8 @@ def to_number(value: str) -> int | None:
 def read_number(headers: Headers, name: str) -> int | None:
     """Return an integer, written in digits only; None if absent."""
     value = headers.get(name)
-    if value is None:
-        return None
-    number = to_number(value)
-    if number is None:
+    number = None if value is None else to_number(value)
+    if number is None and value is not None:
         raise bad_header(name, f"must be an integer from 0 to {NUMBER_MAX}")
     return number
 
@@ -146,11 +147,9 @@ def read_flag(headers: Headers, name: str) -> bool:
 def read_switch(headers: Headers, name: str) -> bool | None:
     """Return whether a header is `on` and not `off`; None if absent."""
     value = headers.get(name)
-    if value is None:
-        return None
-    if value not in ("on", "off"):
+    if value not in (None, "on", "off"):
         raise bad_header(name, "must be 'on' or 'off'")
-    return value == "on"
+    return None if value is None else value == "on"
 
 
 def read_instant(headers: Headers, name: str) -> int | None:
@@ -174,8 +173,7 @@ def read_instant(headers: Headers, name: str) -> int | None:
 
 def print_instant(instant_ms: int) -> str:
     """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
-    moment = to_datetime(instant_ms).replace(tzinfo=None)
-    return moment.isoformat(timespec="milliseconds") + "Z"
+    return to_datetime(instant_ms).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def to_datetime(instant_ms: int) -> datetime:
@@ -196,7 +194,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Refuse a compressed body: one that was made to harm could be huge when decompressed."""
+    """Refuse a compressed body: a malicious one could be huge when decompressed."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -235,7 +233,7 @@ def _qualities(value: str) -> dict[str, float]:
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Return whether Accept-Encoding prefers gzip, or likes it as much as plain bytes."""
+    """Return whether Accept-Encoding ranks gzip at least as high as plain bytes."""
     value = headers.get("accept-encoding")
     if value is None or "gzip" not in value.lower():
         return False
@@ -265,17 +263,14 @@ EVENTS: Final = "text/event-stream"
 # optional.
 
 _ID: Final = "producer-id"
-_PRODUCER_EPOCH: Final = "producer-epoch"
+_EPOCH: Final = "producer-epoch"
 _SEQ: Final = "producer-seq"
 _SESSION: Final = "producer-session"
 _MODE: Final = "producer-mode"
 _CURSOR: Final = "producer-cursor"
-_X_ID: Final = "x-producer-id"
-_X_EPOCH: Final = "x-producer-epoch"
-_X_SEQ: Final = "x-producer-seq"
 
-_OURS: Final = frozenset({_ID, _PRODUCER_EPOCH, _SEQ, _SESSION, _MODE, _CURSOR})
-_X: Final = frozenset({_X_ID, _X_EPOCH, _X_SEQ})
+_OURS: Final = frozenset({_ID, _EPOCH, _SEQ, _SESSION, _MODE, _CURSOR})
+_X: Final = frozenset({"x-producer-id", "x-producer-epoch", "x-producer-seq"})
 _ANY: Final = _OURS | _X
 
 
@@ -298,11 +293,12 @@ def parse_producer(
         return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
     if not _OURS.isdisjoint(headers):
         raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
-    if _X_ID not in headers or _X_SEQ not in headers:
+    name = headers.get("x-producer-id")
+    if name is None or "x-producer-seq" not in headers:
         raise _incomplete("X-Producer-Id and X-Producer-Seq belong together")
-    name = _read_id(headers, _X_ID)
-    epoch = read_number(headers, _X_EPOCH)
-    seq = _read_seq(headers, _X_SEQ)
+    check_text(name, "x-producer-id", PRODUCER_ID_BYTES_MAX)
+    epoch = read_number(headers, "x-producer-epoch")
+    seq = read_number(headers, "x-producer-seq") or 0
     return ProducerTag(name, seq, seq, epoch, is_strict=is_strict)
 
 
@@ -311,19 +307,22 @@ def _parse_ours(
 ) -> ProducerTag:
     mode = headers.get(_MODE)
     is_sparse = mode == SPARSE
-    has_instance = _PRODUCER_EPOCH in headers or _SESSION in headers or is_sparse
+    has_instance = _EPOCH in headers or _SESSION in headers or is_sparse
     has_name = _ID in headers or (is_sparse and fresh_id is not None)
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
             "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
             " Producer-Mode: sparse belong together"
         )
-    name = fresh_id() if fresh_id is not None and _ID not in headers else _read_id(headers, _ID)
-    epoch = read_number(headers, _PRODUCER_EPOCH)
+    if fresh_id is not None and _ID not in headers:
+        name = fresh_id()
+    else:
+        name = check_text(headers[_ID], _ID, PRODUCER_ID_BYTES_MAX)
+    epoch = read_number(headers, _EPOCH)
     if is_sparse:
         first, last = read_range(headers, _SEQ) or (0, 0)
     else:
-        first = last = _read_seq(headers, _SEQ)
+        first = last = read_number(headers, _SEQ) or 0
     if mode not in (None, DENSE, SPARSE):
         raise bad_header(_MODE, f"must be '{DENSE}' or '{SPARSE}'")
     session = read_text(headers, _SESSION, SESSION_BYTES_MAX)
@@ -340,18 +339,6 @@ def _parse_ours(
     )
 
 
-def _read_id(headers: Headers, name: str) -> str:
-    text = read_text(headers, name, PRODUCER_ID_BYTES_MAX)
-    assert text is not None
-    return text
-
-
-def _read_seq(headers: Headers, name: str) -> int:
-    seq = read_number(headers, name)
-    assert seq is not None
-    return seq
-
-
 def _incomplete(message: str) -> Exception:
     return bad_request("producer_headers_incomplete", message)
 
@@ -359,20 +346,17 @@ def _incomplete(message: str) -> Exception:
 # ---- transaction headers -------------------------------------------------------------------------
 # The transaction an append belongs to: `Transaction-Id` and `-Epoch`, and `-Seq` if it is staged.
 
-_TXN_ID: Final = "transaction-id"
-_TXN_EPOCH: Final = "transaction-epoch"
-_TXN_SEQ: Final = "transaction-seq"
-_TXN_ANY: Final = frozenset({_TXN_ID, _TXN_EPOCH, _TXN_SEQ})
+_TXN: Final = frozenset({"transaction-id", "transaction-epoch", "transaction-seq"})
 
 
 def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | None:
     """Return the transaction tag of an append; None if it has no transaction headers."""
-    if _TXN_ANY.isdisjoint(headers):
+    if _TXN.isdisjoint(headers):
         return None
-    name = read_text(headers, _TXN_ID, TXN_ID_BYTES_MAX)
-    epoch = read_number(headers, _TXN_EPOCH)
+    name = read_text(headers, "transaction-id", TXN_ID_BYTES_MAX)
+    epoch = read_number(headers, "transaction-epoch")
     if name is None or epoch is None:
         message = "Transaction-Id and Transaction-Epoch belong together, Transaction-Seq to both"
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)
-    return TxnTag(name, epoch, read_number(headers, _TXN_SEQ), is_strict)
+    return TxnTag(name, epoch, read_number(headers, "transaction-seq"), is_strict)

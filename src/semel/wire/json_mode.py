@@ -19,11 +19,12 @@ from semel.model.limits import BATCH_MESSAGES_MAX, NUMBER_MAX
 from semel.model.offsets import parse_offset
 from semel.wire.headers import Headers, refuse_encoding
 from semel.wire.problems import bad_request
-from semel.wire.schema.groups import Offset
+from semel.wire.schema.transactions import Offset
 
 T = TypeVar("T")
 
 JSON_DEPTH_MAX: Final = 64
+EMPTY_ARRAY: Final = "an empty array holds no message"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
 # One bracket more on each side than is allowed: anything shorter cannot be too deep. An object
@@ -41,44 +42,31 @@ _array: Final = msgspec.json.Decoder(list[Raw])
 _value: Final = msgspec.json.Decoder(Raw)
 
 
-def split_json(body: bytes) -> Batch | str | None:
-    """Split a body. Returns the batch, or what is wrong with it, or None for an empty array."""
+def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
+    """Split a body. Returns the batch, or what is wrong with it, or None for an empty array.
+
+    The escape of a lone surrogate is legal JSON, but the parser refuses it. Then it reads `parsed`:
+    the body with the escape of a letter in place of each such escape, so the length is the same.
+    """
     if not body.isascii():
         try:
             body.decode()
         except UnicodeDecodeError as error:
             return f"JSON must be UTF-8 (byte {error.start})"
     try:
-        return _split(body, body)
+        return _split(body, body if parsed is None else parsed)
     except RecursionError:
         return _TOO_DEEP
     except msgspec.DecodeError as error:
-        return _split_with_surrogates(body) or _reason(error)
-
-
-def _split_with_surrogates(body: bytes) -> Batch | str | None:
-    """Split a body that was refused for the escape of a lone surrogate, which is legal JSON.
-
-    The parser reads a text of the same length in which every such escape is that of a letter.
-    """
-    parsed = _without_surrogates(body)
-    if parsed == body:
-        return None
-    try:
-        return _split(body, parsed)
-    except RecursionError:
-        return _TOO_DEEP
-    except msgspec.DecodeError as error:
-        return _reason(error)
+        without = _without_surrogates(body)
+        if parsed is None and without != body:
+            return split_json(body, without)
+        return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
 def _without_surrogates(body: bytes) -> bytes:
     """Replace the escapes of surrogates by those of a letter; the length stays."""
     return _SURROGATE.sub(_STAND_IN, body)
-
-
-def _reason(error: msgspec.DecodeError) -> str:
-    return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
 def _split(body: bytes, parsed: bytes) -> Batch | str | None:

@@ -1,4 +1,4 @@
-"""The addresses of the server, and the paths of streams.
+"""The addresses of the server: the paths of streams, and queries.
 
 The path of a stream follows `/v1/stream/` and is percent-decoded: UTF-8 without control characters
 and backslashes, at most 512 bytes and 16 segments, none of them empty, `.` or `..`. Nothing is
@@ -6,11 +6,12 @@ normalised: paths of different bytes are different paths.
 """
 
 import re
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
 from semel.model.limits import PATH_BYTES_MAX
-from semel.wire.problems import Problem
+from semel.wire.problems import Problem, bad_request
 
 STREAM_PREFIX: Final = "/v1/stream/"
 STREAMS: Final = "/v1/streams"
@@ -120,3 +121,53 @@ def origin_of(host: str | None, scheme: str = "http") -> str | None:
     if host is None or _HOST.fullmatch(host) is None:
         return None
     return f"{scheme}://{host}"
+
+
+# ---- queries -------------------------------------------------------------------------------------
+
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1_000
+
+
+def parse_query(
+    query: str, names: Collection[str], required: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the parameters of these names; others are ignored. Raises MalformedRequest."""
+    parameters: dict[str, str] = {}
+    for part in query.split("&"):
+        raw_name, _, raw_value = part.partition("=")
+        name = _decode(raw_name)
+        if name not in names:
+            continue
+        if name in parameters:
+            raise bad_request("invalid_query", f"{name} was given more than once", field=name)
+        parameters[name] = _decode(raw_value)
+    for name in required:
+        if name not in parameters:
+            raise bad_request("invalid_query", f"{name} must be given", field=name)
+    return parameters
+
+
+def _decode(raw: str) -> str:
+    """Decode a name or a value; a malformed one becomes a text that no parameter accepts."""
+    decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
+    return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
+
+
+def read_choice(
+    parameters: Mapping[str, str], name: str, choices: Collection[str], default: str
+) -> str:
+    """Return a parameter that must be one of `choices`. Raises MalformedRequest."""
+    value = parameters.get(name, default)
+    if value not in choices:
+        raise bad_request("invalid_query", f"{name} must be {' or '.join(choices)}", field=name)
+    return value
+
+
+def read_limit(text: str | None) -> int:
+    """Return the number of rows of one page. Raises MalformedRequest."""
+    if text is None:
+        return LIMIT_DEFAULT
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
+        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
+    return int(text)

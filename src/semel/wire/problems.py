@@ -13,7 +13,7 @@ Facts = Mapping[str, object]
 
 
 class Problem(Struct, frozen=True):
-    """A refusal, to be answered as `application/problem+json`.
+    """A refusal; the body of its response is `application/problem+json`.
 
     `code` is stable, `message` is for people; `facts` are added to the body, `headers` to the
     headers. `applied` is "no", or "unknown" if the request may have had an effect.

@@ -1,7 +1,6 @@
 """`/v1/producers`: register, claim, show, explain and forget."""
 
-from collections.abc import Set
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +16,18 @@ from semel.model.commands import (
 from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
-from semel.wire.headers import Headers, read_number, read_range, read_text, refuse_encoding
+from semel.wire.headers import (
+    Headers,
+    check_text,
+    read_number,
+    read_range,
+    read_text,
+    refuse_encoding,
+)
+from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
-from semel.wire.queries import parse_query, read_limit
-from semel.wire.refusals import STATUS, problem_of
-from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.rendering import STATUS, Response, problem_of
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.producers import (
     AssignedProducer,
     ClaimRequest,
@@ -32,13 +37,11 @@ from semel.wire.schema.producers import (
     Registration,
 )
 
+T = TypeVar("T")
+
 # The epoch of an identity in the older dialect; `/v1/producers` counts from 0.
 FIRST_EPOCH_X: Final = 1
-_LIST_PARAMETERS: Final = frozenset({"stream", "id", "after", "limit"})
-_FORGET_PARAMETERS: Final = frozenset({"stream", "id"})
-_EXPLAIN_PARAMETERS: Final = frozenset({"stream", "id", "epoch", "session", "seq", "mode"})
-_EXPLAIN_REQUIRED: Final = frozenset({"stream", "id", "seq"})
-_STORED: Final = 200
+_MODES: Final = (DENSE, SPARSE)
 
 
 class ProducerQuery(Struct, frozen=True):
@@ -63,107 +66,96 @@ class ExplainQuery(Struct, frozen=True):
 @parser
 def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
     """Parse a registration; with an empty body the server chooses the id."""
-    refuse_encoding(headers)
-    try:
-        producer_id = msgspec.json.decode(body or b"{}", type=RegisterRequest).producer_id
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f'the body must be {{}} or {{"producer_id": "..."}}: {error}'
-        raise bad_request("bad_body", message) from None
+    expected = '{} or {"producer_id": "..."}'
+    producer_id = _read_body(headers, body or b"{}", RegisterRequest, expected).producer_id
     if producer_id is not None:
-        read_text({"producer-id": producer_id}, "producer-id", PRODUCER_ID_BYTES_MAX)
+        check_text(producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
     return Register(now_ms, producer_id)
 
 
 @parser
 def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     """Parse a claim: the stream, the producer and the session that takes it over."""
+    claim = _read_body(headers, body, ClaimRequest, '{"stream", "producer_id", "session"}')
+    if claim.mode not in _MODES:
+        raise bad_request("bad_body", "mode must be dense or sparse", field="mode")
+    name = check_text(claim.producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
+    session = check_text(claim.session, "producer-session", SESSION_BYTES_MAX)
+    return ClaimProducer(claim.stream, now_ms, name, session, claim.mode)
+
+
+def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T:
     refuse_encoding(headers)
     try:
-        claim = msgspec.json.decode(body, type=ClaimRequest)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f'the body must be {{"stream", "producer_id", "session"}}: {error}'
-        raise bad_request("bad_body", message) from None
-    if claim.mode not in (DENSE, SPARSE):
-        raise bad_request("bad_body", "mode must be dense or sparse", field="mode")
-    as_headers = {"producer-id": claim.producer_id, "producer-session": claim.session}
-    name = read_text(as_headers, "producer-id", PRODUCER_ID_BYTES_MAX)
-    session = read_text(as_headers, "producer-session", SESSION_BYTES_MAX)
-    return ClaimProducer(claim.stream, now_ms, name or "", session or "", claim.mode)
+        raise bad_request("bad_body", f"the body must be {expected}: {error}") from None
 
 
 @parser
 def parse_producer_query(query: str) -> ProducerQuery:
     """Parse which producers to show."""
-    parameters = parse_query(query, _LIST_PARAMETERS)
+    parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
         raise bad_request("invalid_query", "stream or id must be given", field="stream")
-    limit = read_limit(parameters.get("limit"))
-    stream, name = parameters.get("stream"), parameters.get("id")
-    return ProducerQuery(stream, name, parameters.get("after", ""), limit)
+    return ProducerQuery(
+        stream=parameters.get("stream"),
+        id=parameters.get("id"),
+        after=parameters.get("after", ""),
+        limit=read_limit(parameters.get("limit")),
+    )
 
 
 @parser
 def parse_forget(query: str, *, now_ms: int) -> ForgetProducer:
     """Parse a request to forget one producer of one stream."""
-    parameters = _parse_required(query, _FORGET_PARAMETERS, _FORGET_PARAMETERS)
+    parameters = parse_query(query, ("stream", "id"), required=("id", "stream"))
     return ForgetProducer(parameters["stream"], now_ms, parameters["id"])
 
 
 @parser
 def parse_explain_query(query: str) -> ExplainQuery:
     """Parse the append to explain; its parameters are checked like the headers of an append."""
-    parameters = _parse_required(query, _EXPLAIN_PARAMETERS, _EXPLAIN_REQUIRED)
-    mode = parameters.get("mode", DENSE)
-    if mode not in (DENSE, SPARSE):
-        raise bad_request("invalid_query", "mode must be dense or sparse", field="mode")
-    name = read_text(parameters, "id", PRODUCER_ID_BYTES_MAX) or ""
+    names = ("stream", "id", "epoch", "session", "seq", "mode")
+    parameters = parse_query(query, names, required=("id", "seq", "stream"))
+    mode = read_choice(parameters, "mode", _MODES, DENSE)
+    name = check_text(parameters["id"], "id", PRODUCER_ID_BYTES_MAX)
     if mode == SPARSE:
         first, last = read_range(parameters, "seq") or (0, 0)
     else:
         first = last = read_number(parameters, "seq") or 0
     session = read_text(parameters, "session", SESSION_BYTES_MAX)
-    epoch = read_number(parameters, "epoch")
-    tag = ProducerTag(name, first, last, epoch, session, mode)
+    tag = ProducerTag(name, first, last, read_number(parameters, "epoch"), session, mode)
     return ExplainQuery(parameters["stream"], tag)
-
-
-def _parse_required(query: str, names: Set[str], required: Set[str]) -> dict[str, str]:
-    parameters = parse_query(query, names)
-    for name in sorted(required - parameters.keys()):
-        raise bad_request("invalid_query", f"{name} must be given", field=name)
-    return parameters
 
 
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def register_response(outcome: Outcome) -> Response:
-    """Answer a registration: 201 for a new id, 200 for a raised epoch."""
-    if not isinstance(outcome, Registered):
-        return outcome_response(outcome)
+@responds_to(Registered)
+def register_response(outcome: Registered) -> Response:
+    """Return the response to a registration: 201 for a new id, 200 for a raised epoch."""
     response = Registration(outcome.producer_id, outcome.epoch)
     return json_response(200 if outcome.epoch else 201, response)
 
 
 def assigned_response(outcome: Outcome) -> Response:
-    """Answer the `/producer` of a stream, in the older dialect."""
+    """Return the response of the `/producer` of a stream, in the older dialect."""
     if not isinstance(outcome, Registered):
         return outcome_response(outcome, is_x=True)
     return json_response(201, AssignedProducer(outcome.producer_id, outcome.epoch))
 
 
-def claim_response(outcome: Outcome, *, path: str) -> Response:
+@responds_to(Claimed)
+def claim_response(outcome: Claimed, *, path: str) -> Response:
     """Return the epoch of a claim, and what was stored before it."""
-    if not isinstance(outcome, Claimed):
-        return outcome_response(outcome)
-    offset, cursor = outcome.last_offset, outcome.cursor
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
         producer_epoch=outcome.epoch,
         last_seq=outcome.last_seq,
-        last_offset=None if offset is None else print_offset(offset),
-        cursor=None if cursor is None else cursor.decode("utf-8", "replace"),
+        last_offset=None if outcome.last_offset is None else print_offset(outcome.last_offset),
+        cursor=None if outcome.cursor is None else outcome.cursor.decode("utf-8", "replace"),
     )
     return json_response(200, response)
 
@@ -180,9 +172,8 @@ def explain_outcome(
     """
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)
-        offset = print_offset(outcome.first_offset)
-        facts = {"first_offset": offset, "epoch": outcome.epoch}
-        return Explanation(outcome.code, _STORED, reason, facts)
+        facts = {"first_offset": print_offset(outcome.first_offset), "epoch": outcome.epoch}
+        return Explanation(outcome.code, 200, reason, facts)
     if isinstance(outcome, Duplicate):
         facts = {"epoch": outcome.epoch, "last_seq": outcome.seq}
         if outcome.first_offset is not None and outcome.next_offset is not None:

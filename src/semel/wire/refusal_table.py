@@ -1,4 +1,4 @@
-"""One table of all refusals: what the server answers, what the client raises, and what to do.
+"""One table of all refusals: what the server sends, what the client raises, and what to do.
 
 A new refusal of the engine is one entry here, next to its outcome class in `semel.model`, and an
 error class in `semel.client.errors` if callers should be able to catch it by itself. Outcomes and
@@ -310,7 +310,7 @@ REFUSALS: Final = (
         message="too much is waiting for the disk; send the same request again",
     ),
     *TXN_REFUSALS,
-    # Refused by the server before the engine is asked: without an outcome.
+    # Refused before the request reaches the engine, so without an outcome.
     Entry("malformed_request", 400),
     Entry("invalid_path", 400),
     Entry("invalid_query", 400),

@@ -1,4 +1,4 @@
-"""PUT, POST and PATCH on streams: from headers and a body to a command, or to a problem.
+"""Requests on streams: from a query, headers and a body to a command, or to a problem.
 
 The checks of POST have the order of the design: 1 header syntax, 2 empty body, 3 no Content-Type,
 4 size. What is wrong inside a JSON body is not refused here: the command carries it, and the engine
@@ -11,12 +11,16 @@ from typing import Final
 from msgspec import Struct
 
 from semel.model.commands import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     Append,
     Batch,
     Create,
+    Delete,
     ForkRequest,
     ProducerTag,
     SwitchDedup,
+    Trim,
     TxnTag,
 )
 from semel.model.limits import (
@@ -30,7 +34,10 @@ from semel.model.offsets import parse_offset
 from semel.wire.bodies import BadFormat, decode_batch
 from semel.wire.headers import (
     BATCH,
+    FRAMES,
     Headers,
+    accepts_gzip,
+    accepts_type,
     parse_producer,
     parse_transaction,
     read_canonical,
@@ -43,23 +50,13 @@ from semel.wire.headers import (
     refuse_encoding,
     refuse_repeated,
     speaks_x,
+    to_position,
 )
-from semel.wire.json_mode import split_json
-from semel.wire.paths import stream_path
+from semel.wire.json_mode import EMPTY_ARRAY, split_json
+from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
 
-__all__ = [
-    "AppendPlan",
-    "append_of",
-    "parse_fork",
-    "parse_patch",
-    "parse_post",
-    "parse_put",
-    "plan_post",
-]
-
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
-_EMPTY_ARRAY: Final = "an empty array holds no message"
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
@@ -67,7 +64,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
 
     Requests that differ only in those two share a plan. `media_type` is a problem if it is
     malformed, which matters only if there is a body. Not `is_named`: the server has chosen the
-    producer id, so the plan is for one append only. `is_common`: the short response will do.
+    producer id, so the plan is for one append only. `is_common`: the short response suffices.
     """
 
     path: str
@@ -84,21 +81,6 @@ class AppendPlan(Struct, frozen=True, gc=False):
     transaction: TxnTag | None = None
 
 
-def parse_post(
-    path: str,
-    headers: Headers,
-    repeated: Set[str],
-    body: bytes,
-    *,
-    now_ms: int,
-    is_strict: bool = False,
-    fresh_id: Callable[[], str] | None = None,
-) -> Append | Problem:
-    """Parse an append, a close, or both. `fresh_id` makes the id of a producer without one."""
-    plan = plan_post(path, headers, repeated, is_strict=is_strict, fresh_id=fresh_id)
-    return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
-
-
 @parser
 def plan_post(
     path: str,
@@ -108,7 +90,10 @@ def plan_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> AppendPlan:
-    """Parse the headers of an append, a close, or both."""
+    """Parse the headers of an append, a close, or both.
+
+    `fresh_id` makes the id of a producer without one.
+    """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
@@ -194,7 +179,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
         batch = split_json(body)
         if isinstance(batch, Batch):
             return media_type, batch, None
-        return media_type, None, batch or _EMPTY_ARRAY
+        return media_type, None, batch or EMPTY_ARRAY
     try:
         decoded = decode_batch(body)
     except BadFormat as error:
@@ -205,9 +190,13 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
 
 def _refuse_size(body: bytes) -> None:
     if len(body) > BODY_BYTES_MAX:
-        message = f"a body may have {BODY_BYTES_MAX} bytes"
         raise MalformedRequest(
-            Problem(413, "body_too_large", message, {"bytes_max": BODY_BYTES_MAX}),
+            Problem(
+                413,
+                "body_too_large",
+                f"a body may have {BODY_BYTES_MAX} bytes",
+                {"bytes_max": BODY_BYTES_MAX},
+            )
         )
 
 
@@ -286,7 +275,7 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Return the fork that headers ask for, or None. Raises MalformedRequest."""
+    """Return the fork that headers request; None without one. Raises MalformedRequest."""
     source = headers.get("stream-forked-from")
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)
@@ -304,3 +293,97 @@ def parse_fork(headers: Headers) -> ForkRequest | None:
             "stream-forked-from", "must be the path of a stream here, such as /v1/stream/source"
         )
     return ForkRequest(path, offset, sub_offset)
+
+
+# ---- reads and deletions -------------------------------------------------------------------------
+
+
+CATCH_UP: Final = "catch-up"
+LONG_POLL: Final = "long-poll"
+SSE: Final = "sse"
+_ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+
+
+class ReadRequest(Struct, frozen=True, gc=False):
+    """A read. `offset` None: from the head; `is_now`: from the tail."""
+
+    offset: int | None = None
+    is_now: bool = False
+    live: str = CATCH_UP
+    cursor: int | None = None
+    isolation: str = READ_UNCOMMITTED
+    is_frames: bool = False
+    accepts_gzip: bool = False
+    if_none_match: str | None = None
+
+
+@parser
+def parse_get(query: str, headers: Headers) -> ReadRequest:
+    """Parse a read. Its headers are lists, so they may be repeated: their values are joined."""
+    parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
+    offset, is_now = _read_offset(parameters.get("offset"))
+    live = parameters.get("live", CATCH_UP)
+    live = live if live in (LONG_POLL, SSE) else CATCH_UP
+    if live != CATCH_UP and "offset" not in parameters:
+        raise bad_request("offset_required", f"live={live} needs an offset", field="offset")
+    return ReadRequest(
+        offset=offset,
+        is_now=is_now,
+        live=live,
+        cursor=parse_cursor(parameters.get("cursor")),
+        isolation=read_choice(parameters, "isolation", _ISOLATIONS, READ_UNCOMMITTED),
+        is_frames=accepts_type(headers, FRAMES),
+        accepts_gzip=accepts_gzip(headers),
+        if_none_match=headers.get("if-none-match"),
+    )
+
+
+def _read_offset(text: str | None) -> tuple[int | None, bool]:
+    if text is None or text == "-1":
+        return None, False
+    if text == "now":
+        return None, True
+    offset = parse_offset(text)
+    if offset is None:
+        message = "offset must be -1, now, or an offset this server gave out"
+        raise bad_request("invalid_offset", message, field="offset")
+    return offset, False
+
+
+@parser
+def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
+    """Parse a deletion, or with `before` a trim."""
+    text = parse_query(query, ("before",)).get("before")
+    if text is None:
+        return Delete(path, now_ms)
+    before = to_position(text)
+    if before is None:
+        raise bad_request("invalid_offset", "before must be an offset", field="before")
+    return Trim(path, now_ms, before)
+
+
+# ---- read cursors --------------------------------------------------------------------------------
+# Numbers of intervals of time, so that a cache does not respond to a live reader forever (1.9).
+
+_EPOCH_MS: Final = 1_728_432_000_000  # 2024-10-09T00:00:00Z
+_INTERVAL_MS: Final = 20_000
+_INTERVAL_S: Final = _INTERVAL_MS // 1000
+JITTER_S_MAX: Final = 3600
+
+
+def parse_cursor(text: str | None) -> int | None:
+    """Return the cursor a client sends back; None if it is absent or not one of ours."""
+    if text is None or len(text) > 16 or not (text.isascii() and text.isdigit()):
+        return None
+    return min(int(text), NUMBER_MAX)
+
+
+def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
+    """Return the current interval, or a later one than the client's if that is not older.
+
+    `jitter_s` is a random number from 1 to 3600.
+    """
+    current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
+    if previous is None or previous < current:
+        return current
+    return previous + max(1, -(-jitter_s // _INTERVAL_S))

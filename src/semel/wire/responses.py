@@ -1,11 +1,12 @@
 """The responses to requests on streams, with the headers of the protocol.
 
-Refusals are the same for all requests: `semel.wire.refusals` makes their problems.
+Refusals are the same for all requests: `semel.wire.rendering` makes their problems.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,9 +21,19 @@ from semel.model.slices import Slice
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
-from semel.wire.queries import LONG_POLL, ReadRequest
-from semel.wire.refusals import STATUS, problem_of
-from semel.wire.rendering import GZIP_BYTES_MIN, METHODS, PREFLIGHT_HEADERS, Response
+from semel.wire.rendering import (
+    GZIP_BYTES_MIN,
+    METHODS,
+    PREFLIGHT_HEADERS,
+    STATUS,
+    Response,
+    problem_of,
+)
+from semel.wire.requests import LONG_POLL, ReadRequest
+
+K = TypeVar("K", bound=Outcome)
+P = ParamSpec("P")
+Respond = Callable[Concatenate[K, P], Response]
 
 _NO_STORE: Final = ("Cache-Control", "no-store")
 _REVALIDATE: Final = ("Cache-Control", "no-cache")
@@ -31,6 +42,9 @@ _CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=30
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
 _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
+# The retention of idempotency keys: in seconds, and their number.
+_WINDOW: Final = f"{IDEMPOTENCY_WINDOW_MS // 1000}; keys={IDEMPOTENCY_KEYS_MAX}"
+_NO_WINDOW: Final = "0; keys=0"
 
 
 class Blocker(Struct, frozen=True, gc=False):
@@ -82,10 +96,27 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
     """Return the response to an outcome: a problem for a refusal, else a status without a body."""
     if isinstance(outcome, Refusal):
         return problem_response(problem_of(outcome, is_x=is_x))
-    headers: Fields = []
     if isinstance(outcome, Staged):
-        headers.append(("Transaction-Next-Seq", str(outcome.next_seq)))
-    return Response(STATUS[type(outcome)], headers)
+        return Response(STATUS[Staged], [("Transaction-Next-Seq", str(outcome.next_seq))])
+    return Response(STATUS[type(outcome)], [])
+
+
+def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]:
+    """Make a function that responds to one kind of outcome respond to all.
+
+    The response to any other kind, which is a refusal, is that of `outcome_response`.
+    """
+
+    def decorate(respond: Respond[K, P]) -> Respond[Outcome, P]:
+        @wraps(respond)
+        def response_to(outcome: Outcome, /, *arguments: P.args, **options: P.kwargs) -> Response:
+            if isinstance(outcome, kind):
+                return respond(outcome, *arguments, **options)
+            return outcome_response(outcome)
+
+        return response_to
+
+    return decorate
 
 
 def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = ()) -> Response:
@@ -95,23 +126,23 @@ def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = 
 
 
 def options_response() -> Response:
-    """Answer a CORS preflight."""
+    """Return the response to a CORS preflight."""
     return Response(204, [("Allow", METHODS), *PREFLIGHT_HEADERS])
 
 
 def method_response(allowed: str = METHODS) -> Response:
     """Refuse a method that an address does not have."""
-    problem = Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
-    return problem_response(problem)
+    return problem_response(
+        Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
+    )
 
 
 # ---- writes --------------------------------------------------------------------------------------
 
 
-def put_response(outcome: Outcome, *, location: str) -> Response:
-    """Answer a creation; `location` is the stream's absolute URL."""
-    if not isinstance(outcome, Created):
-        return outcome_response(outcome)
+@responds_to(Created)
+def put_response(outcome: Created, *, location: str) -> Response:
+    """Return the response to a creation; `location` is the stream's absolute URL."""
     headers: Fields = [
         ("Content-Type", outcome.content_type),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -123,24 +154,14 @@ def put_response(outcome: Outcome, *, location: str) -> Response:
     return Response(201 if outcome.is_new else 200, headers)
 
 
-def print_window(window_ms: int, keys: int) -> str:
-    """Print the retention of idempotency keys: in seconds, and their number."""
-    return f"{window_ms // 1000}; keys={keys}"
-
-
-IDEMPOTENCY_WINDOW: Final = print_window(IDEMPOTENCY_WINDOW_MS, IDEMPOTENCY_KEYS_MAX)
-_NO_WINDOW: Final = print_window(0, 0)
-
-
 def post_response(
     outcome: Outcome,
     command: Append,
     *,
     is_x: bool = False,
     is_named: bool = True,
-    window: str = IDEMPOTENCY_WINDOW,
 ) -> Response:
-    """Answer an append.
+    """Return the response to an append.
 
     `is_x` if the request used the X-Producer-* dialect; not `is_named` if the server has chosen the
     producer id, and so returns it.
@@ -158,13 +179,13 @@ def post_response(
         headers.append(_CLOSED)
     is_unguarded = isinstance(outcome, Appended) and outcome.is_unguarded
     if outcome.seq is not None:
-        headers += _x_headers(outcome) if is_x else _producer_headers(outcome)
+        headers += _producer_headers(outcome, is_x=is_x)
         if is_unguarded:
             headers.append(("Producer-Dedup", "off"))
     if not is_named and command.producer is not None:
         headers.append(("Producer-Id", command.producer.id))
     if command.key is not None:
-        headers.append(("Idempotency-Window", _NO_WINDOW if is_unguarded else window))
+        headers.append(("Idempotency-Window", _NO_WINDOW if is_unguarded else _WINDOW))
         if isinstance(outcome, Duplicate):
             headers.append(("Idempotent-Replayed", "true"))
     return Response(status, headers)
@@ -181,39 +202,32 @@ def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
 
 def _duplicate_headers(outcome: Duplicate, command: Append) -> Fields:
     headers: Fields = []
+    # A chunk has no offset before its transaction is committed.
     is_chunk = command.transaction is not None and command.transaction.seq is not None
-    if is_chunk:
-        pass  # it has no offset before its transaction is committed
-    elif outcome.next_offset is None:
-        headers.append(("Producer-Receipt", "expired"))
-    else:
+    if outcome.next_offset is not None and not is_chunk:
         headers.append(("Stream-Next-Offset", print_offset(outcome.next_offset)))
+    elif not is_chunk:
+        headers.append(("Producer-Receipt", "expired"))
     if outcome.is_mismatch:
         headers.append(("Producer-Payload-Mismatch", "true"))
     return headers
 
 
-def _producer_headers(outcome: Appended | Duplicate) -> Fields:
-    headers: Fields = [("Producer-Seq", str(outcome.seq))]
-    if outcome.epoch is not None:
-        headers.insert(0, ("Producer-Epoch", str(outcome.epoch)))
-    return headers
-
-
-def _x_headers(outcome: Appended | Duplicate) -> Fields:
+def _producer_headers(outcome: Appended | Duplicate, *, is_x: bool) -> Fields:
     headers: Fields = []
     if outcome.epoch is not None:
-        headers.append(("X-Producer-Epoch", str(outcome.epoch)))
+        headers.append(("X-Producer-Epoch" if is_x else "Producer-Epoch", str(outcome.epoch)))
     first = outcome.first_offset
-    if first is not None and first != outcome.next_offset:  # equal for a lone close
+    if not is_x:
+        headers.append(("Producer-Seq", str(outcome.seq)))
+    elif first is not None and first != outcome.next_offset:  # equal for a lone close
         headers.append(("X-Stream-Offset", f"{first:08d}"))
     return headers
 
 
-def patch_response(outcome: Outcome) -> Response:
-    """Answer a request that switches the recognition of duplicates."""
-    if not isinstance(outcome, Switched):
-        return outcome_response(outcome)
+@responds_to(Switched)
+def patch_response(outcome: Switched) -> Response:
+    """Return the response to a request that switches the recognition of duplicates."""
     headers: Fields = [
         ("Stream-Dedup", "off" if outcome.dedup_from is None else "on"),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -227,7 +241,7 @@ def patch_response(outcome: Outcome) -> Response:
 
 
 def head_response(facts: StreamFacts) -> Response:
-    """Answer HEAD."""
+    """Return the response to a HEAD request."""
     headers: Fields = [
         ("Content-Type", facts.content_type),
         ("Stream-Next-Offset", print_offset(facts.tail)),
@@ -257,10 +271,10 @@ def read_response(
     next_offset: int,
     cursor: int | None = None,
 ) -> Response:
-    """Answer a read from `start` up to `next_offset`; 304 if the client has it already."""
+    """Return the messages from `start` up to `next_offset`; 304 if the client has them already."""
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
-    is_gzip = request.accepts_gzip and _size(slices) >= GZIP_BYTES_MIN
+    is_gzip = request.accepts_gzip and sum([len(each.payload) for each in slices]) >= GZIP_BYTES_MIN
     is_committed = request.isolation == READ_COMMITTED
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     is_at_end = next_offset >= facts.stable_offset if is_committed else is_at_tail
@@ -285,10 +299,6 @@ def read_response(
     headers.append(("Content-Type", FRAMES if request.is_frames else facts.content_type))
     body = _body(facts, request, slices, next_offset)
     return Response(200, headers, body, is_to_gzip=is_gzip)
-
-
-def _size(slices: Sequence[Slice]) -> int:
-    return sum([len(each.payload) for each in slices])
 
 
 def _body(
@@ -328,9 +338,10 @@ def _state_headers(
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
-    """Return what a cache may do: it must not keep a response that ends at the tail of now.
+    """Return the header that says how long a cache may keep a response.
 
-    That of a long-poll may be kept all the same: its reader continues from the end of it.
+    One that ends at the current tail must be checked again before it is used. The response to a
+    long-poll may be kept even then: its reader continues from the end of it.
     """
     if request.is_now:
         return _NO_STORE
@@ -346,7 +357,7 @@ def empty_poll_response(
     cursor: int | None = None,
     is_committed: bool = False,
 ) -> Response:
-    """Answer a long-poll without messages: it has timed out, or the stream is closed."""
+    """Return the end of a long-poll without messages: it timed out, or the stream is closed."""
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     return Response(204, [*headers, _NO_STORE])
 

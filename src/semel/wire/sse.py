@@ -16,7 +16,7 @@ from semel.model.messages import is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.slices import Slice
 from semel.wire.bodies import to_bytes, to_json_array
-from semel.wire.schema.streams import ControlEvent
+from semel.wire.schema import ControlEvent
 
 HELD_BYTES_MAX: Final = 64 * KIB
 _decoder_of: Final = codecs.getincrementaldecoder("utf-8")

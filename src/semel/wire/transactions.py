@@ -1,7 +1,7 @@
 """`/v1/transactions`: begin, extend, end, and what is stored of them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
@@ -23,7 +23,6 @@ from semel.model.commands import (
     Prepare,
     ProducerOwner,
     SinkOwner,
-    TxnCall,
     TxnOutcome,
     TxnResult,
 )
@@ -34,10 +33,10 @@ from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, P
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.json_mode import check_name, read_document
+from semel.wire.paths import parse_query, read_limit
 from semel.wire.problems import bad_request, parser
-from semel.wire.queries import parse_query, read_limit
 from semel.wire.rendering import Response
-from semel.wire.responses import json_response, outcome_response
+from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.transactions import (
     AbortResponse,
     AddOffsetsRequest,
@@ -58,14 +57,11 @@ from semel.wire.schema.transactions import (
     TxnRequest,
 )
 
-C = TypeVar("C", bound=TxnCall)
 TxnAction = AddStreams | AddPositions | Prepare | CommitTxn | AbortTxn | FenceTxn
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
 STUCK: Final = "stuck"
 _STATES: Final = (OPEN, PREPARED, STUCK)
-_LIST_PARAMETERS: Final = frozenset({"state", "stream", "after", "limit"})
-_SHOW_PARAMETERS: Final = frozenset({"epoch"})
 # Kafka's names of the states.
 _PHASES: Final[Mapping[str, str]] = {
     OPEN: "Ongoing",
@@ -105,13 +101,11 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
 def _read_owner(request: BeginRequest) -> Owner:
     sink = request.sink
     producer_id, epoch = _read_producer(request)
-    if (sink is None) == (producer_id is None):
+    if sink is not None and producer_id is None:
+        return SinkOwner(sink.app, sink.version, sink.partition)
+    if sink is not None or producer_id is None or epoch is None:
         message = "producer_id and producer_epoch, or sink: one of the two begins a transaction"
         raise bad_request("invalid_request", message, field="producer_id")
-    if sink is not None:
-        return SinkOwner(sink.app, sink.version, sink.partition)
-    assert producer_id is not None
-    assert epoch is not None
     return ProducerOwner(producer_id, epoch)
 
 
@@ -125,67 +119,47 @@ def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int 
     return producer_id, epoch
 
 
+ACTIONS: Final[Mapping[str, tuple[type[TxnAction], type[TxnRequest]]]] = {
+    "streams": (AddStreams, AddStreamsRequest),
+    "offsets": (AddPositions, AddOffsetsRequest),
+    "prepare": (Prepare, PrepareRequest),
+    "commit": (CommitTxn, TxnRequest),
+    "abort": (AbortTxn, TxnRequest),
+    "fence": (FenceTxn, TxnRequest),
+}
+
+
 @parser
 def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms: int) -> TxnAction:
     """Parse a request that changes the transaction `name`; `action` is one of ACTIONS."""
-    return ACTIONS[action](name, headers, body, now_ms)
-
-
-def _parse_streams(name: str, headers: Headers, body: bytes, now_ms: int) -> AddStreams:
-    request = read_document(headers, body, AddStreamsRequest)
-    streams = tuple(dict.fromkeys(request.streams))
-    return _command(AddStreams, request, name, now_ms, streams=streams)
-
-
-def _parse_offsets(name: str, headers: Headers, body: bytes, now_ms: int) -> AddPositions:
-    request = read_document(headers, body, AddOffsetsRequest)
-    moves = [read_move(request.group, path, target) for path, target in request.offsets.items()]
-    return _command(AddPositions, request, name, now_ms, positions=tuple(moves))
-
-
-def _parse_prepare(name: str, headers: Headers, body: bytes, now_ms: int) -> Prepare:
-    request = read_document(headers, body, PrepareRequest)
-    messages = None if request.messages is None else tuple(request.messages.items())
-    return _command(Prepare, request, name, now_ms, chunks=request.chunks, messages=messages)
-
-
-def _parse_commit(name: str, headers: Headers, body: bytes, now_ms: int) -> CommitTxn:
-    return _command(CommitTxn, read_document(headers, body, TxnRequest), name, now_ms)
-
-
-def _parse_abort(name: str, headers: Headers, body: bytes, now_ms: int) -> AbortTxn:
-    return _command(AbortTxn, read_document(headers, body, TxnRequest), name, now_ms)
-
-
-def _parse_fence(name: str, headers: Headers, body: bytes, now_ms: int) -> FenceTxn:
-    request = read_document(headers, body, TxnRequest)
-    if not request.operator:
+    command, kind = ACTIONS[action]
+    request = read_document(headers, body, kind)
+    if command is FenceTxn and not request.operator:
         message = 'only an operator fences: "operator": true'
         raise bad_request("invalid_request", message, field="operator")
-    return _command(FenceTxn, request, name, now_ms)
+    more = _own_fields(request)
+    owner = _read_producer(request)
+    return command(now_ms, name, request.transaction_epoch, *owner, request.operator, **more)
 
 
-def _command(kind: type[C], request: TxnRequest, name: str, now_ms: int, **fields: Any) -> C:
-    producer_id, epoch = _read_producer(request)
-    return kind(
-        now_ms, name, request.transaction_epoch, producer_id, epoch, request.operator, **fields
-    )
-
-
-ACTIONS: Final[Mapping[str, Callable[[str, Headers, bytes, int], TxnAction]]] = {
-    "streams": _parse_streams,
-    "offsets": _parse_offsets,
-    "prepare": _parse_prepare,
-    "commit": _parse_commit,
-    "abort": _parse_abort,
-    "fence": _parse_fence,
-}
+def _own_fields(request: TxnRequest) -> dict[str, Any]:
+    """Return the fields of a command that only one kind of request has."""
+    match request:
+        case AddStreamsRequest(streams=streams):
+            return {"streams": tuple(dict.fromkeys(streams))}
+        case AddOffsetsRequest(group=group, offsets=offsets):
+            moves = [read_move(group, path, target) for path, target in offsets.items()]
+            return {"positions": tuple(moves)}
+        case PrepareRequest(chunks=chunks, messages=messages):
+            counts = None if messages is None else tuple(messages.items())
+            return {"chunks": chunks, "messages": counts}
+    return {}
 
 
 @parser
 def parse_txn_query(query: str) -> TxnQuery:
     """Parse which transactions to list."""
-    parameters = parse_query(query, _LIST_PARAMETERS)
+    parameters = parse_query(query, ("state", "stream", "after", "limit"))
     state = parameters.get("state")
     if state is not None and state not in _STATES:
         message = f"state must be one of {', '.join(_STATES)}"
@@ -198,7 +172,7 @@ def parse_txn_query(query: str) -> TxnQuery:
 @parser
 def parse_txn_epoch(query: str) -> int | None:
     """Parse which transaction of an id to show; None: the newest."""
-    return _read_number(parse_query(query, _SHOW_PARAMETERS), "epoch")
+    return _read_number(parse_query(query, ("epoch",)), "epoch")
 
 
 def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
@@ -212,10 +186,9 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def begin_response(outcome: Outcome) -> Response:
-    """Answer a begin: 201, or 200 if the transaction was open already."""
-    if not isinstance(outcome, Begun):
-        return outcome_response(outcome)
+@responds_to(Begun)
+def begin_response(outcome: Begun) -> Response:
+    """Return the response to a begin: 201, or 200 if the transaction was open already."""
     response = BeginResponse(
         transaction_id=outcome.id,
         transaction_epoch=outcome.epoch,
@@ -226,7 +199,7 @@ def begin_response(outcome: Outcome) -> Response:
 
 
 def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Answer any other request about one transaction."""
+    """Return the response to any other request about one transaction."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -292,11 +265,11 @@ def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
 def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
     """Return the document of a transaction that is open or prepared."""
     owner = view.owner
-    task = producer = None
-    if isinstance(owner, SinkOwner):
-        task = TaskOwner(owner.app, owner.version, owner.partition)
-    else:
-        producer = owner
+    by_owner: dict[str, Any] = (
+        {"sink": TaskOwner(owner.app, owner.version, owner.partition)}
+        if isinstance(owner, SinkOwner)
+        else {"producer_id": owner.id, "producer_epoch": owner.epoch}
+    )
     return PendingTransaction(
         transaction_id=view.id,
         transaction_epoch=view.epoch,
@@ -305,9 +278,6 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
         state=view.state,
         phase=_PHASES[view.state],
         stuck=is_stuck(view, now_ms),
-        sink=UNSET if task is None else task,
-        producer_id=UNSET if producer is None else producer.id,
-        producer_epoch=UNSET if producer is None else producer.epoch,
         implicit=view.is_implicit,
         begun_at=print_instant(view.begun_ms),
         age_ms=max(0, now_ms - view.begun_ms),
@@ -325,6 +295,7 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
         },
         offsets=group_offsets(view.positions),
         deleted=list(view.deleted),
+        **by_owner,
     )
 
 

@@ -8,7 +8,7 @@ from semel.client.errors import ClientError
 from semel.client.flows import error_of
 from semel.client.response_parser import Response
 from semel.model import outcomes
-from semel.wire.refusals import REFUSED
+from semel.wire.rendering import REFUSED
 from tests.unit.client.hand import answer, problem
 
 

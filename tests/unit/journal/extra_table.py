@@ -33,8 +33,11 @@ class WiderDirty(Dirty):
 state_module.Dirty = WiderDirty  # type: ignore[misc]
 state_module.STATE_TABLES = tables_of(WiderDirty)  # type: ignore[misc]
 
-from semel.journal.store import DIGESTED, TABLES  # noqa: E402 - after the table was added
-from semel.journal.tables import TableWriter  # noqa: E402
+from semel.journal.store import (  # noqa: E402 - after the table was added
+    DIGESTED,
+    TABLES,
+    TableWriter,
+)
 from semel.journal.verify import verify  # noqa: E402
 from semel.model.commands import Delete  # noqa: E402
 from tests.unit.broker.bed import Bed  # noqa: E402

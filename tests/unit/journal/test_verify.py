@@ -21,10 +21,10 @@ from semel.journal.frame import (
     encode_meta,
     frame_bytes,
 )
-from semel.journal.identity import seal, unseal
 from semel.journal.index import IndexBlock, block_key, decode_block, encode_block
 from semel.journal.recovery import recover
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
+from semel.journal.store import seal, unseal
 from semel.journal.verify import Finding, Report, verify
 from semel.journal.writer import JournalWriter
 from semel.machine import checks

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from semel.journal.tables import TableWriter
-from semel.journal.txn_history import outcome_key, pack_end, range_key
+from semel.journal.store import TableWriter
+from semel.journal.txn_history import outcome_key
 from semel.journal.verify import verify
 from semel.machine.rows import (
     NUMBER_KEY,
@@ -94,10 +94,13 @@ CASES: list[tuple[str, Plant]] = [
     ("rows for", lambda tables: tables.delete("outcomes", outcome_key("a", 1))),
     (
         "a stream that is not there",
-        lambda tables: tables.put("aborted", range_key(77, 0), pack_end(1)),
+        lambda tables: tables.put("aborted", PAIR_KEY.encode((77, 0)), NUMBER_KEY.encode(1)),
     ),
-    ("out of order", lambda tables: tables.put("aborted", range_key(1, 99), pack_end(100))),
-    ("does not decode", lambda tables: tables.put("aborted", b"short", pack_end(100))),
+    (
+        "out of order",
+        lambda tables: tables.put("aborted", PAIR_KEY.encode((1, 99)), NUMBER_KEY.encode(100)),
+    ),
+    ("does not decode", lambda tables: tables.put("aborted", b"short", NUMBER_KEY.encode(100))),
 ]
 
 

@@ -1,12 +1,13 @@
 """Short words for requests, pieces and answers."""
 
 import struct
+from collections.abc import Mapping, Set
 
 from semel.model.commands import Append, Create
 from semel.model.slices import Slice
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
-from semel.wire.requests import parse_post, parse_put
+from semel.wire.requests import append_of, parse_put, plan_post
 
 NONE: frozenset[str] = frozenset()
 
@@ -21,6 +22,19 @@ def piece(offset: int, *messages: bytes, joined: bool = False, time: int = 7) ->
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
     payload = (b"," if joined else b"").join(messages)
     return Slice(offset, count, payload, lengths, joined and count > 1, time)
+
+
+def parse_post(
+    path: str,
+    headers: Mapping[str, str],
+    repeated: Set[str],
+    body: bytes,
+    *,
+    now_ms: int,
+    is_strict: bool = False,
+) -> Append | Problem:
+    plan = plan_post(path, headers, repeated, is_strict=is_strict)
+    return plan if isinstance(plan, Problem) else append_of(plan, body, now_ms=now_ms)
 
 
 def post(body: bytes = b"x", /, **values: str) -> Append | Problem:

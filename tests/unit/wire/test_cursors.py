@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.model.limits import NUMBER_MAX
-from semel.wire.queries import JITTER_S_MAX, next_cursor, parse_cursor
+from semel.wire.requests import JITTER_S_MAX, next_cursor, parse_cursor
 
 EPOCH_MS = 1_728_432_000_000
 NOW_MS = EPOCH_MS + 100 * 20_000 + 1

@@ -8,14 +8,14 @@ from semel.model.commands import READ_COMMITTED, Delete, Trim
 from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.wire.headers import FRAMES
+from semel.wire.paths import read_limit
 from semel.wire.problems import MalformedRequest, Problem
-from semel.wire.queries import (
+from semel.wire.requests import (
     LONG_POLL,
     SSE,
     ReadRequest,
     parse_delete,
     parse_get,
-    read_limit,
 )
 from tests.unit.wire.builders import refused
 

@@ -8,7 +8,7 @@ from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn
 from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
-from semel.wire.refusals import DONE, REFUSED, STATUS, problem_of
+from semel.wire.rendering import DONE, REFUSED, STATUS, problem_of
 
 # What one of several streams refuses is told as that stream's refusal.
 OUTCOMES = [

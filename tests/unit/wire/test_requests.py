@@ -16,8 +16,8 @@ from semel.model.validation import find_invalid_field
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, SINGLE
 from semel.wire.problems import Problem
-from semel.wire.requests import AppendPlan, append_of, parse_patch, parse_post, parse_put, plan_post
-from tests.unit.wire.builders import NONE, created, named, post, posted, put, refused
+from semel.wire.requests import AppendPlan, append_of, parse_patch, parse_put, plan_post
+from tests.unit.wire.builders import NONE, created, named, parse_post, post, posted, put, refused
 
 JSON = "application/json"
 PRODUCER = {"producer_id": "p", "producer_epoch": "1", "producer_seq": "0"}

@@ -8,14 +8,15 @@ rows of the streams, and 16 bytes per row of the index; that does not grow with 
 import struct
 
 from semel.journal.checkpoint import FILE_NAME
+from semel.journal.disk import IDENTITY_NAME, Files, read_identity
 from semel.journal.frame import checksum_seed
-from semel.journal.identity import IDENTITY_NAME, read_identity
-from semel.journal.verify.report import Finding, Progress, Report, StoredCheckpoint
-from semel.journal.verify.rows import RowCheck
-from semel.journal.verify.segments import Files, SegmentCheck, TableReader
+from semel.journal.store import TableReader
+from semel.journal.verify.report import Finding, Progress, Report
+from semel.journal.verify.rows import RowCheck, StoredCheckpoint
+from semel.journal.verify.segments import SegmentCheck
 from semel.model.errors import CorruptData
 
-__all__ = ["Files", "Finding", "Progress", "Report", "TableReader", "verify"]
+__all__ = ["Finding", "Progress", "Report", "verify"]
 
 
 def verify(disk: Files, store: TableReader, progress: Progress | None = None) -> Report:

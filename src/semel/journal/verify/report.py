@@ -1,11 +1,9 @@
-"""What verification reports, and what it keeps of the checkpoint to check the journal."""
+"""The report of a verification."""
 
 from collections.abc import Callable
 
 from msgspec import Struct
 
-from semel.journal.checkpoint import CheckpointPosition
-from semel.machine.state import State
 from semel.model.limits import FINDINGS_MAX
 
 # (what is read, how much of it is done, how much there is; 0 if that is unknown)
@@ -13,7 +11,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Finding(Struct, frozen=True):
-    """Something that is not as it was written. A note is no damage."""
+    """Something that is not as it was written. A note is not damage."""
 
     file: str
     position: int | None
@@ -43,7 +41,7 @@ class Report(Struct):
         self._add(Finding(file, position, message))
 
     def note(self, file: str, position: int | None, message: str) -> None:
-        """Report something that is no damage."""
+        """Report something that is not damage."""
         self._add(Finding(file, position, message, is_note=True))
 
     def _add(self, finding: Finding) -> None:
@@ -51,19 +49,3 @@ class Report(Struct):
             self.findings.append(finding)
         else:
             self.omitted_count += 1
-
-
-class StoredCheckpoint:
-    """The content of the checkpoint, as far as it can be trusted."""
-
-    def __init__(self) -> None:
-        self.position = CheckpointPosition(0, 0, ())
-        self.is_readable = False
-        self.state = State()
-        # The index rows of each segment, by their keys.
-        self.keys: dict[int, bytearray] = {}
-
-    def label(self, number: int) -> str:
-        """Return number and path of a stream, for a message."""
-        stream = self.state.by_number.get(number)
-        return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"

@@ -1,6 +1,7 @@
 """Verifying the checkpoint: each row by itself, the rows among each other, the index as a whole."""
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Any, Final
@@ -13,19 +14,62 @@ from semel.journal.checkpoint import (
     FILE_NAME,
     POSITION_KEY,
     CheckpointPosition,
+    read_meta,
 )
-from semel.journal.identity import BadSeal, seal_of, unseal
 from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
 from semel.journal.segments import segment_name
-from semel.journal.store import DIGESTED, StoreReader
-from semel.journal.tables import DIGEST_MODULUS, read_digest
-from semel.journal.verify.report import Progress, Report, StoredCheckpoint
-from semel.journal.verify.transactions import CHECKED_HERE, TxnRowCheck
-from semel.machine.rows import NUMBER_KEY, OF_STREAM, OWNED_KEY, MetaRow, StreamRow, TailRow
-from semel.machine.state import STATE_TABLES, Stream, add_fork
+from semel.journal.store import (
+    DIGEST_MODULUS,
+    DIGESTED,
+    BadSeal,
+    StoreReader,
+    read_digest,
+    seal_of,
+    unseal,
+)
+from semel.journal.txn_history import outcome_key, owner_key
+from semel.journal.verify.report import Progress, Report
+from semel.machine.rows import (
+    NUMBER_KEY,
+    OF_STREAM,
+    OWNED_KEY,
+    PAIR_KEY,
+    ChunkBlockRow,
+    MetaRow,
+    OutcomeRow,
+    PositionRow,
+    StreamRow,
+    TailRow,
+    TxnRow,
+    TxnStreamRow,
+)
+from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.streams import retained_range
+from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
+from semel.model.commands import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
+# The tables of the state that need more than a check row by row.
+_CHECKED_TOGETHER: Final = frozenset(
+    {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
+)
+_NO_TXN: Final = "belongs to a transaction that is not there"
+
+
+class StoredCheckpoint:
+    """The content of the checkpoint, as far as it can be trusted."""
+
+    def __init__(self) -> None:
+        self.position = CheckpointPosition(0, 0, ())
+        self.is_readable = False
+        self.state = State()
+        # The index rows of each segment, by their keys.
+        self.keys: dict[int, bytearray] = {}
+
+    def label(self, number: int) -> str:
+        """Return number and path of a stream, for a message."""
+        stream = self.state.by_number.get(number)
+        return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"
 
 
 class RowCheck:
@@ -39,15 +83,16 @@ class RowCheck:
         self._report = report
         self._tick = tick
         self._retained_from: dict[int, int] = {}
+        self._txns: dict[int, TxnRow] = {}
 
     def check(self) -> None:
         """Check all rows and report damage; `stored` holds afterwards what can be trusted."""
         self._check_meta()
         self._check_streams()
         for name in STATE_TABLES:
-            if name not in ("streams", "tails", *CHECKED_HERE):
+            if name not in _CHECKED_TOGETHER:
                 self._check_table(name)
-        TxnRowCheck(self._view, self._stored, self._sound, self._decoded, self._corrupt).check()
+        self._check_txns()
         self._check_index()
         self._check_segments()
 
@@ -56,9 +101,11 @@ class RowCheck:
         table = STATE_TABLES[name]
         for key, _ in self._decoded(name, table.row):
             if table.owner == OF_STREAM:
-                number = OWNED_KEY.decode(key)[0]
-                if number not in self._stored.state.by_number:
-                    self._corrupt(name, key, "belongs to a stream that is not there")
+                self._check_stream(name, key, OWNED_KEY.decode(key)[0])
+
+    def _check_stream(self, table: str, key: bytes, number: int) -> None:
+        if number not in self._stored.state.by_number:
+            self._corrupt(table, key, "belongs to a stream that is not there")
 
     def _corrupt(self, table: str, key: bytes, message: str) -> None:
         self._report.corrupt(FILE_NAME, None, f"table {table}, row {key.hex()}: {message}")
@@ -80,15 +127,13 @@ class RowCheck:
                 self._corrupt("meta", POSITION_KEY, "is missing, though there are other rows")
 
     def _meta(self, key: bytes, row: Any) -> Any:
-        sealed = self._view.get("meta", key)
-        if sealed is None:
-            if self._stored.is_readable:
-                self._corrupt("meta", key, "is missing")
-            return None
         try:
-            return msgspec.msgpack.decode(unseal("meta", key, sealed), type=row)
+            stored = read_meta(self._view, key, row)
         except (BadSeal, msgspec.DecodeError):
             return None
+        if stored is None and self._stored.is_readable:
+            self._corrupt("meta", key, "is missing")
+        return stored
 
     def _unsealed(self, table: str, key: bytes, sealed: bytes) -> bytes | None:
         try:
@@ -166,9 +211,10 @@ class RowCheck:
             indexed.add(number)
             stream = state.by_number.get(number)
             if stream is None:
-                count = sum(1 for _ in own)
                 self._corrupt(
-                    "index", NUMBER_KEY.encode(number), f"{count} rows of an unknown stream"
+                    "index",
+                    NUMBER_KEY.encode(number),
+                    f"{sum(1 for _ in own)} rows of an unknown stream",
                 )
             else:
                 self._check_rows_of(stream, own)
@@ -201,9 +247,7 @@ class RowCheck:
                 self._hole(stream, start, block.first)
             expected, is_first = block.next, False
             self._stored.keys.setdefault(block.segment, bytearray()).extend(key)
-        is_short = expected is not None and expected < end
-        is_long = expected is not None and expected > stream.tail.tail
-        if expected is not None and (is_short or is_long):
+        if expected is not None and not end <= expected <= stream.tail.tail:
             self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
@@ -218,16 +262,15 @@ class RowCheck:
         except (BadSeal, struct.error):
             self._corrupt("index", key, f"{self._index_label(key)} fails its checksum")
             return None
-        offsets, positions = block.offsets, block.positions
+        offsets, durable = block.offsets, self._stored.position.lsn
         is_orderly = (
             bool(offsets)
             and offsets[0] == 0
             and all(a < b for a, b in pairwise(offsets))
             and block.first + offsets[-1] < block.next
-        )
-        if self._stored.is_readable and is_orderly:
             # Only what is durable is in a checkpoint.
-            is_orderly = block.segment + positions[-1] < self._stored.position.lsn
+            and not (self._stored.is_readable and block.segment + block.positions[-1] >= durable)
+        )
         if not is_orderly:
             self._corrupt("index", key, f"{self._index_label(key)} is out of order")
             return None
@@ -239,9 +282,10 @@ class RowCheck:
 
     def _check_segments(self) -> None:
         """Check the stored number of index rows of each segment, and that all are listed."""
-        counted = {}
-        for key, value in self._sound("segments"):
-            counted[int.from_bytes(key, "big")] = BLOCK_COUNT.unpack(value)[0]
+        counted = {
+            int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
+            for key, value in self._sound("segments")
+        }
         if not self._stored.is_readable:
             return
         listed = {first for first, _ in self._stored.position.segments}
@@ -249,10 +293,112 @@ class RowCheck:
         for first in sorted(listed | counted.keys() | counts.keys()):
             count = counts.get(first, 0)
             if first not in listed:
-                message = f"{count} index rows point into it, but the checkpoint does not list it"
-                self._report.corrupt(segment_name(first), None, message)
-            elif counted.get(first) != count and self._report.is_sound:
-                message = f"should have {counted.get(first)} index rows and has {count}"
-                self._corrupt(
-                    "segments", NUMBER_KEY.encode(first), f"{segment_name(first)} {message}"
+                self._report.corrupt(
+                    segment_name(first),
+                    None,
+                    f"{count} index rows point into it, but the checkpoint does not list it",
                 )
+            elif counted.get(first) != count and self._report.is_sound:
+                self._corrupt(
+                    "segments",
+                    NUMBER_KEY.encode(first),
+                    f"{segment_name(first)} should have {counted.get(first)} index rows"
+                    f" and has {count}",
+                )
+
+    # ---- transactions, groups and sinks, and the transaction history -----------------------------
+
+    def _check_txns(self) -> None:
+        for key, row in self._decoded("transactions", TxnRow):
+            if key != NUMBER_KEY.encode(row.number):
+                self._corrupt("transactions", key, f"is transaction {row.number} once more")
+            self._txns[row.number] = row
+        self._check_txn_streams()
+        self._check_parts()
+        self._check_positions()
+        self._check_outcomes()
+        self._check_aborted()
+
+    def _check_txn_streams(self) -> None:
+        for key, _ in self._decoded("txn_streams", TxnStreamRow):
+            txn_number, number = PAIR_KEY.decode(key)
+            if txn_number not in self._txns:
+                self._corrupt("txn_streams", key, _NO_TXN)
+            self._check_stream("txn_streams", key, number)
+
+    def _check_positions(self) -> None:
+        """Check that no transaction names a version of a position that it never had."""
+        versions: dict[bytes, int] = {}
+        for key, row in self._decoded("positions", PositionRow):
+            self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
+            versions[key] = row.version
+        for txn in self._txns.values():
+            key = NUMBER_KEY.encode(txn.number)
+            for named in txn.positions:
+                self._check_stream("transactions", key, named.stream)
+                stored = versions.get(OWNED_KEY.encode((named.stream, named.group)), 0)
+                if named.guard > stored:
+                    self._corrupt(
+                        "transactions",
+                        key,
+                        f"names version {named.guard} of a position that has {stored}",
+                    )
+
+    def _check_parts(self) -> None:
+        """Check that the chunk blocks of a transaction have no gap, and that its chunks exist."""
+        spans = self._stored.position.segments
+        firsts = [first for first, _ in spans]
+        blocks: dict[int, int] = {}
+        for key, row in self._decoded("parts", ChunkBlockRow):
+            number, block = PAIR_KEY.decode(key)
+            txn = self._txns.get(number)
+            if txn is None:
+                self._corrupt("parts", key, _NO_TXN)
+                continue
+            if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
+                self._corrupt("parts", key, "does not follow the block before it")
+            blocks[number] = block + 1
+            if txn.kind == TXN_STAGED and self._stored.is_readable:
+                for lsn in sorted(lsns_of(row.packed)):
+                    at = bisect_right(firsts, lsn) - 1
+                    if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
+                        self._corrupt("parts", key, f"no segment holds its chunk at {lsn}")
+
+    def _check_outcomes(self) -> None:
+        """Check that every outcome is found by its id, by time and by owner."""
+        count = 0
+        for key, row in self._decoded("outcomes", OutcomeRow):
+            count += 1
+            if key != outcome_key(row.outcome.id, row.outcome.epoch):
+                self._corrupt("outcomes", key, "is another transaction's")
+            for table, name in (
+                ("outcome_order", NUMBER_KEY.encode(row.number)),
+                ("outcome_owners", owner_key(row)),
+            ):
+                if self._view.get(table, name) is None:
+                    self._corrupt(table, name, "is missing")
+        for table in ("outcome_order", "outcome_owners"):
+            row_count = sum(1 for _ in self._sound(table))
+            if row_count != count:
+                self._corrupt(
+                    table,
+                    PAIR_KEY.encode((row_count, count)),
+                    f"{row_count} rows for {count} outcomes",
+                )
+
+    def _check_aborted(self) -> None:
+        """Check that the aborted ranges of a stream are within it, in order and without overlap."""
+        last = (-1, 0)
+        for key, value in self._sound("aborted"):
+            try:
+                number, first = PAIR_KEY.decode(key)
+                end = NUMBER_KEY.decode(value)
+            except struct.error:
+                self._corrupt("aborted", key, "does not decode")
+                continue
+            self._check_stream("aborted", key, number)
+            stream = self._stored.state.by_number.get(number)
+            previous_end = last[1] if last[0] == number else 0
+            if not previous_end <= first < end or (stream is not None and end > stream.tail.stable):
+                self._corrupt("aborted", key, f"offsets {first} to {end - 1} are out of order")
+            last = (number, end)

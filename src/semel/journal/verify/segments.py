@@ -2,15 +2,13 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from contextlib import closing
+from typing import Final
 
 from semel.journal.checkpoint import FILE_NAME, read_position
-from semel.journal.disk import File
+from semel.journal.disk import Files
 from semel.journal.frame import (
-    ALIGN,
     HEADER_BYTES,
-    MAGIC,
     BadFrame,
     Frame,
     SegmentStarted,
@@ -18,12 +16,19 @@ from semel.journal.frame import (
     decode,
     peek_length,
 )
-from semel.journal.identity import BadSeal
 from semel.journal.index import KEY_BYTES, IndexBlock, decode_block, split_key
-from semel.journal.scan import TornTail, check_torn, frames_of, holds_chunk
+from semel.journal.scan import (
+    TornTail,
+    check_torn,
+    frames_of,
+    holds_chunk,
+    intact_frame,
+    intact_frames,
+)
 from semel.journal.segments import OPEN_END, segment_lsn, segment_name
-from semel.journal.store import StoreReader
-from semel.journal.verify.report import Progress, Report, StoredCheckpoint
+from semel.journal.store import BadSeal, TableReader
+from semel.journal.verify.report import Progress, Report
+from semel.journal.verify.rows import StoredCheckpoint
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_DATA,
@@ -37,20 +42,6 @@ from semel.model.messages import find_extras_fault
 
 # The offset of a staged chunk, which only its decision frame has.
 _NOWHERE: Final = 2**64 - 1
-
-
-class Files(Protocol):
-    """What verification needs of a `Disk`."""
-
-    def names(self) -> list[str]: ...
-
-    def open(self, name: str) -> File: ...
-
-
-class TableReader(Protocol):
-    """What verification needs of a `Store`."""
-
-    def read(self) -> AbstractContextManager[StoreReader]: ...
 
 
 class _Sections:
@@ -144,9 +135,12 @@ class SegmentCheck:
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
         if first in listed and first != max(listed):
-            message = "the checkpoint lists it as open, though it is not the last: "
-            message += "its data is intact, but its space is never freed"
-            self._report.note(segment_name(first), None, message)
+            self._report.note(
+                segment_name(first),
+                None,
+                "the checkpoint lists it as open, though it is not the last: its data is intact,"
+                " but its space is never freed",
+            )
         elif self._stored.is_readable:
             return following
         # It is unknown whether there was a segment between the two.
@@ -159,8 +153,11 @@ class SegmentCheck:
             return firsts
         dead = [first for first in firsts if first < tail and first not in listed]
         for first in dead:
-            message = "the checkpoint no longer needs it; the next start removes it"
-            self._report.note(segment_name(first), None, message)
+            self._report.note(
+                segment_name(first),
+                None,
+                "the checkpoint no longer needs it; the next start removes it",
+            )
         return [first for first in firsts if first not in dead]
 
     def _missing(self, first: int) -> None:
@@ -170,42 +167,38 @@ class SegmentCheck:
         if now.lsn > self._stored.position.lsn and first not in dict(now.segments):
             return
         count = len(self._stored.keys.get(first, b"")) // KEY_BYTES
-        message = f"the segment is missing; {count} rows of the index point into it"
-        self._report.corrupt(segment_name(first), None, message)
+        self._report.corrupt(
+            segment_name(first),
+            None,
+            f"the segment is missing; {count} rows of the index point into it",
+        )
 
     def _size(self, first: int) -> int:
         try:
-            file = self._disk.open(segment_name(first))
-            size = file.size()
-            file.close()
+            with closing(self._disk.open(segment_name(first))) as file:
+                return file.size()
         except OSError:
             return 0
-        return size
 
     def _read(self, first: int) -> bytes | None:
-        name = segment_name(first)
+        name, verb = segment_name(first), "opened"
         try:
-            file = self._disk.open(name)
+            with closing(self._disk.open(name)) as file:
+                verb = "read"
+                return file.read(0, file.size())
         except FileNotFoundError:
             self._report.note(name, None, "a running process removed it in the meantime")
-            return None
         except OSError as error:
-            self._report.corrupt(name, None, f"cannot be opened: {error.strerror or error}")
-            return None
-        try:
-            return file.read(0, file.size())
-        except OSError as error:
-            self._report.corrupt(name, None, f"cannot be read: {error.strerror or error}")
-            return None
-        finally:
-            file.close()
+            self._report.corrupt(name, None, f"cannot be {verb}: {error.strerror or error}")
+        return None
 
     # ---- frame by frame -------------------------------------------------------------------------
 
     def _walk(self, data: bytes, first: int, end: int) -> None:
         is_truncated = self._is_truncated(data, first, end)
         if first != self._lsn:
-            self._lsn, self._crc = first, self._chain_at(data, first)
+            frame = intact_frame(data, 0, first, self._seed)
+            self._lsn, self._crc = first, 0 if frame is None else frame.previous_crc
         looked_again = -1
         while self._lsn < end and (tear := self._walk_on(data, first, end)) is not None:
             if end == OPEN_END and self._is_open_end(data, first, tear):
@@ -214,15 +207,20 @@ class SegmentCheck:
                 # A running process may have written it after the file was read: read it again.
                 looked_again, data = tear.lsn, self._read(first) or data
                 continue
-            frame = self._after(data, first, tear, end)
+            # The next intact frame is the one at the tear itself if only the chain is broken.
+            stop = min(end - first, len(data))
+            frame = next(intact_frames(data, tear.lsn - first, stop, first, self._seed), None)
             if frame is not None or not is_truncated:
                 self._report_gap(first, tear, end, frame)
             if frame is None:
                 break
             self._lsn, self._crc = frame.lsn, frame.previous_crc
         if self._lsn > end:
-            message = f"a frame reaches into the segment that begins at {end}"
-            self._report.corrupt(segment_name(first), end - first, message)
+            self._report.corrupt(
+                segment_name(first),
+                end - first,
+                f"a frame reaches into the segment that begins at {end}",
+            )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
         """Check frames up to `end`; return where the chain of checksums ends before it."""
@@ -242,29 +240,23 @@ class SegmentCheck:
         """Check the length of a file; return whether it is truncated."""
         name, size = segment_name(first), len(data)
         allocated = size
-        try:
-            record = decode(data, 0, lsn=first, seed=self._seed).record
-        except (BadFrame, UnknownVersion):
+        frame = intact_frame(data, 0, first, self._seed)
+        if frame is None:
             allocated = max(size, end - first) if end != OPEN_END else size
+        elif isinstance(frame.record, SegmentStarted):
+            allocated = frame.record.capacity_bytes
         else:
-            if isinstance(record, SegmentStarted):
-                allocated = record.capacity_bytes
-            else:
-                self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
+            self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
         if size == 0:
             self._report.corrupt(name, 0, "the segment is empty")
         elif size != allocated:
             what = "truncated" if size < allocated else "too long"
-            message = f"the segment is {what}: it has {size} bytes, and {allocated} were allocated"
-            self._report.corrupt(name, min(size, allocated), message)
+            self._report.corrupt(
+                name,
+                min(size, allocated),
+                f"the segment is {what}: it has {size} bytes, and {allocated} were allocated",
+            )
         return size == 0 or size < allocated
-
-    def _chain_at(self, data: bytes, first: int) -> int:
-        """Return the checksum of the frame before a segment, as its first frame has it."""
-        try:
-            return decode(data, 0, lsn=first, seed=self._seed).previous_crc
-        except (BadFrame, UnknownVersion):
-            return 0
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return whether the journal may end here: nothing proves that more was durable."""
@@ -278,22 +270,13 @@ class SegmentCheck:
         at = tear.lsn - first
         rest = len(data[at:].rstrip(b"\0"))
         if rest:
-            message = f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, "
-            self._report.note(segment_name(first), at, message + "which nothing proves durable")
+            self._report.note(
+                segment_name(first),
+                at,
+                f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, which"
+                " nothing proves durable",
+            )
         return True
-
-    def _after(self, data: bytes, first: int, tear: TornTail, end: int) -> Frame | None:
-        """Return the next intact frame: the one at the tear itself, if only the chain is broken."""
-        stop = min(end - first, len(data))
-        at = data.find(MAGIC, tear.lsn - first, stop)
-        while at >= 0:
-            if at % ALIGN == 0:
-                try:
-                    return decode(data, at, lsn=first + at, seed=self._seed)
-                except (BadFrame, UnknownVersion):
-                    pass
-            at = data.find(MAGIC, at + 1, stop)
-        return None
 
     def _report_gap(self, first: int, tear: TornTail, end: int, frame: Frame | None) -> None:
         if frame is not None:
@@ -349,9 +332,11 @@ class SegmentCheck:
             stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
-                label = self._stored.label(number)
-                message = f"{label} continues at offset {base}, not at {expected}"
-                self._report.corrupt(name, at, message)
+                self._report.corrupt(
+                    name,
+                    at,
+                    f"{self._stored.label(number)} continues at offset {base}, not at {expected}",
+                )
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
@@ -367,21 +352,19 @@ class SegmentCheck:
                 chunk = self._frame_at(start, lsn)
                 is_there = chunk is not None and holds_chunk(chunk, stream, count)
             if not is_there:
-                message = f"a chunk that the decision at {frame.lsn} commits is not here"
-                self._report.corrupt(segment_name(start), lsn - start, message)
+                self._report.corrupt(
+                    segment_name(start),
+                    lsn - start,
+                    f"a chunk that the decision at {frame.lsn} commits is not here",
+                )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
         try:
-            file = self._disk.open(segment_name(first))
-        except OSError:
-            return None
-        try:
-            length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
-            return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
+            with closing(self._disk.open(segment_name(first))) as file:
+                length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
+                return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
         except (OSError, BadFrame, UnknownVersion):
             return None
-        finally:
-            file.close()
 
     # ---- the index against the frames -----------------------------------------------------------
 
@@ -411,8 +394,10 @@ class SegmentCheck:
         if not lost:
             return
         at, start, last = lost[0]
-        message = f"the index has {self._stored.label(number)}, offsets {start} to {last}, here; "
-        message += "no such frame was read"
+        message = (
+            f"the index has {self._stored.label(number)}, offsets {start} to {last}, here;"
+            " no such frame was read"
+        )
         if len(lost) > 1:
             message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
         self._report.corrupt(segment_name(block.segment), at, message)
@@ -420,13 +405,12 @@ class SegmentCheck:
 
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
     """Return what a frame adds to streams, in the order of offsets: (stream, base, count)."""
-    own: dict[int, list[tuple[int, int, int]]] = {
-        kind: [] for kind in (SECTION_DATA, SECTION_CONTROL, SECTION_STAGED)
-    }
-    for section in frame.sections:
-        own[section.kind].append((section.stream, section.base, section.count))
+    data, controls = (
+        [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
+        for kind in (SECTION_DATA, SECTION_CONTROL)
+    )
     placed = []
     if isinstance(frame.record, Decided):
         extents = extents_of(frame.record.extents)
         placed = [(stream, base, count) for _, stream, base, count in extents]
-    return own[SECTION_DATA] + placed + own[SECTION_CONTROL]
+    return data + placed + controls

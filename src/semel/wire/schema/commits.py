@@ -5,8 +5,7 @@ from typing import Generic, TypeVar
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from semel.wire.schema import StrictRequest
-from semel.wire.schema.groups import Offset, Target
-from semel.wire.schema.transactions import GroupOffsets, StreamResults
+from semel.wire.schema.transactions import GroupOffsets, Offset, StreamResults, Target
 
 T = TypeVar("T")
 

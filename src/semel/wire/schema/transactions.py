@@ -1,15 +1,116 @@
-"""JSON of `/v1/transactions`."""
+"""JSON of `/v1/groups` and `/v1/transactions`; commits carry moves of positions, too."""
 
 from typing import Any, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from semel.wire.schema import StrictRequest
-from semel.wire.schema.groups import Target
 
 T = TypeVar("T")
 
-# ---- requests ------------------------------------------------------------------------------------
+
+class OfTransaction(Struct, frozen=True):
+    """The base of what a response says about a transaction: its id and its transaction epoch."""
+
+    transaction_id: str
+    transaction_epoch: int
+
+
+class TransactionState(OfTransaction, frozen=True):
+    """The same with the state of the transaction."""
+
+    state: str
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+# An offset in a request: printed, or its ordinal.
+Offset = int | str
+
+
+class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
+    """A position to set, and the conditions for it: its offset, its stream and its version."""
+
+    start: Offset | UnsetType = UNSET
+    to: Offset
+    incarnation: str | UnsetType = UNSET
+    version: int | UnsetType = UNSET
+
+
+# Where to move a position: an offset, or an offset with conditions.
+Target = int | str | MoveRequest
+
+
+class SetPositionsRequest(StrictRequest, frozen=True):
+    """`POST /v1/groups/{group}/offsets`."""
+
+    offsets: dict[str, Target]
+
+
+class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
+    """The part of a stream that a step reads."""
+
+    incarnation: str
+    start: Offset
+    to: Offset
+
+
+class PinRequest(StrictRequest, frozen=True):
+    """`POST /v1/groups/{group}/snapshot`; a client sends its `PinnedStep`: the same members."""
+
+    number: int
+    ranges: dict[str, RangeRequest]
+    hash: str
+
+
+class PendingMove(TransactionState, frozen=True):
+    """A move by a pending transaction, which ends within `remaining_ms` unless that is null."""
+
+    to: str
+    deadline: str | None = None
+    remaining_ms: int | None = None
+
+
+class MovedPositions(Struct, frozen=True):
+    """Where a group is now in the streams it was moved in."""
+
+    group: str
+    offsets: dict[str, str]
+    versions: dict[str, int] = {}
+
+
+class Positions(MovedPositions, frozen=True):
+    """Where a group is, by stream: the offset, how often it was moved, and what is pending."""
+
+    pending: dict[str, PendingMove] = {}
+
+
+class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
+    """The part of a stream that a step reads: from the offset `start` up to `to`."""
+
+    incarnation: str
+    start: str
+    to: str
+
+
+class PinnedStep(Struct, frozen=True):
+    """The step a group has pinned: its number, what it reads of each stream, and its hash."""
+
+    number: int
+    ranges: dict[str, PinnedRange]
+    hash: str
+
+
+class SnapshotResponse(Struct, frozen=True):
+    """`GET /v1/groups/{group}/snapshot`: a pinned step with the name of its group."""
+
+    group: str
+    number: int
+    ranges: dict[str, PinnedRange]
+    hash: str
+
+
+# ---- requests about transactions -----------------------------------------------------------------
 
 
 class TaskOwner(StrictRequest, frozen=True):
@@ -62,7 +163,7 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
     messages: dict[str, int] | None = None
 
 
-# ---- responses -----------------------------------------------------------------------------------
+# ---- responses about transactions ----------------------------------------------------------------
 
 
 class StreamResult(Struct, frozen=True):
@@ -86,11 +187,9 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
     deadline: str | None = None
 
 
-class ExtendResponse(Struct, frozen=True):
+class ExtendResponse(OfTransaction, frozen=True):
     """The number of streams, or of positions, that a transaction has now."""
 
-    transaction_id: str
-    transaction_epoch: int
     stream_count: int | UnsetType = UNSET
     offset_count: int | UnsetType = UNSET
 
@@ -104,21 +203,15 @@ class PrepareResponse(Struct, frozen=True, kw_only=True):
     token: str
 
 
-class AbortResponse(Struct, frozen=True):
+class AbortResponse(TransactionState, frozen=True):
     """A transaction is aborted."""
 
-    transaction_id: str
-    transaction_epoch: int
-    state: str
     reason: str
 
 
-class TxnCommitResponse(Struct, frozen=True):
+class TxnCommitResponse(TransactionState, frozen=True):
     """A transaction is committed; the last three are null if its result is no longer retained."""
 
-    transaction_id: str
-    transaction_epoch: int
-    state: str
     duplicate: bool
     streams: StreamResults | None
     offsets: GroupOffsets | None
@@ -133,14 +226,12 @@ class PendingStream(Struct, frozen=True):
     chunks: int
 
 
-class PendingTransaction(Struct, frozen=True, kw_only=True):
+class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
     """A transaction that is open or prepared; its owner is a task of a sink or a producer.
 
     `phase` is Kafka's name for the state. `stuck`: idle for longer than any deadline allows.
     """
 
-    transaction_id: str
-    transaction_epoch: int
     number: int
     kind: str
     state: str
@@ -161,12 +252,9 @@ class PendingTransaction(Struct, frozen=True, kw_only=True):
     deleted: list[str]
 
 
-class EndedTransaction(Struct, frozen=True):
+class EndedTransaction(TransactionState, frozen=True):
     """A transaction that is committed, or aborted for `reason`."""
 
-    transaction_id: str
-    transaction_epoch: int
-    state: str
     phase: str
     reason: str | None
     decided_at: str
@@ -175,16 +263,13 @@ class EndedTransaction(Struct, frozen=True):
     deleted: list[str] | None
 
 
-class TransactionStatus(Struct, frozen=True):
+class TransactionStatus(TransactionState, frozen=True):
     """A transaction as a caller of the client gets it: `open`, `prepared`, `committed`, `aborted`.
 
     `streams` of an ended one are as in `CommitResult`, those of a pending one as in
     `PendingStream`.
     """
 
-    transaction_id: str
-    transaction_epoch: int
-    state: str
     reason: str | None = None
     kind: str | None = None
     producer_id: str | None = None
