@@ -13,6 +13,7 @@ BYTES: Final = "application/octet-stream"
 JSON: Final = "application/json"
 FRAMES: Final = "application/vnd.semel.frames"
 SMALL_BODY: Final = bytes(range(256))
+LARGE_BODY: Final = SMALL_BODY * (MIB // 256)
 
 Source = Callable[[], bytes | None]  # returns the next request; None: no more
 
@@ -26,13 +27,8 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def large_bytes() -> bytes:
-    """Return 1 MiB."""
-    return bytes(range(256)) * (MIB // 256)
-
-
 def large_json() -> bytes:
-    """Return about as much: an array of 100-byte messages, as many as one append may hold."""
+    """Return about 1 MiB: an array of 100-byte messages, at most as many as an append may hold."""
     messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(map(_message, range(messages))) + b"]"
 
@@ -122,11 +118,6 @@ def _head(method: str, path: str, *fields: str) -> bytes:
 def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
     """Return the head of a POST of `size` bytes, without the empty line that ends it."""
     return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
-
-
-def get(path: str, *fields: str) -> bytes:
-    """Return a request that reads."""
-    return bare_request("GET", path, *fields)
 
 
 def put(name: str, content_type: str) -> bytes:

@@ -29,8 +29,7 @@ from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import KIB, MIB
 from semel.model.outcomes import Duplicate, Outcome
 from semel_bench.engine_load import create_engine_streams, path_of, timed
-from semel_bench.figures import Figure, at_most, median, percentile
-from semel_bench.harness import Harness, Options
+from semel_bench.harness import Figure, Harness, Options, at_most, median, percentile
 from semel_bench.requests import BYTES
 from semel_bench.servers import Memory, memory_of
 

@@ -23,8 +23,7 @@ from semel.broker.settings import Settings
 from semel.model.limits import MIB
 from semel.model.outcomes import Appended, Outcome
 from semel_bench.engine_load import Times, Workload, create_engine_streams, timed, workload
-from semel_bench.figures import Figure, Target, at_most, median, percentile
-from semel_bench.harness import Harness
+from semel_bench.harness import Figure, Harness, Target, at_most, median, percentile
 
 _TICK_S: Final = 0.001
 _PUMP_S: Final = 0.002

@@ -11,7 +11,6 @@ from typing import IO, Any, Final
 import click
 from msgspec import Struct
 
-from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import (
     HeaderPair,
     Offset,
@@ -21,7 +20,7 @@ from semel.cli.options import (
     remote,
     require_together,
 )
-from semel.cli.output import ProgressLine, report, size_text
+from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
 from semel.client.producer.batches import BatchAck

@@ -3,7 +3,7 @@
 import click
 
 import semel
-from semel.cli.exit_codes import EXIT_UNAVAILABLE, CommandRefused
+from semel.cli.output import EXIT_UNAVAILABLE, CommandRefused
 
 
 def _find_command() -> click.Command:

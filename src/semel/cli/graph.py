@@ -1,26 +1,42 @@
-"""`semel graph` draws a pipeline graph, `semel trace` shows its last steps."""
+"""The commands about pipeline graphs: `semel graph`, `semel run` and `semel trace`."""
 
+import signal
 import sys
+import threading
+import time
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from types import FrameType, ModuleType
+from typing import Any, Final, Self
 
 import click
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, EXIT_USAGE, CommandRefused
-from semel.cli.options import remote
-from semel.cli.output import json_line, printable, write_stdout
-from semel.client.errors import StreamNotFound
+from semel.cli.options import error_report, remote
+from semel.cli.output import (
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    CommandRefused,
+    json_line,
+    printable,
+    write_stdout,
+)
+from semel.client.errors import ClientError, StreamNotFound
+from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
+from semel.pipeline.executor import ENGINES, Gauge
 from semel.pipeline.graph.graph import Graph
+from semel.pipeline.runner import Runner
 from semel.pipeline.trace import TracedStep, trace_of
 from semel.pipeline.values import GraphError
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+# ---- graph ---------------------------------------------------------------------------------------
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("graph")
@@ -98,6 +114,227 @@ def _module(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise CommandRefused(f"{file} failed: {type(error).__name__}: {error}") from error
     return module
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+
+@click.command("run")
+@click.argument("file", type=_FILE)
+@click.option("--graph", "name", help="Id of the graph, if the file has several.")
+@click.option(
+    "--url",
+    envvar="SEMEL_URL",
+    show_envvar=True,
+    help=f"Address of the server; default: that of the graph, or {URL_DEFAULT}.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="Where functions run: on Spark, or in this process. Default: Spark if the graph needs it.",
+)
+@click.option("--master", help="The Spark master, such as local[*] or spark://host:7077.")
+@click.option("--checkpoints", help="Directory or URI for the checkpoints of stateful processors.")
+@click.option(
+    "--available-now", "is_draining", is_flag=True, help="Process what is stored, then end."
+)
+@click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
+def run_command(
+    *,
+    file: Path,
+    name: str | None,
+    url: str | None,
+    engine: str | None,
+    master: str | None,
+    checkpoints: str | None,
+    is_draining: bool,
+    is_json: bool,
+) -> int:
+    """Run the graph in FILE until Ctrl-C, or until everything that is stored is processed.
+
+    Exit code 0 if every processor has ended, 3 if one has stopped because of an error.
+    """
+    graph = load_graph(file, name)
+    try:
+        runner = Runner(
+            graph,
+            url=url,
+            engine=engine,
+            master=master,
+            checkpoints=checkpoints,
+            available_now=is_draining,
+        )
+        with _stopped_by_terminate(runner), runner, RunView(runner, is_json=is_json) as view:
+            while not runner.wait(view.pause_seconds):
+                view.show()
+    except GraphError as error:
+        raise refuse_graph(error) from error
+    except ValueError as error:
+        raise CommandRefused(str(error)) from error
+    except ClientError as error:
+        raise error_report(error) from error
+    for id, reason in runner.stopped.items():
+        click.echo(f"semel: {printable(id)} stopped: {printable(reason)}", err=True)
+    return EXIT_STOPPED if runner.stopped else 0
+
+
+class _stopped_by_terminate:
+    """Stops the runner in an orderly way on SIGTERM, which service managers send."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._stop)
+
+    def __exit__(self, *error: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._runner.stop()
+
+
+# ---- run view ------------------------------------------------------------------------------------
+# A live table on a terminal, otherwise lines, or JSON for programs.
+
+
+_LIVE_SECONDS: Final = 0.25
+_LINE_SECONDS: Final = 2.0
+_HEADS: Final = (
+    "processor",
+    "state",
+    "step",
+    "read",
+    "written",
+    "errors",
+    "rows/s",
+    "lag",
+    "step ms",
+)
+
+
+class RunView:
+    """Prints the gauges of a runner: the table and the lines on stderr, JSON on stdout."""
+
+    def __init__(self, runner: Runner, *, is_json: bool) -> None:
+        self._runner = runner
+        self._is_json = is_json
+        self._is_live = not is_json and sys.stderr.isatty()
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._rates = _Rates()
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_live:
+            self._live.stop()
+        self._rates.whole(self._runner.gauges, time.monotonic() - self._begun)
+        if self._is_json:
+            write_stdout(json_line(self._document()))
+        else:
+            self._console.print(self._table())
+
+    @property
+    def pause_seconds(self) -> float:
+        """The time between two calls of `show`."""
+        return _LIVE_SECONDS if self._is_live else _LINE_SECONDS
+
+    def show(self) -> None:
+        """Print the current gauges."""
+        self._rates.measure(self._runner.gauges, time.monotonic())
+        if self._is_live:
+            self._live.update(self._table(), refresh=True)
+        elif self._is_json:
+            write_stdout(json_line(self._document()))
+        else:
+            for gauge in self._runner.gauges.values():
+                click.echo(_line(gauge, self._rates.of(gauge)), err=True)
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "graph": self._runner.graph.id,
+            "engine": self._runner.engine,
+            "is_over": self._runner.is_over,
+            "processors": [
+                _facts(gauge, self._rates.of(gauge)) for gauge in self._runner.gauges.values()
+            ],
+        }
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for head in _HEADS:
+            table.add_column(head, justify="left" if head in _HEADS[:2] else "right")
+        for gauge in self._runner.gauges.values():
+            facts = _facts(gauge, self._rates.of(gauge))
+            cells = [facts["processor"], facts["state"]]
+            cells += [f"{facts[key]:,}" for key in _NUMBERS]
+            table.add_row(*[Text(printable(cell)) for cell in cells])
+        return table
+
+
+_NUMBERS: Final = (
+    *("step", "read", "written", "errors"),
+    *("rows_per_second", "lag", "step_milliseconds"),
+)
+
+
+def _facts(gauge: Gauge, rate: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "processor": gauge.processor,
+        "role": str(gauge.role),
+        "state": str(gauge.state),
+        "step": gauge.step,
+        "read": gauge.read,
+        "written": gauge.written,
+        "errors": gauge.errors,
+        "rows_per_second": round(rate),
+        "lag": gauge.lag,
+        "step_milliseconds": round(gauge.step_seconds * 1000, 1),
+    }
+    return {**facts, "reason": gauge.reason} if gauge.reason else facts
+
+
+def _line(gauge: Gauge, rate: float) -> str:
+    return (
+        f"{printable(gauge.processor)}: {gauge.state}, step {gauge.step}, {_rows(gauge):,} rows,"
+        f" {rate:,.0f} rows/s, lag {gauge.lag:,}, {gauge.errors:,} errors"
+    )
+
+
+def _rows(gauge: Gauge) -> int:
+    """Return what the processor has read or, if it is a source, written."""
+    return gauge.read or gauge.written
+
+
+class _Rates:
+    """Rows per second of each processor: since the last measurement, at the end over the run."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+        self._by_name: dict[str, float] = {}
+
+    def of(self, gauge: Gauge) -> float:
+        return self._by_name.get(gauge.processor, 0.0)
+
+    def measure(self, gauges: dict[str, Gauge], now: float) -> None:
+        for name, gauge in gauges.items():
+            rows = _rows(gauge)
+            at, before = self._last.get(name, (now, rows))
+            if now > at:
+                self._by_name[name] = (rows - before) / (now - at)
+            self._last[name] = (now, rows)
+
+    def whole(self, gauges: dict[str, Gauge], seconds: float) -> None:
+        for name, gauge in gauges.items():
+            self._by_name[name] = _rows(gauge) / max(seconds, 1e-9)
 
 
 # ---- trace ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
+from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.requests import URL_DEFAULT

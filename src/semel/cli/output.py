@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.client.values import Message
+from semel.model.errors import CorruptData, DiskFailed
 from semel.model.media import is_json
 
 # In JSON these occur between tokens only, never inside a string.
@@ -203,3 +204,26 @@ class ProgressLine:
         self._printed_at = now
         share = f"{100 * done // total} %" if total else f"{done:,} rows"
         click.echo(f"reading {what}: {share}", err=True)
+
+
+# ---- how a command ends --------------------------------------------------------------------------
+
+
+EXIT_REFUSED: Final = 1
+EXIT_STOPPED: Final = 3
+EXIT_USAGE: Final = 64
+EXIT_CORRUPT: Final = CorruptData.exit_code
+EXIT_NO_INPUT: Final = 66
+EXIT_UNAVAILABLE: Final = 69
+EXIT_NOT_EXACTLY_ONCE: Final = 70
+EXIT_NOT_UNDERSTOOD: Final = 70
+EXIT_DISK: Final = DiskFailed.exit_code
+EXIT_INTERRUPTED: Final = 130
+
+
+class CommandRefused(click.ClickException):
+    """The command ends with an exit code; the message says what is wrong and what to do."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.code = exit_code

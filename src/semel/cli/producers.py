@@ -9,9 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write_stdout
+from semel.cli.output import (
+    EXIT_REFUSED,
+    CommandRefused,
+    json_line,
+    print_facts,
+    printable,
+    report,
+    write_stdout,
+)
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE

@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Seconds
-from semel.cli.output import ProgressLine
+from semel.cli.output import CommandRefused, ProgressLine
 from semel.model.limits import (
     BODY_BYTES_MAX,
     GAP_HOLD_MS_MAX,

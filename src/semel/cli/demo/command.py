@@ -15,8 +15,7 @@ from rich.text import Text
 
 from semel.cli.demo.plan import DATA, Plan, StreamVerdict, prepare_directory
 from semel.cli.demo.run import DemoRun, LaneResult, RunFacts
-from semel.cli.exit_codes import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused
-from semel.cli.output import printable
+from semel.cli.output import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused, printable
 from semel.client.errors import ClientError
 
 

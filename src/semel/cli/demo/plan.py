@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from semel.cli.exit_codes import CommandRefused
+from semel.cli.output import CommandRefused
 from semel.cli.read_only import is_in_use
 
 # Looked up for each order, by Spark and by the comparison.
@@ -126,6 +126,15 @@ class Plan(Struct, frozen=True):
         width = self.orders / (self.server_kills + 1)
         shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
+
+
+class Job(Struct, frozen=True):
+    """What Spark runs. `is_last`: process what is stored now, then end; else run until killed."""
+
+    url: str
+    checkpoints: str
+    rows_per_batch: int
+    is_last: bool
 
 
 def expected_raw(order: Order) -> bytes:
