@@ -36,7 +36,7 @@ from semel_bench.requests import (
     plain_appends,
     post,
     produced_appends,
-    redis_answer_bytes,
+    redis_response_bytes,
     xadd_appends,
 )
 from semel_bench.servers import (
@@ -95,7 +95,7 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
     with harness.optional():
         redis = stack.enter_context(redis_server(f"{folder}/redis"))
         sources = [xadd_appends(share, SMALL_BODY) for share in _shares(64)]
-        sides[_REDIS] = side(redis, sources, redis_answer_bytes)
+        sides[_REDIS] = side(redis, sources, redis_response_bytes)
     return sides
 
 

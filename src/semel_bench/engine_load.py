@@ -40,8 +40,8 @@ def path_of(number: int) -> str:
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     """Return a function that makes the appends `start`, `start + 1`, ...
 
-    They go to each stream in turn, but not in the order of creation. Names and payloads are made
-    here. Tagged appends come from one dense producer per stream that chooses its own epoch.
+    They go to each stream in turn, but not in the order of creation. Names and payloads are built
+    in advance. Tagged appends come from one dense producer per stream that chooses its own epoch.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -164,24 +164,24 @@ class BrokerLoad:
         self._commit([_create(number, now_ms) for number in range(streams)], [])
 
     async def round(self, groups: int, appends: int) -> EngineRound:
-        """Measure groups of appends: make the commands, decide, apply, write, sync, answer."""
-        answers: list[Outcome] = []
+        """Measure groups of appends: build the commands, decide, apply, write, sync, respond."""
+        outcomes: list[Outcome] = []
         self.group_bytes = []
         write_cpu_s = 0.0
         with _measured() as cost:
             for _ in range(groups):
                 commands = self._work(self._next, appends)
                 self._next += appends
-                write_cpu_s += self._commit(commands, answers)
+                write_cpu_s += self._commit(commands, outcomes)
         cost.appends, cost.bytes = groups * appends, sum(self.group_bytes)
         cost.write_cpu_s = write_cpu_s
-        assert len(answers) == cost.appends
-        assert all(isinstance(answer, Appended) for answer in answers)
+        assert len(outcomes) == cost.appends
+        assert all(isinstance(outcome, Appended) for outcome in outcomes)
         return cost
 
-    def _commit(self, commands: list[Append] | list[Create], answers: list[Outcome]) -> float:
+    def _commit(self, commands: list[Append] | list[Create], outcomes: list[Outcome]) -> float:
         """Write one group; return the CPU seconds of the write itself."""
-        submit, reply = self._broker.submit, answers.append
+        submit, reply = self._broker.submit, outcomes.append
         for command in commands:
             submit(command, reply)
         group = self._broker.next_group()

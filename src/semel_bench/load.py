@@ -1,4 +1,4 @@
-"""The load: connections that each send their next request when the last one is answered."""
+"""The load: connections that each send their next request after the response to the last one."""
 
 import asyncio
 import re
@@ -12,11 +12,11 @@ from semel_bench.harness import Options, Side, T, percentile
 from semel_bench.requests import (
     BYTES,
     SMALL_BODY,
-    BadAnswer,
+    BadResponse,
     Source,
     bare_request,
-    http_answer_bytes,
     http_head_bytes,
+    http_response_bytes,
     limited,
     post,
     put,
@@ -28,7 +28,7 @@ CLOSED: Final = "the server closed a connection"
 
 BACKGROUND: Final = "background"  # the stream of the background load, of bytes
 
-AnswerBytes = Callable[[bytes], int]
+ResponseBytes = Callable[[bytes], int]
 
 
 class Round(Usage, frozen=True):
@@ -78,12 +78,20 @@ class _RoundState:
 class _Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    __slots__ = ("_answer_bytes", "_buffer", "_is_busy", "_sent_at", "_source", "_state", "_write")
+    __slots__ = (
+        "_buffer",
+        "_is_busy",
+        "_response_bytes",
+        "_sent_at",
+        "_source",
+        "_state",
+        "_write",
+    )
 
-    def __init__(self, source: Source, state: _RoundState, answer_bytes: AnswerBytes) -> None:
+    def __init__(self, source: Source, state: _RoundState, response_bytes: ResponseBytes) -> None:
         self._source = source
         self._state = state
-        self._answer_bytes = answer_bytes
+        self._response_bytes = response_bytes
         self._buffer = b""
         self._sent_at = 0.0
         self._is_busy = False
@@ -107,7 +115,7 @@ class _Connection(asyncio.Protocol):
         if self._buffer:
             data = self._buffer + data
         try:
-            size = self._answer_bytes(data)
+            size = self._response_bytes(data)
         except Exception as error:  # noqa: BLE001 - the loop would only log it
             self._state.fail(error)
             return
@@ -129,18 +137,18 @@ async def drive(
     sources: Sequence[Source],
     *,
     seconds: float | None = None,
-    answer_bytes: AnswerBytes = http_answer_bytes,
+    response_bytes: ResponseBytes = http_response_bytes,
 ) -> Round:
     """Run one connection per source until the sources are empty, or for `seconds`.
 
     With `seconds`, a sixth of them comes before the measurement, to warm up.
-    Raises what `answer_bytes` raises for a response, and ConnectionError if the server hangs up.
+    Raises what `response_bytes` raises for a response, and ConnectionError if the server hangs up.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
     connected = [
         await loop.create_connection(
-            partial(_Connection, source, state, answer_bytes), HOST, process.port
+            partial(_Connection, source, state, response_bytes), HOST, process.port
         )
         for source in sources
     ]
@@ -173,7 +181,7 @@ def timed_side(
     options: Options,
     process: Process,
     sources: Sequence[Source],
-    answer_bytes: AnswerBytes = http_answer_bytes,
+    response_bytes: ResponseBytes = http_response_bytes,
     *,
     parts: int = 1,
 ) -> Side[Round]:
@@ -182,11 +190,11 @@ def timed_side(
     Short rounds are for latencies: what is compared must see the disk in the same state.
     """
     seconds = options.round_seconds / parts
-    return partial(drive, process, sources, seconds=seconds, answer_bytes=answer_bytes)
+    return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)
 
 
 async def send_all(process: Process, *requests: bytes) -> Round:
-    """Send requests over one connection, each when the last one is answered."""
+    """Send requests over one connection, each after the response to the last one."""
     return await drive(process, [limited(iter(requests))])
 
 
@@ -220,17 +228,17 @@ _UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: true")
 
 
 def exchange(line: socket.socket, request: bytes) -> bytes:
-    """Send a request and return the response; raises BadAnswer if it is not a success."""
+    """Send a request and return the response; raises BadResponse if it is not a success."""
     line.sendall(request)
-    return _receive(line, http_answer_bytes)
+    return _receive(line, http_response_bytes)
 
 
-def _receive(line: socket.socket, answer_bytes: AnswerBytes) -> bytes:
+def _receive(line: socket.socket, response_bytes: ResponseBytes) -> bytes:
     data = b""
-    while not answer_bytes(data):
+    while not response_bytes(data):
         piece = line.recv(4096)
         if not piece:
-            raise BadAnswer(CLOSED)
+            raise BadResponse(CLOSED)
         data += piece
     return data
 
@@ -240,7 +248,7 @@ def read_all(
 ) -> tuple[int, float]:
     """Read a stream from head to tail; return the number of bytes and the seconds.
 
-    `fields` and `query` are added to every request. Raises BadAnswer for anything but success.
+    `fields` and `query` are added to every request. Raises BadResponse for anything but success.
     """
     offset, total, is_over = "-1", 0, False
     buffer = bytearray(_BUFFER_BYTES)
@@ -249,28 +257,28 @@ def read_all(
         while not is_over:
             url = f"{stream_url(name)}?offset={offset}{query}"
             line.sendall(bare_request("GET", url, *fields))
-            head, body_bytes = _read_answer(line, buffer)
+            head, body_bytes = _read_response(line, buffer)
             following = _NEXT.search(head)
             if following is None:
-                raise BadAnswer("no Stream-Next-Offset")
+                raise BadResponse("no Stream-Next-Offset")
             offset, total = following[1].decode(), total + body_bytes
             is_over = _UP_TO_DATE.search(head) is not None
         return total, time.perf_counter() - began
 
 
-def _read_answer(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
+def _read_response(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
     """Read one response and drop its body; return its head and the size of the body."""
     data = _receive(line, http_head_bytes)
     end = http_head_bytes(data)
     head = data[:end]
     length = _LENGTH.search(head)
     if not data.startswith(b"HTTP/1.1 200") or length is None:
-        raise BadAnswer(data[:200].decode("latin-1"))
+        raise BadResponse(data[:200].decode("latin-1"))
     size = int(length[1])
     missing = size - (len(data) - end)
     while missing:
         count = line.recv_into(buffer, min(missing, _BUFFER_BYTES))
         if not count:
-            raise BadAnswer(CLOSED)
+            raise BadResponse(CLOSED)
         missing -= count
     return head, size

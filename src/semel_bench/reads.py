@@ -30,7 +30,7 @@ from semel_bench.requests import (
     JSON,
     LARGE_BODY,
     SMALL_BODY,
-    BadAnswer,
+    BadResponse,
     bare_request,
     large_json,
     limited,
@@ -116,7 +116,7 @@ class EventReader(asyncio.Protocol):
     def _begin(self, data: bytes) -> None:
         self._head += data
         if not b"HTTP/1.1 200".startswith(self._head[:12]):
-            self._began.set_exception(BadAnswer(self._head[:200].decode("latin-1")))
+            self._began.set_exception(BadResponse(self._head[:200].decode("latin-1")))
         elif b'"upToDate":true' in self._head.replace(b" ", b""):
             self._head = b""
             self._began.set_result(None)
@@ -203,8 +203,8 @@ async def _deliver(process: Process, options: Options, count: int) -> tuple[Roun
 
 async def _send_events(process: Process, count: int) -> list[float]:
     """Append events at a fixed rate without waiting for responses; return when each was sent."""
-    answers, line = await asyncio.open_connection(HOST, process.port)
-    reading = asyncio.create_task(answers.read())
+    responses, line = await asyncio.open_connection(HOST, process.port)
+    reading = asyncio.create_task(responses.read())
     sent: list[float] = []
     began = time.perf_counter()
     for number in range(count):

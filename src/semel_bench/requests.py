@@ -1,4 +1,4 @@
-"""Requests as bytes, made before they are needed, and the little that is read of responses."""
+"""Requests as bytes, built before they are sent, and where a response ends."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -46,20 +46,20 @@ def _message(number: int) -> bytes:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """The server's response was not a success, or the connection was closed without one."""
 
 
-def http_answer_bytes(data: bytes) -> int:
+def http_response_bytes(data: bytes) -> int:
     """Return the size of the response at the start of `data`; 0 if it is incomplete.
 
-    Raises BadAnswer for a response that is not a success.
+    Raises BadResponse for a response that is not a success.
     """
     end = data.find(_HEAD_END)
     if end < 0:
         return 0
     if data[9:10] != b"2":
-        raise BadAnswer(data[:200].decode("latin-1"))
+        raise BadResponse(data[:200].decode("latin-1"))
     if data[9:12] == b"204":
         return end + 4
     total = end + 4 + _body_bytes(data, end)
@@ -82,13 +82,13 @@ def http_head_bytes(data: bytes) -> int:
     return data.find(_HEAD_END) + 4 if _HEAD_END in data else 0
 
 
-def redis_answer_bytes(data: bytes) -> int:
+def redis_response_bytes(data: bytes) -> int:
     """Return the size of the Redis bulk string at the start of `data`; 0 if it is incomplete.
 
-    Raises BadAnswer for any other reply.
+    Raises BadResponse for any other reply.
     """
     if not data.startswith(b"$"):
-        raise BadAnswer(data[:200].decode("latin-1"))
+        raise BadResponse(data[:200].decode("latin-1"))
     end = data.find(b"\r\n")
     if end < 0:
         return 0

@@ -1,8 +1,8 @@
 """Spark reads and writes streams: rows per second, compared with its own source of text.
 
-Every query is a stream that runs up to what is there now. Its rate is that of its one batch as
-Spark times it, planning and checkpoint included. CPU time is that of the whole query, its start
-included, of the JVM, the Python workers and the server.
+Every query is a streaming query that processes what is stored when it starts. Its rate is that of
+its only batch as Spark times it, planning and Spark checkpoint included. CPU time is that of the
+whole query, its start included, of the JVM, the Python workers and the server.
 """
 
 import asyncio

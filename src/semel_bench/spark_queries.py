@@ -137,7 +137,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Do nothing: the end is known."""
+        """Do nothing: the number of batches is fixed."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         del limit

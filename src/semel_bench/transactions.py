@@ -39,12 +39,12 @@ from semel_bench.requests import (
     BYTES,
     JSON,
     LARGE_BODY,
-    BadAnswer,
+    BadResponse,
     TransactionRequests,
     bare_request,
     commits,
-    http_answer_bytes,
     http_head_bytes,
+    http_response_bytes,
     limited,
     plain_appends,
     post,
@@ -239,7 +239,7 @@ async def _read_committed(process: Process) -> float:
     query = f"&{_COMMITTED}"
     total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
-        raise BadAnswer(f"{total} bytes are committed, not {2 * len(_BODY)}")
+        raise BadResponse(f"{total} bytes are committed, not {2 * len(_BODY)}")
     return seconds
 
 
@@ -250,7 +250,7 @@ async def _find_tails(process: Process, options: Options) -> dict[str, list[Roun
         url = stream_url(stream)
         for name, request, size in (
             (_HEAD, bare_request("HEAD", url), http_head_bytes),
-            (_READ, bare_request("GET", f"{url}?offset=now&{_COMMITTED}"), http_answer_bytes),
+            (_READ, bare_request("GET", f"{url}?offset=now&{_COMMITTED}"), http_response_bytes),
         ):
             source = repeat(request).__next__
             sides[f"{name}, {stream}"] = timed_side(options, process, [source], size, parts=3)

@@ -24,7 +24,7 @@ def _find_command() -> click.Command:
 
 
 def _unavailable(message: str) -> click.Command:
-    """Return a command that takes any arguments and refuses with the message."""
+    """Return a command that accepts any arguments and refuses with the message."""
 
     def refuse() -> None:
         raise CommandRefused(message, EXIT_UNAVAILABLE)

@@ -54,14 +54,12 @@ _PYTHON_MIN: Final = (3, 11)
 _FILES_MIN: Final = 4_096
 _FREE_BYTES_MIN: Final = 2 * SEGMENT_BYTES_DEFAULT + RESERVE_BYTES_DEFAULT
 
-Status = Literal["ok", "info", "warn", "fail"]
-
 
 class Check(Struct, frozen=True):
     """The result of one check."""
 
     name: str
-    status: Status
+    status: Literal["ok", "info", "warn", "fail"]
     detail: str
 
 
@@ -92,8 +90,7 @@ def _check_files() -> Check:
         return Check("open files", "ok", "no limit")
     if hard >= _FILES_MIN:
         return Check("open files", "ok", f"up to {hard}")
-    advice = f"raise it, e.g. `ulimit -n {_FILES_MIN}`"
-    return Check("open files", "warn", f"only {hard}; {advice}")
+    return Check("open files", "warn", f"only {hard}; raise it, e.g. `ulimit -n {_FILES_MIN}`")
 
 
 def check_space(path: str) -> Check:
@@ -101,8 +98,9 @@ def check_space(path: str) -> Check:
     free = shutil.disk_usage(path).free
     if free >= _FREE_BYTES_MIN:
         return Check("free space", "ok", size_text(free))
-    needed = f"with default settings a server needs {size_text(_FREE_BYTES_MIN)}"
-    return Check("free space", "warn", f"only {size_text(free)}; {needed}")
+    needed = size_text(_FREE_BYTES_MIN)
+    detail = f"only {size_text(free)}; with default settings a server needs {needed}"
+    return Check("free space", "warn", detail)
 
 
 # ---- spark ---------------------------------------------------------------------------------------
@@ -190,7 +188,7 @@ def _check_format(result: ProbeResult) -> Check:
 
 
 class Overview(Struct):
-    """The checks of a directory, and the facts they found."""
+    """The checks of a directory, and what they read."""
 
     is_in_use: bool = False
     is_corrupt: bool = False
@@ -298,7 +296,7 @@ def _check_directory(path: str) -> None:
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise CommandRefused(
-            f"{path} {what}; give --data the directory a server was started with", EXIT_NO_INPUT
+            f"{path} {what}; pass the --data that `semel serve` was started with", EXIT_NO_INPUT
         )
     try:
         names = os.listdir(path)

@@ -4,16 +4,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Final, Self
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from semel.cli.options import error_report, remote
 from semel.cli.output import (
@@ -23,6 +24,7 @@ from semel.cli.output import (
     CommandRefused,
     json_line,
     printable,
+    text_table,
     write_stdout,
 )
 from semel.client.errors import ClientError, StreamNotFound
@@ -178,42 +180,35 @@ def run_command(
     return EXIT_STOPPED if runner.stopped else 0
 
 
-class _stopped_by_terminate:
-    """Stops the runner in an orderly way on SIGTERM, which service managers send."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._stop)
-
-    def __exit__(self, *error: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._runner.stop()
+@contextmanager
+def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
+    """Stop the runner in an orderly way on SIGTERM, which service managers send."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ---- run view ------------------------------------------------------------------------------------
 # A live table on a terminal, otherwise lines, or JSON for programs.
 
 
-_LIVE_SECONDS: Final = 0.25
-_LINE_SECONDS: Final = 2.0
-_HEADS: Final = (
-    "processor",
-    "state",
-    "step",
-    "read",
-    "written",
-    "errors",
-    "rows/s",
-    "lag",
-    "step ms",
-)
+# What is shown of each processor, with the titles of the table.
+_COLUMNS: Final = {
+    "processor": "processor",
+    "state": "state",
+    "step": "step",
+    "read": "read",
+    "written": "written",
+    "errors": "errors",
+    "rows_per_second": "rows/s",
+    "lag": "lag",
+    "step_milliseconds": "step ms",
+}
 
 
 class RunView:
@@ -245,7 +240,7 @@ class RunView:
     @property
     def pause_seconds(self) -> float:
         """The time between two calls of `show`."""
-        return _LIVE_SECONDS if self._is_live else _LINE_SECONDS
+        return 0.25 if self._is_live else 2.0
 
     def show(self) -> None:
         """Print the current gauges."""
@@ -258,32 +253,22 @@ class RunView:
             for gauge in self._runner.gauges.values():
                 click.echo(_line(gauge, self._rates.of(gauge)), err=True)
 
+    def _facts(self) -> list[dict[str, Any]]:
+        return [_facts(gauge, self._rates.of(gauge)) for gauge in self._runner.gauges.values()]
+
     def _document(self) -> dict[str, Any]:
         return {
             "graph": self._runner.graph.id,
             "engine": self._runner.engine,
             "is_over": self._runner.is_over,
-            "processors": [
-                _facts(gauge, self._rates.of(gauge)) for gauge in self._runner.gauges.values()
-            ],
+            "processors": self._facts(),
         }
 
     def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False)
-        for head in _HEADS:
-            table.add_column(head, justify="left" if head in _HEADS[:2] else "right")
-        for gauge in self._runner.gauges.values():
-            facts = _facts(gauge, self._rates.of(gauge))
-            cells = [facts["processor"], facts["state"]]
-            cells += [f"{facts[key]:,}" for key in _NUMBERS]
-            table.add_row(*[Text(printable(cell)) for cell in cells])
-        return table
-
-
-_NUMBERS: Final = (
-    *("step", "read", "written", "errors"),
-    *("rows_per_second", "lag", "step_milliseconds"),
-)
+        rows = [[facts[key] for key in _COLUMNS] for facts in self._facts()]
+        cells = [[x if isinstance(x, str) else f"{x:,}" for x in row] for row in rows]
+        titles = list(_COLUMNS.values())
+        return text_table(titles, cells, right=titles[2:])
 
 
 def _facts(gauge: Gauge, rate: float) -> dict[str, Any]:
@@ -340,11 +325,6 @@ class _Rates:
 # ---- trace ---------------------------------------------------------------------------------------
 
 
-_STEPS_DEFAULT: Final = 20
-_HASH_CHARS: Final = 12
-_PAPER_WIDTH: Final = 1_000
-
-
 @click.command("trace")
 @click.argument("graph")
 @click.argument("processor", required=False)
@@ -352,7 +332,7 @@ _PAPER_WIDTH: Final = 1_000
     "--steps",
     "count",
     type=click.IntRange(min=1),
-    default=_STEPS_DEFAULT,
+    default=20,
     show_default=True,
     help="Number of steps to show, the newest.",
 )
@@ -371,36 +351,24 @@ def trace_command(
         for step in steps:
             write_stdout(json_line(step))
         return
-    table = Table(box=None, pad_edge=False)
-    for head in ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash"):
-        table.add_column(head)
-    for step in steps:
-        table.add_row(*[Text(printable(cell), overflow="fold") for cell in _cells(step)])
+    titles = ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash")
     # Lines are wrapped on a terminal only.
-    Console(highlight=False, width=None if sys.stdout.isatty() else _PAPER_WIDTH).print(table)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000)
+    console.print(text_table(titles, map(_cells, steps)))
 
 
-def _cells(step: TracedStep) -> tuple[str, ...]:
-    inputs = ", ".join(
-        f"{path} {_short(start)}..{_short(to)}" for path, _, start, to in step.ranges
-    )
-    return (
-        step.processor,
-        str(step.number),
-        step.outcome,
-        inputs,
-        _outputs(step),
-        f"{step.milliseconds:g}",
-        step.hash[:_HASH_CHARS],
-    )
+def _cells(step: TracedStep) -> tuple[object, ...]:
+    inputs = [(path, start, to) for path, _, start, to in step.ranges]
+    if step.outputs is None:
+        outputs = ", ".join(f"{path} {count} at ?" for path, count in step.written.items())
+    else:
+        outputs = _ranges((path, first, end) for path, (first, end) in step.outputs.items())
+    timing = (f"{step.milliseconds:g}", step.hash[:12])
+    return (step.processor, step.number, step.outcome, _ranges(inputs), outputs, *timing)
 
 
-def _outputs(step: TracedStep) -> str:
-    if step.outputs is not None:
-        return ", ".join(
-            f"{path} {_short(first)}..{_short(end)}" for path, (first, end) in step.outputs.items()
-        )
-    return ", ".join(f"{path} {count} at ?" for path, count in step.written.items())
+def _ranges(ranges: Iterable[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{path} {_short(first)}..{_short(end)}" for path, first, end in ranges)
 
 
 def _short(offset: str) -> str:

@@ -1,22 +1,19 @@
 """The commands about streams: create, head, ls, trim, close, delete."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     CommandRefused,
-    json_line,
     print_facts,
+    print_list,
     printable,
     render_messages,
     report,
@@ -28,7 +25,7 @@ from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
 from semel.client.requests import CreateHeaders
 from semel.client.sync.client import Client
-from semel.client.values import Message, StreamEntry, StreamInfo, milliseconds
+from semel.client.values import Message, StreamEntry, milliseconds
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
 
@@ -101,16 +98,9 @@ def _configuration(
 @remote
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the content type, the next offset and the state of the stream PATH."""
-    facts = _facts(path, client.stream(path).head())
-    if is_json:
-        write_stdout(json_line(facts))
-    else:
-        print_facts(facts)
-
-
-def _facts(path: str, info: StreamInfo) -> dict[str, object]:
+    info = client.stream(path).head()
     ends = info.expires_at
-    return {
+    facts = {
         "path": path,
         "content_type": info.content_type,
         "next_offset": info.next_offset,
@@ -121,9 +111,7 @@ def _facts(path: str, info: StreamInfo) -> dict[str, object]:
         "dedup": None if info.dedup else "off",
         "dedup_from": info.dedup_from,
     }
-
-
-_PAGE_MAX: Final = 1_000  # what a server lists in one response
+    print_facts(facts, is_json=is_json)
 
 
 @click.command("ls")
@@ -132,46 +120,23 @@ _PAGE_MAX: Final = 1_000  # what a server lists in one response
 @remote
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
     """List the streams, sorted by path: a table on a terminal, otherwise one path per line."""
-    for streams in _pages(islice(client.streams(prefix), limit)):
-        if is_json:
-            write_stdout(b"".join(map(json_line, streams)))
-        elif sys.stdout.isatty():
-            Console(highlight=False).print(_table(streams))
-        else:
-            write_stdout("".join(f"{printable(stream.path)}\n" for stream in streams).encode())
+    titles = ("path", "type", "messages", "state", "written")
+    entries = islice(client.streams(prefix), limit)
+    while page := list(islice(entries, 1_000)):  # what a server lists in one response
+        rows = [_cells(stream) for stream in page]
+        print_list(page, titles, rows, is_json=is_json, right={"messages"})
 
 
-def _pages(streams: Iterable[StreamEntry]) -> Iterator[list[StreamEntry]]:
-    entries = iter(streams)
-    while page := list(islice(entries, _PAGE_MAX)):
-        yield page
-
-
-def _table(streams: list[StreamEntry]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("path", overflow="fold")
-    table.add_column("type", overflow="fold")
-    table.add_column("messages", justify="right")
-    table.add_column("state")
-    table.add_column("written")
-    for stream in streams:
-        table.add_row(
-            Text(printable(stream.path)),
-            Text(printable(stream.content_type)),
-            _count(stream),
-            "closed" if stream.closed else "open",
-            _moment(stream.written_at_ms),
-        )
-    return table
+def _cells(stream: StreamEntry) -> tuple[str, ...]:
+    state = "closed" if stream.closed else "open"
+    written = datetime.fromtimestamp(stream.written_at_ms / 1000, UTC)
+    moment = written.strftime("%Y-%m-%d %H:%M:%SZ")
+    return stream.path, stream.content_type, _count(stream), state, moment
 
 
 def _count(stream: StreamEntry) -> str:
     first, end = parse_offset(stream.first_offset), parse_offset(stream.next_offset)
     return "?" if first is None or end is None else f"{end - first:,}"
-
-
-def _moment(instant_ms: int) -> str:
-    return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 @click.command("trim")

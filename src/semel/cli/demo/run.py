@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from semel.cli.demo.plan import (
     Job,
     Order,
     Plan,
+    Row,
     StreamVerdict,
     Total,
     expected_enriched,
@@ -42,7 +43,6 @@ from semel.testing.fault_plan import FaultPlan
 
 
 START_SECONDS_MAX: Final = 20.0
-_GONE_SECONDS_MAX: Final = 30.0
 _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
 
@@ -67,7 +67,13 @@ class Driver:
         """Start it, after the previous one was killed; it ends when this process ends."""
         self.close()
         with self._log.open("ab") as log:
-            self._process = _start_process(job, log)
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", "semel.cli.demo.job", msgspec.json.encode(job).decode()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def is_running(self) -> bool:
         """Return whether it runs; raises DriverFailed if it ended with an error."""
@@ -80,10 +86,8 @@ class Driver:
         return False
 
     def kill(self) -> None:
-        """Send SIGKILL to all its processes, and wait until they have ended."""
-        assert self._process is not None
-        kill_session(self._process.pid)
-        self._process.wait()
+        """Send SIGKILL to all its processes, wait until they have ended, and count that."""
+        self.close()
         self.kills += 1
 
     def close(self) -> None:
@@ -102,19 +106,9 @@ class Driver:
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
 
 
-def _start_process(job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", "semel.cli.demo.job", msgspec.json.encode(job).decode()],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-
-
 def kill_session(leader: int) -> None:
     """Kill every process of a session; Spark's Python workers have their own process groups."""
-    until = time.monotonic() + _GONE_SECONDS_MAX
+    until = time.monotonic() + 30.0
     while time.monotonic() < until:
         members = session_members(leader)
         for pid in members:
@@ -209,26 +203,25 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of a lane; `enriched` and `totals` are None if Spark did not run."""
+    """The result of a lane: the comparison of each of its streams, by name."""
 
     name: str
     produced: Produced
     dropped: int
-    orders: StreamVerdict
-    enriched: StreamVerdict | None = None
-    totals: StreamVerdict | None = None
+    verdicts: dict[str, StreamVerdict]
 
     @property
-    def verdicts(self) -> dict[str, StreamVerdict]:
-        """The comparisons that were made, by name."""
-        verdicts = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
-        return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
-
-    @property
-    def is_exactly_once(self) -> bool:
-        """Whether everything is stored once, at the offsets that were acknowledged."""
-        verdicts = self.verdicts.values()
-        return not self.produced.misplaced and all(v.is_exactly_once for v in verdicts)
+    def complaints(self) -> list[str]:
+        """What is not stored once, or not at the offsets that were acknowledged."""
+        complaints = [
+            f"NOT exactly once: {name}: {verdict.complaint}"
+            for name, verdict in self.verdicts.items()
+            if not verdict.is_exactly_once
+        ]
+        if self.produced.misplaced:
+            count = self.produced.misplaced
+            complaints.append(f"NOT as acknowledged: {count:,} batches are at another offset")
+        return complaints
 
 
 class RunFacts(Struct, frozen=True):
@@ -284,7 +277,7 @@ class DemoRun:
         with ExitStack() as stack:
             self._server = LocalProcess(str(self._home / DATA), 0, {})
             stack.callback(self._server.stop)
-            self._watcher.say(f"server up at {self._server.url}, process {self._server.pid}")
+            self._watcher.say(f"server started at {self._server.url}, process {self._server.pid}")
             self._client = stack.enter_context(Client(self._server.url))
             for index, lane in enumerate(self._lanes):
                 stack.callback(lane.close)
@@ -297,12 +290,10 @@ class DemoRun:
             if self._has_spark:
                 self._watch_spark()
             self._watcher.say("reading everything back")
-            results = [self._judge(lane, end) for lane, (_, end) in self._paired()]
+            lanes = zip(self._lanes, LANES, strict=True)
+            results = [self._judge(lane, end) for lane, (_, end) in lanes]
         seconds = time.monotonic() - began
         return results, RunFacts(self._server_kills, self._driver.kills, seconds)
-
-    def _paired(self) -> list[tuple[ProducerLane, tuple[str, str]]]:
-        return list(zip(self._lanes, LANES, strict=True))
 
     # ---- producers -------------------------------------------------------------------------------
 
@@ -335,7 +326,7 @@ class DemoRun:
         began = time.monotonic()
         self._server.restart()
         seconds = time.monotonic() - began
-        self._watcher.say(f"server back after {seconds:.1f} s, process {self._server.pid}")
+        self._watcher.say(f"server restarted after {seconds:.1f} s, process {self._server.pid}")
 
     # ---- Spark -----------------------------------------------------------------------------------
 
@@ -413,19 +404,15 @@ class DemoRun:
     # ---- comparison ------------------------------------------------------------------------------
 
     def _judge(self, lane: ProducerLane, end: str) -> LaneResult:
-        orders = judge_stream(self._input, parse(self._stored("orders" + end), Order))
-        if not self._has_spark:
-            return LaneResult(lane.name, lane.produced, lane.dropped, orders)
-        rows = [expected_enriched(order) for order in self._input]
-        totals = parse(self._stored("totals" + end), Total)
-        return LaneResult(
-            lane.name,
-            lane.produced,
-            lane.dropped,
-            orders,
-            judge_stream(rows, parse(self._stored("enriched" + end), Enriched)),
-            judge_stream(self._totals, totals, is_ordered=False),
-        )
+        verdicts = {"orders": judge_stream(self._input, self._stored("orders" + end, Order))}
+        if self._has_spark:
+            rows = [expected_enriched(order) for order in self._input]
+            totals = self._stored("totals" + end, Total)
+            verdicts |= {
+                "enriched": judge_stream(rows, self._stored("enriched" + end, Enriched)),
+                "totals": judge_stream(self._totals, totals, is_ordered=False),
+            }
+        return LaneResult(lane.name, lane.produced, lane.dropped, verdicts)
 
-    def _stored(self, path: str) -> list[bytes]:
-        return [message.raw for message in self._client.stream(path).read()]
+    def _stored(self, path: str, kind: type[Row]) -> list[Row | None]:
+        return parse((message.raw for message in self._client.stream(path).read()), kind)
