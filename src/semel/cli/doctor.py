@@ -180,9 +180,6 @@ def _check_format(result: ProbeResult) -> Check:
     return Check('format "semel"', "warn", f"Spark does not find the format ({reasons}); {advice}")
 
 
-# ---- doctor --------------------------------------------------------------------------------------
-
-
 # ---- directory -----------------------------------------------------------------------------------
 # What can be checked without reading the whole directory.
 

@@ -1,4 +1,4 @@
-"""The commands about streams: create, head, ls, trim, close, delete."""
+"""The commands about streams: create, head, ls, trim, close, delete, read, tail."""
 
 import sys
 from collections.abc import Iterator
