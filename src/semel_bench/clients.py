@@ -1,19 +1,36 @@
-"""The Python client: one append at a time (`client`), its `producer`, and batches `pipelined`."""
+"""The Python client: one append at a time (`client`), its `producer`, and batches `pipelined`.
+
+And a graph of one processor on both engines (`pipeline`).
+"""
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
-from itertools import chain, repeat
 from typing import Any, Final
 
 from semel.client.aio.client import AsyncClient
 from semel.client.sync.client import Client
 from semel.model.limits import MIB
+from semel.pipeline.executor import LOCAL, SPARK
+from semel.pipeline.graph.graph import Graph
+from semel.pipeline.runner import Runner
+from semel.pipeline.runner import run as run_graph
 from semel.testing.fault_proxy import FaultProxy
-from semel_bench.figures import Figure, at_least, median, percentile, ratio_at_least
-from semel_bench.harness import Harness, Side, interleave
+from semel_bench.harness import (
+    Figure,
+    Harness,
+    Side,
+    Unavailable,
+    at_least,
+    interleave,
+    median,
+    median_of,
+    percentile,
+    ratio_at_least,
+)
 from semel_bench.load import create_streams, exchange
 from semel_bench.requests import BYTES, JSON, SMALL_BODY, post, small_values
 from semel_bench.servers import HOST, Process, Stopwatch, Usage, semel_server
@@ -21,9 +38,8 @@ from semel_bench.servers import HOST, Process, Stopwatch, Usage, semel_server
 # ---- client: one append at a time ----------------------------------------------------------------
 
 _CLIENT_STREAM: Final = "client"
-_WARM_SHARE: Final = 0.2
-
 _RAW: Final = "raw socket"
+_WARM_SHARE: Final = 0.2
 
 Latencies = list[float]
 
@@ -44,38 +60,34 @@ async def measure_client(harness: Harness) -> list[Figure]:
     figures = []
     raw = _median_us(rounds[_RAW], 50)
     for name, each in rounds.items():
-        p50, p99 = _median_us(each, 50), _median_us(each, 99)
+        p50 = _median_us(each, 50)
         compared = (None, "") if name == _RAW else (p50 / raw, _RAW)
-        figures.append(Figure(f"p50, {name}", p50, "us", None, *compared))
-        figures.append(Figure(f"p99, {name}", p99, "us"))
+        figures += [
+            Figure(f"p50, {name}", p50, "us", None, *compared),
+            Figure(f"p99, {name}", _median_us(each, 99), "us"),
+        ]
     return figures
 
 
 def _median_us(rounds: Sequence[Latencies], percent: float) -> float:
-    return median([percentile(each, percent) for each in rounds]) * 1e6
+    return median_of(rounds, lambda latencies: percentile(latencies, percent)) * 1e6
 
 
 def _append_by_socket(process: Process, seconds: float) -> Latencies:
+    latencies: Latencies = []
     request = post(_CLIENT_STREAM, BYTES, SMALL_BODY)
     with socket.create_connection((HOST, process.port)) as line:
-        return _timed(lambda: exchange(line, request), seconds)
+        for _ in _timed(seconds, latencies):
+            exchange(line, request)
+    return latencies
 
 
 def _append_by_client(process: Process, seconds: float) -> Latencies:
+    latencies: Latencies = []
     with Client(process.url) as client:
         stream = client.stream(_CLIENT_STREAM)
-        return _timed(lambda: stream.append(SMALL_BODY), seconds)
-
-
-def _timed(append: Callable[[], object], seconds: float) -> Latencies:
-    """Append again and again; return how long each append took, without the first ones."""
-    latencies: Latencies = []
-    began = now = time.perf_counter()
-    while now - began < seconds * (1 + _WARM_SHARE):
-        append()
-        before, now = now, time.perf_counter()
-        if before - began > seconds * _WARM_SHARE:
-            latencies.append(now - before)
+        for _ in _timed(seconds, latencies):
+            stream.append(SMALL_BODY)
     return latencies
 
 
@@ -83,22 +95,24 @@ async def _append_by_async_client(process: Process, seconds: float) -> Latencies
     latencies: Latencies = []
     async with AsyncClient(process.url) as client:
         stream = client.stream(_CLIENT_STREAM)
-        began = now = time.perf_counter()
-        while now - began < seconds * (1 + _WARM_SHARE):
+        for _ in _timed(seconds, latencies):
             await stream.append(SMALL_BODY)
-            before, now = now, time.perf_counter()
-            if before - began > seconds * _WARM_SHARE:
-                latencies.append(now - before)
     return latencies
+
+
+def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
+    """Yield before every append; add how long each took to `latencies`, without the first ones."""
+    began = now = time.perf_counter()
+    while now - began < seconds * (1 + _WARM_SHARE):
+        yield
+        before, now = now, time.perf_counter()
+        if before - began > seconds * _WARM_SHARE:
+            latencies.append(now - before)
 
 
 # ---- producer: as fast as it goes ----------------------------------------------------------------
 
-_MESSAGES: Final = 500_000
-_VALUES: Final = 10_000  # distinct ones, which are repeated
-_PENDING_BYTES_MAX: Final = 4 * MIB
 _PRODUCER_STREAM: Final = "producer"
-
 _SYNC: Final = "Producer"
 _ASYNC: Final = "AsyncProducer"
 
@@ -106,23 +120,21 @@ _ASYNC: Final = "AsyncProducer"
 async def measure_producer(harness: Harness) -> list[Figure]:
     """Measure both producers: 100-byte JSON messages, all of them durable at the end."""
     options = harness.options
-    count = options.scaled(_MESSAGES)
-    values = small_values(min(_VALUES, count))
-    times = count // len(values)
-    count = len(values) * times
+    values = small_values(options.scaled(10_000)) * 50
+    count = len(values)
     with harness.scratch() as folder, semel_server(folder) as semel:
         await create_streams(semel, [_PRODUCER_STREAM], JSON)
         sides: dict[str, Side[Usage]] = {
-            _SYNC: partial(asyncio.to_thread, _produce, semel, values, times),
-            _ASYNC: partial(_produce_on_the_loop, semel, values, times),
+            _SYNC: partial(asyncio.to_thread, _produce, semel, values),
+            _ASYNC: partial(_produce_on_the_loop, semel, values),
         }
-        rounds = await interleave(sides, options.rounds, is_warmed=not options.is_quick)
+        rounds = await interleave(sides, options.rounds, warm_rounds=options.pick(1, 0))
     figures = []
     for name, each in rounds.items():
-        rate = count / median([one.wall_s for one in each])
+        rate = count / median_of(each, lambda usage: usage.wall_s)
         target = at_least(250_000) if name == _SYNC else None
-        client = median([one.client_cpu_s for one in each]) / count * 1e6
-        server = median([one.server_cpu_s for one in each]) / count * 1e6
+        client = median_of(each, lambda usage: usage.client_cpu_s) / count * 1e6
+        server = median_of(each, lambda usage: usage.server_cpu_s) / count * 1e6
         figures += [
             Figure(f"{name}, 100-byte JSON messages", rate, "messages/s", target),
             Figure(f"client CPU per message, {name}", client, "us"),
@@ -131,23 +143,23 @@ async def measure_producer(harness: Harness) -> list[Figure]:
     return figures
 
 
-def _produce(process: Process, values: list[Any], times: int) -> Usage:
+def _produce(process: Process, values: list[Any]) -> Usage:
     with Client(process.url) as client:
         producer = client.stream(_PRODUCER_STREAM).producer(_SYNC)
         watch = Stopwatch(process)
-        for value in chain.from_iterable(repeat(values, times)):
+        for value in values:
             producer.append(value)
         producer.close()  # waits until everything is stored, or raises
         return watch.stop()
 
 
-async def _produce_on_the_loop(process: Process, values: list[Any], times: int) -> Usage:
+async def _produce_on_the_loop(process: Process, values: list[Any]) -> Usage:
     async with AsyncClient(process.url) as client:
         stream = client.stream(_PRODUCER_STREAM)
         # An append that need not wait lets nothing else run: with a bound it waits now and then.
-        producer = await stream.producer(_ASYNC, max_pending_bytes=_PENDING_BYTES_MAX).open()
+        producer = await stream.producer(_ASYNC, max_pending_bytes=4 * MIB).open()
         watch = Stopwatch(process)
-        for value in chain.from_iterable(repeat(values, times)):
+        for value in values:
             await producer.append(value)
         await producer.close()
         return watch.stop()
@@ -155,27 +167,24 @@ async def _produce_on_the_loop(process: Process, values: list[Any], times: int) 
 
 # ---- pipelined: over a slow line -----------------------------------------------------------------
 
-_ROUND_TRIP_SECONDS: Final = 0.01
-_BATCHES: Final = 250
-_BATCHES_MIN: Final = 20
 _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
     """Measure a producer over a line with a round trip of 10 ms: one batch in flight, and five."""
     options = harness.options
-    count = max(_BATCHES_MIN, options.scaled(_BATCHES))
+    count = max(20, options.scaled(250))
     with (
         harness.scratch() as folder,
         semel_server(folder) as semel,
-        FaultProxy(semel.url, round_trip_seconds=_ROUND_TRIP_SECONDS) as line,
+        FaultProxy(semel.url, round_trip_seconds=0.01) as line,
     ):
         await create_streams(semel, [_PIPELINED_STREAM], JSON)
         sides: dict[str, Side[float]] = {
-            "one": partial(asyncio.to_thread, _batch_rate, line.url, 1, count),
-            "five": partial(asyncio.to_thread, _batch_rate, line.url, 5, count),
+            name: partial(asyncio.to_thread, _batch_rate, line.url, in_flight, count)
+            for name, in_flight in (("one", 1), ("five", 5))
         }
-        rounds = await interleave(sides, options.rounds, is_warmed=not options.is_quick)
+        rounds = await interleave(sides, options.rounds, warm_rounds=options.pick(1, 0))
     one, five = median(rounds["one"]), median(rounds["five"])
     name, unit = "in flight, 10 ms round trip", "batches/s"
     return [
@@ -198,3 +207,84 @@ def _batch_rate(url: str, max_in_flight: int, count: int) -> float:
                 producer.append(number)
             producer.flush()
             return count / (time.perf_counter() - began)
+
+
+# ---- pipeline: a graph of one processor ----------------------------------------------------------
+
+_IN: Final = "pipeline-in"
+_OUT: Final = "pipeline-out"
+
+
+async def measure_pipeline(harness: Harness) -> list[Figure]:
+    """Measure the engine in this process, and Spark if it is installed."""
+    options = harness.options
+    steps = options.scaled(300)
+    with harness.scratch() as folder, semel_server(folder) as semel, ExitStack() as stack:
+        await create_streams(semel, [_IN, _OUT], JSON)
+        await asyncio.to_thread(_fill, semel.url, options.scaled(200_000))
+        figures = await asyncio.to_thread(_measure, semel.url, LOCAL, options.rounds, steps)
+        with harness.optional():
+            stack.callback(_start_spark().stop)
+            steps = min(steps, 30)
+            figures += await asyncio.to_thread(_measure, semel.url, SPARK, options.rounds, steps)
+    return figures
+
+
+def _start_spark() -> Any:
+    """Start Spark before the measurement, because a JVM takes seconds."""
+    try:
+        from semel.spark import session
+
+        return session("bench")
+    except Exception as error:
+        raise Unavailable(f"Spark does not start: {error}") from error
+
+
+def _fill(url: str, messages: int) -> None:
+    """Append the messages that every round processes."""
+    with Client(url) as client, client.stream(_IN).producer("bench") as producer:
+        for value in small_values(messages):
+            producer.append(value)
+
+
+def _measure(url: str, engine: str, rounds: int, steps: int) -> list[Figure]:
+    rates = [_rate(_graph(url, f"{engine}-{number}"), engine) for number in range(rounds)]
+    latencies = _latencies(url, _graph(url, f"{engine}-steps"), engine, steps)
+    return [
+        Figure(f"messages, {engine}", median(rates), "/s"),
+        Figure(f"p50 of a step, {engine}", percentile(latencies, 50) * 1e3, "ms"),
+        Figure(f"p99 of a step, {engine}", percentile(latencies, 99) * 1e3, "ms"),
+    ]
+
+
+def _graph(url: str, name: str) -> Graph:
+    """Return a graph whose new name makes it begin at the start of the streams."""
+    graph = Graph(f"bench-{name}", url=url)
+
+    @graph.stream("copy", in_=_IN, out=_OUT)
+    def copy(message: Any) -> Any:
+        return message
+
+    return graph
+
+
+def _rate(graph: Graph, engine: str) -> float:
+    """Process the stored messages; return how many per second."""
+    began = time.perf_counter()
+    figures = run_graph(graph, engine=engine, available_now=True)
+    return figures["copy"].read / (time.perf_counter() - began)
+
+
+def _latencies(url: str, graph: Graph, engine: str, steps: int) -> list[float]:
+    """Append one message at a time and wait for its output; return the seconds of each."""
+    latencies = []
+    with Client(url) as client:
+        source, out = client.stream(_IN), client.stream(_OUT)
+        client.group(f"{graph.id}/copy").set({_IN: source.head().next_offset})
+        with Runner(graph, engine=engine), out.tail(offset="now") as tail:
+            for number in range(min(20, steps) + steps):
+                began = time.perf_counter()
+                source.append(number)
+                next(tail)
+                latencies.append(time.perf_counter() - began)
+    return latencies[-steps:]

@@ -7,29 +7,35 @@ import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import count
 from typing import Final
 
 from semel.broker.engine import Engine
 from semel.model.limits import KIB, MIB
 from semel_bench.engine_load import (
-    BareLoad,
     BrokerLoad,
-    EngineLoad,
     EngineRound,
     Workload,
+    bare_round,
     create_engine_streams,
+    engine_round,
     workload,
 )
-from semel_bench.figures import Figure, Target, at_least, at_most, median
-from semel_bench.harness import Harness, Side, interleave
+from semel_bench.harness import (
+    Figure,
+    Harness,
+    Side,
+    Target,
+    at_least,
+    at_most,
+    interleave,
+    median,
+    median_of,
+)
+from semel_bench.servers import BareFiles
 
 _STREAMS: Final = 500
 _SMALL_BYTES: Final = 256
-_SMALL_FRAME_MAX: Final = 2 * _SMALL_BYTES
-_GROUP_APPENDS: Final = 100
-_LARGE_STREAMS: Final = 16
-_LARGE_FRAME_MAX: Final = MIB + 64 * KIB
-_IN_FLIGHT: Final = 256
 
 Rounds = dict[str, list[EngineRound]]
 
@@ -71,15 +77,15 @@ async def _compare(
             for name in ("plain", "tagged")
         )
         allocated = (rounds + 1) * groups * appends * frame_max
-        bare = stack.enter_context(closing(BareLoad(f"{folder}/bare", allocated)))
+        bare = stack.enter_context(closing(BareFiles(f"{folder}/bare", allocated)))
         sides: dict[str, Side[EngineRound]] = {
             "plain": partial(plain.round, groups, appends),
-            "bare": lambda: bare.round(plain.group_bytes, appends),
+            "bare": lambda: bare_round(bare, plain.group_bytes, appends),
             "tagged": partial(tagged.round, groups, appends),
         }
         if size == MIB:
-            growing = stack.enter_context(closing(BareLoad(f"{folder}/growing", 0)))
-            sides["growing"] = lambda: growing.round(plain.group_bytes, appends)
+            growing = stack.enter_context(closing(BareFiles(f"{folder}/growing", 0)))
+            sides["growing"] = lambda: bare_round(growing, plain.group_bytes, appends)
         await sides["plain"]()
         with _frozen():
             return await interleave(sides, rounds)
@@ -102,11 +108,14 @@ def _shares(
 
 async def _small(harness: Harness) -> list[Figure]:
     rounds, groups = harness.options.pick((45, 20), (3, 5))
-    counts = (rounds, groups, _GROUP_APPENDS)
-    found = await _compare(
-        harness, _SMALL_BYTES, streams=_STREAMS, counts=counts, frame_max=_SMALL_FRAME_MAX
+    sides = await _compare(
+        harness,
+        _SMALL_BYTES,
+        streams=_STREAMS,
+        counts=(rounds, groups, 100),
+        frame_max=2 * _SMALL_BYTES,
     )
-    plain, tagged, bare = found["plain"], found["tagged"], found["bare"]
+    plain, tagged, bare = sides["plain"], sides["tagged"], sides["bare"]
     extra = [t.cpu_us - p.cpu_us for t, p in zip(tagged, plain, strict=True)]
     return [
         *_small_costs("256 B", plain, at_most(8)),
@@ -118,7 +127,7 @@ async def _small(harness: Harness) -> list[Figure]:
 
 
 def _cpu_us(rounds: list[EngineRound]) -> float:
-    return median([each.cpu_us for each in rounds])
+    return median_of(rounds, lambda r: r.cpu_us)
 
 
 def _small_costs(
@@ -127,11 +136,11 @@ def _small_costs(
     # User time is sampled: one round alone is too short for it.
     user_s, appends = sum(r.user_s for r in rounds), sum(r.appends for r in rounds)
     return [
-        Figure(f"{name} durable", median([r.rate for r in rounds]), "appends/s"),
+        Figure(f"{name} durable", median_of(rounds, lambda r: r.rate), "appends/s"),
         Figure(f"{name} CPU per append", _cpu_us(rounds), "us", target),
         Figure(f"{name} CPU, least round", min(r.cpu_us for r in rounds), "us"),
         Figure(f"{name} user CPU per append", user_s / appends * 1e6, "us"),
-        Figure(f"{name} CPU without the write", median([r.loop_us for r in rounds]), "us"),
+        Figure(f"{name} CPU without the write", median_of(rounds, lambda r: r.loop_us), "us"),
     ]
 
 
@@ -144,12 +153,12 @@ async def _engine(harness: Harness) -> list[Figure]:
     for name in ("engine", "engine tagged"):
         work = workload(_STREAMS, _SMALL_BYTES, is_tagged=name == "engine tagged")
         with harness.scratch() as folder:
-            found = await _drive(folder, work, rounds, appends_each)
+            measured = await _drive(folder, work, rounds, appends_each)
         gc.unfreeze()
         figures += [
-            Figure(f"{name} durable", median([r.rate for r in found]), "appends/s"),
-            Figure(f"{name} CPU per append", _cpu_us(found), "us"),
-            Figure(f"{name} CPU of the loop alone", median([r.loop_us for r in found]), "us"),
+            Figure(f"{name} durable", median_of(measured, lambda r: r.rate), "appends/s"),
+            Figure(f"{name} CPU per append", _cpu_us(measured), "us"),
+            Figure(f"{name} CPU of the loop alone", median_of(measured, lambda r: r.loop_us), "us"),
         ]
     return figures
 
@@ -157,10 +166,12 @@ async def _engine(harness: Harness) -> list[Figure]:
 async def _drive(path: str, work: Workload, rounds: int, appends_each: int) -> list[EngineRound]:
     engine = await Engine.open(path)
     await create_engine_streams(engine, _STREAMS)
-    load = EngineLoad(engine, work, _IN_FLIGHT)
-    _, *found = [await load.round(appends_each) for _ in range(rounds + 1)]
+    commands = (work(number, 1)[0] for number in count())
+    _, *measured = [
+        await engine_round(engine, commands, 256, appends_each) for _ in range(rounds + 1)
+    ]
     await engine.close()
-    return found
+    return measured
 
 
 # ---- large appends, one by one -------------------------------------------------------------------
@@ -168,10 +179,8 @@ async def _drive(path: str, work: Workload, rounds: int, appends_each: int) -> l
 
 async def _large(harness: Harness) -> list[Figure]:
     counts = harness.options.pick((20, 16, 1), (2, 3, 1))
-    found = await _compare(
-        harness, MIB, streams=_LARGE_STREAMS, counts=counts, frame_max=_LARGE_FRAME_MAX
-    )
-    plain, tagged, bare, growing = (found[name] for name in ("plain", "tagged", "bare", "growing"))
+    sides = await _compare(harness, MIB, streams=16, counts=counts, frame_max=MIB + 64 * KIB)
+    plain, tagged, bare, growing = (sides[name] for name in ("plain", "tagged", "bare", "growing"))
     return [
         Figure("1 MiB durable", _speed(plain), "MB/s"),
         Figure("1 MiB bare loop", _speed(bare), "MB/s"),
@@ -186,4 +195,4 @@ async def _large(harness: Harness) -> list[Figure]:
 
 
 def _speed(rounds: list[EngineRound]) -> float:
-    return median([each.bytes / each.wall_s / 1e6 for each in rounds])
+    return median_of(rounds, lambda r: r.bytes / r.wall_s / 1e6)

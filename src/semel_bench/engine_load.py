@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -22,8 +21,8 @@ from semel.journal.writer import JournalWriter
 from semel.model.commands import Append, Batch, Create, ProducerTag
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
 from semel.model.outcomes import Appended, Outcome
-from semel_bench.bare import BareFiles
 from semel_bench.requests import BYTES
+from semel_bench.servers import BareFiles
 
 _PAYLOADS: Final = 64
 _CREATED_AT_ONCE: Final = 1_000
@@ -40,8 +39,8 @@ def path_of(number: int) -> str:
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     """Return a function that makes the appends `start`, `start + 1`, ...
 
-    They go to each stream in turn, but not in the order of creation. Names and payloads are made
-    here. Tagged appends come from one dense producer per stream that chooses its own epoch.
+    They go to each stream in turn, but not in the order of creation. Names and payloads are built
+    in advance. Tagged appends come from one dense producer per stream that chooses its own epoch.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -164,24 +163,24 @@ class BrokerLoad:
         self._commit([_create(number, now_ms) for number in range(streams)], [])
 
     async def round(self, groups: int, appends: int) -> EngineRound:
-        """Measure groups of appends: make the commands, decide, apply, write, sync, answer."""
-        answers: list[Outcome] = []
+        """Measure groups of appends: build the commands, decide, apply, write, sync, respond."""
+        outcomes: list[Outcome] = []
         self.group_bytes = []
         write_cpu_s = 0.0
         with _measured() as cost:
             for _ in range(groups):
                 commands = self._work(self._next, appends)
                 self._next += appends
-                write_cpu_s += self._commit(commands, answers)
+                write_cpu_s += self._commit(commands, outcomes)
         cost.appends, cost.bytes = groups * appends, sum(self.group_bytes)
         cost.write_cpu_s = write_cpu_s
-        assert len(answers) == cost.appends
-        assert all(isinstance(answer, Appended) for answer in answers)
+        assert len(outcomes) == cost.appends
+        assert all(isinstance(outcome, Appended) for outcome in outcomes)
         return cost
 
-    def _commit(self, commands: list[Append] | list[Create], answers: list[Outcome]) -> float:
+    def _commit(self, commands: list[Append] | list[Create], outcomes: list[Outcome]) -> float:
         """Write one group; return the CPU seconds of the write itself."""
-        submit, reply = self._broker.submit, answers.append
+        submit, reply = self._broker.submit, outcomes.append
         for command in commands:
             submit(command, reply)
         group = self._broker.next_group()
@@ -201,54 +200,45 @@ class BrokerLoad:
         self._directory.close()
 
 
-class BareLoad:
-    """As many bytes in one file, with one write and one fdatasync per group, and nothing else."""
+async def bare_round(files: BareFiles, group_bytes: list[int], appends: int) -> EngineRound:
+    """Measure one write and one fdatasync for each of the sizes, and nothing else.
 
-    def __init__(self, path: str, bytes_allocated: int) -> None:
-        self._files = BareFiles(path, bytes_allocated)
-
-    async def round(self, group_bytes: list[int], appends: int) -> EngineRound:
-        """Measure writes of the given sizes, each of which stands for `appends` appends."""
-        data = os.urandom(max(group_bytes))
-        chunks = {size: [data[:size]] for size in group_bytes}
-        with _measured() as cost:
-            for size in group_bytes:
-                self._files.write(chunks[size])
-        cost.appends, cost.bytes = len(group_bytes) * appends, sum(group_bytes)
-        return cost
-
-    def close(self) -> None:
-        """Close the file."""
-        self._files.close()
+    Each write is compared with a group of `appends` appends.
+    """
+    data = os.urandom(max(group_bytes))
+    buffers = {size: [data[:size]] for size in group_bytes}
+    with _measured() as cost:
+        for size in group_bytes:
+            files.write(buffers[size])
+    cost.appends, cost.bytes = len(group_bytes) * appends, sum(group_bytes)
+    return cost
 
 
-class EngineLoad:
-    """Coroutines on the engine's loop: each sends its next append when the last one is durable."""
+async def engine_round(
+    engine: Engine, commands: Iterator[Append], in_flight: int, appends_each: int
+) -> EngineRound:
+    """Measure coroutines that each send their next append when the last one is durable.
 
-    def __init__(self, engine: Engine, work: Workload, in_flight: int) -> None:
-        self._engine = engine
-        self._work = work
-        self._in_flight = in_flight
-        self._numbers = count()
+    CPU is that of all threads, and `write_cpu_s` that of all but the loop's.
+    """
 
-    async def round(self, appends_each: int) -> EngineRound:
-        """Measure; CPU is that of all threads, and `write_cpu_s` that of all but the loop's."""
-        wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._in_flight):
-                tasks.create_task(self._append(appends_each))
-        return EngineRound(
-            appends=appends_each * self._in_flight,
-            wall_s=time.perf_counter() - wall,
-            cpu_s=time.process_time() - cpu,
-            write_cpu_s=(time.process_time() - cpu) - (time.thread_time() - loop_cpu),
-        )
+    async def append() -> None:
+        for _ in range(appends_each):
+            assert isinstance(await engine.execute(next(commands)), Appended)
 
-    async def _append(self, times: int) -> None:
-        execute, work, numbers = self._engine.execute, self._work, self._numbers
-        for _ in range(times):
-            outcome = await execute(work(next(numbers), 1)[0])
-            assert isinstance(outcome, Appended)
+    wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(in_flight):
+            tasks.create_task(append())
+    return EngineRound(
+        appends=appends_each * in_flight,
+        wall_s=time.perf_counter() - wall,
+        cpu_s=time.process_time() - cpu,
+        write_cpu_s=(time.process_time() - cpu) - (time.thread_time() - loop_cpu),
+    )
+
+
+# ---- streams -------------------------------------------------------------------------------------
 
 
 def _create(number: int, now_ms: int) -> Create:

@@ -1,24 +1,20 @@
-"""What every benchmark is given: options, a scratch directory, and rounds in alternating order."""
+"""What every benchmark uses: options, a scratch directory, alternating rounds, and figures."""
 
+import math
 import os
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import statistics
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Final, Literal, TypeVar
 
 import click
 from msgspec import Struct
 
 # By convention this directory is on a disk, which the usual temporary directory may not be.
 DIRECTORY_DEFAULT: Final = "/var/tmp"  # noqa: S108 - only new, unpredictable names below it are used
-MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
-
-_MOUNTS: Final = Path("/proc/self/mounts")
-_QUICK_SECONDS: Final = 0.3
-_QUICK_DIVISOR: Final = 50
-_QUICK_GIB: Final = 0.02
-_QUICK_STREAMS: Final = 1_000
 
 T = TypeVar("T")
 Side = Callable[[], Awaitable[T]]  # one round of one of the things that are compared
@@ -41,12 +37,7 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def round_seconds(self) -> float:
         """How long a round is measured."""
-        return self.pick(self.seconds, min(self.seconds, _QUICK_SECONDS))
-
-    @property
-    def warm_seconds(self) -> float:
-        """How long a round runs before it is measured."""
-        return self.round_seconds / 6
+        return self.pick(self.seconds, min(self.seconds, 0.3))
 
     @property
     def rounds(self) -> int:
@@ -56,12 +47,12 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def history_gib(self) -> float:
         """The size of the history that `restart` builds."""
-        return self.pick(self.gib, min(self.gib, _QUICK_GIB))
+        return self.pick(self.gib, min(self.gib, 0.02))
 
     @property
     def stream_count(self) -> int:
         """The number of streams of `restart` and `stall`."""
-        return self.pick(self.streams, min(self.streams, _QUICK_STREAMS))
+        return self.pick(self.streams, min(self.streams, 1_000))
 
     def pick(self, full: T, quick: T) -> T:
         """Return `full`, or `quick` in a quick run."""
@@ -69,15 +60,14 @@ class Options(Struct, frozen=True, kw_only=True):
 
     def scaled(self, count: int) -> int:
         """Return `count`, or a small part of it in a quick run."""
-        return self.pick(count, max(2, count // _QUICK_DIVISOR))
+        return self.pick(count, max(2, count // 50))
 
 
-class Harness:
+class Harness(Struct, frozen=True):
     """One run of the benchmarks: its options, and what had to be skipped."""
 
-    def __init__(self, options: Options) -> None:
-        self.options: Final = options
-        self.skipped: list[str] = []
+    options: Options
+    skipped: list[str] = []
 
     @contextmanager
     def optional(self) -> Iterator[None]:
@@ -88,41 +78,125 @@ class Harness:
             self.skipped.append(str(error))
             click.echo(f"skipped: {error}", err=True)
 
-    @contextmanager
-    def scratch(self) -> Iterator[str]:
-        """Create a directory on the disk to measure; it is removed at the end of the block."""
-        directory = self.options.directory
-        with tempfile.TemporaryDirectory(dir=directory, prefix="semel-bench-") as name:
-            yield name
+    def scratch(self) -> TemporaryDirectory[str]:
+        """Return a directory on the disk to measure; it is removed at the end of the block."""
+        return TemporaryDirectory(dir=self.options.directory, prefix="semel-bench-")
 
 
 async def interleave(
-    sides: Mapping[str, Side[T]], rounds: int, *, is_warmed: bool = True
+    sides: Mapping[str, Side[T]], rounds: int, *, warm_rounds: int = 1
 ) -> dict[str, list[T]]:
     """Run every side `rounds` times, in an order that rotates; return the results of each side.
 
-    Alternating makes a noisy machine disturb all sides alike. With `is_warmed` every side runs
-    once before, and that result is dropped.
+    Alternating makes a noisy machine disturb all sides alike. The results of `warm_rounds`, which
+    come first, are dropped.
     """
     names = list(sides)
-    if is_warmed:
-        for side in sides.values():
-            await side()
     results: dict[str, list[T]] = {name: [] for name in names}
-    for index in range(rounds):
-        first = index % len(names)
+    for index in range(-warm_rounds, rounds):
+        first = max(index, 0) % len(names)
         for name in names[first:] + names[:first]:
             results[name].append(await sides[name]())
-    return results
+    return {name: each[warm_rounds:] for name, each in results.items()}
 
 
 def file_system(directory: str) -> str:
     """Return the type of the file system a directory is on, or "unknown"."""
-    path = os.path.realpath(directory)
-    longest, kind = "", "unknown"
-    for line in _MOUNTS.read_text().splitlines() if _MOUNTS.exists() else ():
-        _, mount, mount_kind, *_ = line.split(" ")
-        point = mount.rstrip("/") + "/"
-        if f"{path}/".startswith(point) and len(point) > len(longest):
-            longest, kind = point, mount_kind
-    return kind
+    path = os.path.realpath(directory) + "/"
+    mounts = map(str.split, Path("/proc/self/mounts").read_text().splitlines())
+    kinds = {mount.rstrip("/") + "/": kind for _, mount, kind, *_ in mounts}
+    return kinds.get(max(filter(path.startswith, kinds), key=len, default=""), "unknown")
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+
+class Target(Struct, frozen=True):
+    """A bound for the value, or for its ratio to something measured in the same run."""
+
+    sense: Literal[">=", "<="]
+    bound: float
+    of: Literal["value", "ratio"] = "value"
+
+
+class Figure(Struct, frozen=True):
+    """One number. `ratio` is its ratio to `beside`; `work` is the benchmark, set by the command."""
+
+    name: str
+    value: float
+    unit: str
+    target: Target | None = None
+    ratio: float | None = None
+    beside: str = ""
+    is_rate: bool = False  # drawn as a bar next to those of the peers
+    work: str = ""
+
+    @property
+    def judged(self) -> float | None:
+        """The number the target is about; None without a target."""
+        if self.target is None:
+            return None
+        return self.value if self.target.of == "value" else self.ratio
+
+    @property
+    def score(self) -> float | None:
+        """How far the target is reached: 1 is exactly, more is better. None without a target."""
+        judged, target = self.judged, self.target
+        if judged is None or target is None:
+            return None
+        if target.sense == ">=":
+            return judged / target.bound
+        return target.bound / judged if judged > 0 else math.inf
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the target is reached; None without a target."""
+        return None if self.score is None else self.score >= 1
+
+    @property
+    def target_text(self) -> str:
+        """The target as text, such as `<= 20 us`; empty without a target."""
+        if self.target is None:
+            return ""
+        unit = "x" if self.target.of == "ratio" else f" {self.unit}"
+        return f"{self.target.sense} {readable(self.target.bound)}{unit}"
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio as text; empty without one."""
+        return "" if self.ratio is None else f"{self.ratio:.2f}x {self.beside}"
+
+
+at_least: Final = partial(Target, ">=")
+at_most: Final = partial(Target, "<=")
+ratio_at_least: Final = partial(Target, ">=", of="ratio")
+ratio_at_most: Final = partial(Target, "<=", of="ratio")
+
+
+def ratio(value: float, other: float) -> float | None:
+    """Return `value / other`, or None if that is undefined."""
+    return value / other if other else None
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median; 0 for no values."""
+    return statistics.median(values) if values else 0.0
+
+
+def median_of(rounds: Iterable[T], figure: Callable[[T], float]) -> float:
+    """Return the median of a figure over the rounds."""
+    return median([figure(each) for each in rounds])
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value that `percent` of the others do not exceed; 0 for no values."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0.0
+
+
+def readable(value: float) -> str:
+    """Format a number with about three significant digits."""
+    if value == int(value) or abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3
+    return f"{value:.{digits}f}"

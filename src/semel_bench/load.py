@@ -1,36 +1,34 @@
-"""The load: connections that each send their next request when the last one is answered."""
+"""The load: connections that each send their next request after the response to the last one."""
 
 import asyncio
+import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from statistics import median
 from typing import Final, cast
 
-from semel_bench.figures import percentile
-from semel_bench.harness import Options, Side
+from semel_bench.harness import Options, Side, T, percentile
 from semel_bench.requests import (
     BYTES,
     SMALL_BODY,
-    BadAnswer,
+    BadResponse,
     Source,
-    http_answer_bytes,
+    bare_request,
+    http_head_bytes,
+    http_response_bytes,
     limited,
     post,
     put,
+    stream_url,
 )
 from semel_bench.servers import HOST, Process, Stopwatch, Usage
 
-_ANSWER_SECONDS_MAX: Final = 120.0
-_CREATING: Final = 16
-_RECEIVED_BYTES: Final = 4096
-_CLOSED: Final = "the server closed a connection"
+CLOSED: Final = "the server closed a connection"
 
 BACKGROUND: Final = "background"  # the stream of the background load, of bytes
-_PAUSE_SECONDS: Final = 0.002  # between its appends, so that it is no load of its own
 
-AnswerBytes = Callable[[bytes], int]
+ResponseBytes = Callable[[bytes], int]
 
 
 class Round(Usage, frozen=True):
@@ -51,11 +49,6 @@ class Round(Usage, frozen=True):
     def ms(self, percent: float) -> float:
         """Return a percentile of the latency."""
         return percentile(self.latencies, percent) * 1e3
-
-
-def over(rounds: Sequence[Round], figure: Callable[[Round], float]) -> float:
-    """Return the median of a figure over the rounds."""
-    return median(map(figure, rounds))
 
 
 class _RoundState:
@@ -85,12 +78,20 @@ class _RoundState:
 class _Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    __slots__ = ("_answer_bytes", "_buffer", "_is_busy", "_sent_at", "_source", "_state", "_write")
+    __slots__ = (
+        "_buffer",
+        "_is_busy",
+        "_response_bytes",
+        "_sent_at",
+        "_source",
+        "_state",
+        "_write",
+    )
 
-    def __init__(self, source: Source, state: _RoundState, answer_bytes: AnswerBytes) -> None:
+    def __init__(self, source: Source, state: _RoundState, response_bytes: ResponseBytes) -> None:
         self._source = source
         self._state = state
-        self._answer_bytes = answer_bytes
+        self._response_bytes = response_bytes
         self._buffer = b""
         self._sent_at = 0.0
         self._is_busy = False
@@ -114,7 +115,7 @@ class _Connection(asyncio.Protocol):
         if self._buffer:
             data = self._buffer + data
         try:
-            size = self._answer_bytes(data)
+            size = self._response_bytes(data)
         except Exception as error:  # noqa: BLE001 - the loop would only log it
             self._state.fail(error)
             return
@@ -128,26 +129,26 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the round if a response was due."""
         if self._is_busy:
-            self._state.fail(exc or ConnectionError(_CLOSED))
+            self._state.fail(exc or ConnectionError(CLOSED))
 
 
 async def drive(
     process: Process,
     sources: Sequence[Source],
     *,
-    seconds: float = 0.0,
-    warm_seconds: float = 0.0,
-    answer_bytes: AnswerBytes = http_answer_bytes,
+    seconds: float | None = None,
+    response_bytes: ResponseBytes = http_response_bytes,
 ) -> Round:
-    """Run one connection per source for a time, or without one until the sources are empty.
+    """Run one connection per source until the sources are empty, or for `seconds`.
 
-    Raises what `answer_bytes` raises for a response, and ConnectionError if the server hangs up.
+    With `seconds`, a sixth of them comes before the measurement, to warm up.
+    Raises what `response_bytes` raises for a response, and ConnectionError if the server hangs up.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
     connected = [
         await loop.create_connection(
-            partial(_Connection, source, state, answer_bytes), HOST, process.port
+            partial(_Connection, source, state, response_bytes), HOST, process.port
         )
         for source in sources
     ]
@@ -155,25 +156,22 @@ async def drive(
         watch = Stopwatch(process)
         for _, connection in connected:
             connection.send()
-        if seconds:
-            await _let_run(warm_seconds, state)
+        if seconds is not None:
+            await _let_run(seconds / 6, state)
             state.latencies.clear()
             watch = Stopwatch(process)
-            await _let_run(seconds, state)
-            latencies, usage = state.latencies.copy(), watch.stop()
-            state.is_over = True
-            await asyncio.wait_for(state.settled, _ANSWER_SECONDS_MAX)
-        else:
-            await state.settled
-            latencies, usage = state.latencies, watch.stop()
+        await _let_run(seconds, state)
+        latencies, usage = state.latencies.copy(), watch.stop()
+        state.is_over = True
+        await asyncio.wait_for(state.settled, 120.0)
     finally:
         for transport, _ in connected:
             transport.close()
     return Round(usage.wall_s, usage.server_cpu_s, usage.client_cpu_s, latencies)
 
 
-async def _let_run(seconds: float, state: _RoundState) -> None:
-    """Wait; raise at once if a connection fails."""
+async def _let_run(seconds: float | None, state: _RoundState) -> None:
+    """Wait until the time is over or the sources are empty; raise at once if a connection fails."""
     done, _ = await asyncio.wait([state.settled], timeout=seconds)
     for future in done:
         future.result()
@@ -183,46 +181,104 @@ def timed_side(
     options: Options,
     process: Process,
     sources: Sequence[Source],
-    answer_bytes: AnswerBytes = http_answer_bytes,
+    response_bytes: ResponseBytes = http_response_bytes,
+    *,
+    parts: int = 1,
 ) -> Side[Round]:
-    """Return a side to interleave: it drives the sources for the time of a round."""
-    times = {"seconds": options.round_seconds, "warm_seconds": options.warm_seconds}
-    return partial(drive, process, sources, answer_bytes=answer_bytes, **times)
+    """Return a side to interleave: it drives the sources for the time of a round, or a part of it.
+
+    Short rounds are for latencies: what is compared must see the disk in the same state.
+    """
+    seconds = options.round_seconds / parts
+    return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)
 
 
 async def send_all(process: Process, *requests: bytes) -> Round:
-    """Send requests over one connection, each when the last one is answered."""
+    """Send requests over one connection, each after the response to the last one."""
     return await drive(process, [limited(iter(requests))])
 
 
-async def create_streams(process: Process, names: Sequence[str], content_type: str) -> None:
-    """Create streams over a few connections."""
-    shares = (names[first::_CREATING] for first in range(min(_CREATING, len(names))))
-    requests = [[put(name, content_type) for name in share] for share in shares]
-    await drive(process, [limited(iter(each)) for each in requests])
+async def create_streams(
+    process: Process, names: Iterable[str], content_type: str, *, connections: int = 16
+) -> Round:
+    """Create streams, one request at a time on each connection."""
+    create = limited(put(name, content_type) for name in names)
+    return await drive(process, [create] * connections)
 
 
-async def append_during(process: Process, work: Awaitable[object]) -> list[float]:
+async def append_during(process: Process, work: Awaitable[T]) -> tuple[T, list[float]]:
     """Append to the stream BACKGROUND now and then until `work` is done.
 
-    Returns how long each append took: what another client notices of the work.
+    Returns its result, and how long each append took: what another client notices of the work.
     """
     task = asyncio.ensure_future(work)
-    request, latencies = post(BACKGROUND, BYTES, SMALL_BODY), list[float]()
+    latencies: list[float] = []
     while not task.done() or not latencies:
-        latencies += (await send_all(process, request)).latencies
-        await asyncio.sleep(_PAUSE_SECONDS)
-    await task
-    return latencies
+        latencies += (await send_all(process, post(BACKGROUND, BYTES, SMALL_BODY))).latencies
+        await asyncio.sleep(0.002)  # so that it is no load of its own
+    return await task, latencies
+
+
+# ---- over a blocking socket, which costs a client least ------------------------------------------
+
+_BUFFER_BYTES: Final = 1 << 20
+_LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ([0-9]+)")
+_NEXT: Final = re.compile(rb"(?i)\r\nstream-next-offset: ([0-9_]+)")
+_UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: true")
 
 
 def exchange(line: socket.socket, request: bytes) -> bytes:
-    """Send a request over a blocking socket and return the response; BadAnswer if it failed."""
+    """Send a request and return the response; raises BadResponse if it is not a success."""
     line.sendall(request)
-    data = line.recv(_RECEIVED_BYTES)
-    while not http_answer_bytes(data):
-        piece = line.recv(_RECEIVED_BYTES)
+    return _receive(line, http_response_bytes)
+
+
+def _receive(line: socket.socket, response_bytes: ResponseBytes) -> bytes:
+    data = b""
+    while not response_bytes(data):
+        piece = line.recv(4096)
         if not piece:
-            raise BadAnswer(_CLOSED)
+            raise BadResponse(CLOSED)
         data += piece
     return data
+
+
+def read_all(
+    process: Process, name: str, fields: tuple[str, ...] = (), query: str = ""
+) -> tuple[int, float]:
+    """Read a stream from head to tail; return the number of bytes and the seconds.
+
+    `fields` and `query` are added to every request. Raises BadResponse for anything but success.
+    """
+    offset, total, is_over = "-1", 0, False
+    buffer = bytearray(_BUFFER_BYTES)
+    with socket.create_connection((HOST, process.port)) as line:
+        began = time.perf_counter()
+        while not is_over:
+            url = f"{stream_url(name)}?offset={offset}{query}"
+            line.sendall(bare_request("GET", url, *fields))
+            head, body_bytes = _read_response(line, buffer)
+            following = _NEXT.search(head)
+            if following is None:
+                raise BadResponse("no Stream-Next-Offset")
+            offset, total = following[1].decode(), total + body_bytes
+            is_over = _UP_TO_DATE.search(head) is not None
+        return total, time.perf_counter() - began
+
+
+def _read_response(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
+    """Read one response and drop its body; return its head and the size of the body."""
+    data = _receive(line, http_head_bytes)
+    end = http_head_bytes(data)
+    head = data[:end]
+    length = _LENGTH.search(head)
+    if not data.startswith(b"HTTP/1.1 200") or length is None:
+        raise BadResponse(data[:200].decode("latin-1"))
+    size = int(length[1])
+    missing = size - (len(data) - end)
+    while missing:
+        count = line.recv_into(buffer, min(missing, _BUFFER_BYTES))
+        if not count:
+            raise BadResponse(CLOSED)
+        missing -= count
+    return head, size

@@ -1,47 +1,51 @@
-"""Reading over HTTP: `catchup` from the start of a stream, `sse` at its end as events arrive."""
+"""Reading over HTTP, and what waits without reading.
+
+`catchup`: from the start of a stream. `sse`: at its tail, as events arrive. `idle`: readers of
+events that do not come. `memory`: streams without messages.
+"""
 
 import asyncio
 import re
-import socket
+import resource
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import repeat
 from typing import Final, cast
 
-from semel_bench.figures import Figure, at_least, at_most, median, percentile
-from semel_bench.harness import Harness, Options, Side, interleave
-from semel_bench.load import create_streams, drive, send_all
+from semel_bench.harness import (
+    Figure,
+    Harness,
+    Options,
+    at_least,
+    at_most,
+    interleave,
+    median,
+    median_of,
+)
+from semel_bench.load import CLOSED, Round, create_streams, drive, read_all, send_all
 from semel_bench.requests import (
     BYTES,
     FRAMES,
     JSON,
+    LARGE_BODY,
     SMALL_BODY,
-    BadAnswer,
-    get,
-    large_bytes,
+    BadResponse,
+    bare_request,
     large_json,
     limited,
     post,
     stream_url,
 )
-from semel_bench.servers import HOST, Process, Stopwatch, Usage, semel_server
+from semel_bench.servers import HOST, Process, Stopwatch, semel_server
 
 # ---- catchup -------------------------------------------------------------------------------------
 
-_LARGE_APPENDS: Final = 100
 _SMALL_STREAMS: Final = 50
-_SMALL_APPENDS: Final = 1_000
-_BUFFER_BYTES: Final = 1 << 20
-_HEAD_END: Final = b"\r\n\r\n"
-_LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ([0-9]+)")
-_NEXT: Final = re.compile(rb"(?i)\r\nstream-next-offset: ([0-9_]+)")
-_UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: true")
-_CLOSED: Final = "the server closed a connection"
 
 
 async def measure_catchup(harness: Harness) -> list[Figure]:
-    """Measure reads from start to end, of files that the kernel has in memory."""
+    """Measure reads from head to tail, of files that the kernel has in memory."""
     small = f"256 bytes, {_SMALL_STREAMS} streams interleaved"
     frames = f"Accept: {FRAMES}"
     kinds = {
@@ -53,7 +57,7 @@ async def measure_catchup(harness: Harness) -> list[Figure]:
     }
     with harness.scratch() as folder, semel_server(folder) as semel:
         await _fill(semel, harness.options)
-        sides: dict[str, Side[float]] = {
+        sides = {
             name: partial(_catch_up, semel, stream, *fields)
             for name, (stream, fields, _) in kinds.items()
         }
@@ -64,73 +68,25 @@ async def measure_catchup(harness: Harness) -> list[Figure]:
 
 
 async def _fill(process: Process, options: Options) -> None:
-    times = options.scaled(_LARGE_APPENDS)
-    large = (("large-bytes", BYTES, large_bytes()), ("large-json", JSON, large_json()))
-    for name, kind, body in large:
+    for name, kind, body in (
+        ("large-bytes", BYTES, LARGE_BODY),
+        ("large-json", JSON, large_json()),
+    ):
         await create_streams(process, [name], kind)
-        await send_all(process, *repeat(post(name, kind, body), times))
+        await send_all(process, *repeat(post(name, kind, body), options.scaled(100)))
     names = [f"small-{index}" for index in range(_SMALL_STREAMS)]
     await create_streams(process, names, BYTES)
-    times = options.scaled(_SMALL_APPENDS)
     requests = [post(name, BYTES, SMALL_BODY) for name in names]
-    await drive(process, [limited(repeat(request, times)) for request in requests])
+    await drive(process, [limited(repeat(each, options.scaled(1_000))) for each in requests])
 
 
 async def _catch_up(process: Process, name: str, *fields: str) -> float:
-    """Read to the end over a blocking socket, which costs a client least; return MB/s."""
+    """Read to the tail over a blocking socket, which costs a client least; return MB/s."""
     total, seconds = await asyncio.to_thread(read_all, process, name, fields)
     return total / seconds / 1e6
 
 
-def read_all(
-    process: Process, name: str, fields: tuple[str, ...] = (), query: str = ""
-) -> tuple[int, float]:
-    """Read a stream from its start to its end; return the number of bytes and the seconds.
-
-    `fields` and `query` are added to every request. Raises BadAnswer for anything but success.
-    """
-    offset, total, is_over = "-1", 0, False
-    buffer = bytearray(_BUFFER_BYTES)
-    with socket.create_connection((HOST, process.port)) as line:
-        began = time.perf_counter()
-        while not is_over:
-            line.sendall(get(f"{stream_url(name)}?offset={offset}{query}", *fields))
-            head, body_bytes = _read_answer(line, buffer)
-            following = _NEXT.search(head)
-            if following is None:
-                raise BadAnswer("no Stream-Next-Offset")
-            offset, total = following[1].decode(), total + body_bytes
-            is_over = _UP_TO_DATE.search(head) is not None
-        return total, time.perf_counter() - began
-
-
-def _read_answer(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
-    """Read one response and drop its body; return its head and the size of the body."""
-    data = b""
-    while (end := data.find(_HEAD_END)) < 0:
-        piece = line.recv(4096)
-        if not piece:
-            raise BadAnswer(_CLOSED)
-        data += piece
-    head = data[: end + 2]
-    length = _LENGTH.search(head)
-    if not data.startswith(b"HTTP/1.1 200") or length is None:
-        raise BadAnswer(data[:200].decode("latin-1"))
-    size = int(length[1])
-    missing = size - (len(data) - end - len(_HEAD_END))
-    while missing:
-        count = line.recv_into(buffer, min(missing, _BUFFER_BYTES))
-        if not count:
-            raise BadAnswer(_CLOSED)
-        missing -= count
-    return head, size
-
-
 # ---- readers of events ---------------------------------------------------------------------------
-
-_AT_ONCE: Final = 100
-_AT_END: Final = b'"upToDate":true'
-_BEGIN_SECONDS_MAX: Final = 60.0
 
 
 class EventReader(asyncio.Protocol):
@@ -160,8 +116,8 @@ class EventReader(asyncio.Protocol):
     def _begin(self, data: bytes) -> None:
         self._head += data
         if not b"HTTP/1.1 200".startswith(self._head[:12]):
-            self._began.set_exception(BadAnswer(self._head[:200].decode("latin-1")))
-        elif _AT_END in self._head.replace(b" ", b""):
+            self._began.set_exception(BadResponse(self._head[:200].decode("latin-1")))
+        elif b'"upToDate":true' in self._head.replace(b" ", b""):
             self._head = b""
             self._began.set_result(None)
 
@@ -169,27 +125,27 @@ class EventReader(asyncio.Protocol):
         """Record that the server closed the connection."""
         self.is_lost = True
         if not self._began.done():
-            self._began.set_exception(exc or ConnectionError(_CLOSED))
+            self._began.set_exception(exc or ConnectionError(CLOSED))
 
     async def began(self) -> None:
-        """Wait until the reader is at the end of the stream."""
-        await asyncio.wait_for(self._began, _BEGIN_SECONDS_MAX)
+        """Wait until the reader is at the tail of the stream."""
+        await asyncio.wait_for(self._began, 60.0)
 
 
 async def connect_readers(process: Process, name: str, count: int) -> list[EventReader]:
-    """Return `count` readers that wait at the end of a stream."""
-    request = get(f"{stream_url(name)}?offset=now&live=sse", "Accept: text/event-stream")
+    """Return `count` readers that wait at the tail of a stream."""
+    url = f"{stream_url(name)}?offset=now&live=sse"
+    request = bare_request("GET", url, "Accept: text/event-stream")
     loop = asyncio.get_running_loop()
     readers: list[EventReader] = []
     while len(readers) < count:
-        number = min(_AT_ONCE, count - len(readers))
         connecting = (
             loop.create_connection(partial(EventReader, request), HOST, process.port)
-            for _ in range(number)
+            for _ in range(min(100, count - len(readers)))
         )
-        some = [reader for _, reader in await asyncio.gather(*connecting)]
-        await asyncio.gather(*(reader.began() for reader in some))
-        readers += some
+        connected = [reader for _, reader in await asyncio.gather(*connecting)]
+        await asyncio.gather(*(reader.began() for reader in connected))
+        readers += connected
     return readers
 
 
@@ -202,76 +158,122 @@ async def close_readers(readers: Sequence[EventReader]) -> None:
 
 # ---- sse -----------------------------------------------------------------------------------------
 
-_READERS: Final = 1_000
 _EVENTS_PER_SECOND: Final = 50
 _STREAM: Final = "events"
 _NUMBER: Final = re.compile(rb'"n": ?([0-9]+)')
-_SETTLE_SECONDS: Final = 1.0
-_PAD: Final = b"x" * 100
-
-
-class _Delivery(Usage, frozen=True):
-    """One round: how long each event took to each reader, and how many did not arrive."""
-
-    latencies: list[float]
-    missing: int
 
 
 async def measure_sse(harness: Harness) -> list[Figure]:
     """Measure how long events take from the append to 1,000 readers of one stream."""
     options = harness.options
-    count = options.scaled(_READERS)
+    count = options.scaled(1_000)
     with harness.scratch() as folder, semel_server(folder) as semel:
         await create_streams(semel, [_STREAM], JSON)
-        rounds = [await _deliver(semel, options, count) for _ in range(options.rounds)]
-    p50, p99 = (
-        median([percentile(each.latencies, percent) for each in rounds]) * 1e3
-        for percent in (50, 99)
-    )
+        deliveries = [await _deliver(semel, options, count) for _ in range(options.rounds)]
+    rounds = [each for each, _ in deliveries]
     name = f"p99, {count:,} readers, {_EVENTS_PER_SECOND} events/s"
     return [
-        Figure(name, p99, "ms", at_most(10)),
-        Figure("p50", p50, "ms"),
-        Figure("not delivered", sum(each.missing for each in rounds), ""),
-        Figure("server", median([each.server_share for each in rounds]), "cores"),
-        Figure("client", median([each.client_share for each in rounds]), "cores"),
+        Figure(name, median_of(rounds, lambda r: r.ms(99)), "ms", at_most(10)),
+        Figure("p50", median_of(rounds, lambda r: r.ms(50)), "ms"),
+        Figure("not delivered", sum(missing for _, missing in deliveries), ""),
+        Figure("server", median_of(rounds, lambda r: r.server_share), "cores"),
+        Figure("client", median_of(rounds, lambda r: r.client_share), "cores"),
     ]
 
 
-async def _deliver(process: Process, options: Options, count: int) -> _Delivery:
+async def _deliver(process: Process, options: Options, count: int) -> tuple[Round, int]:
+    """Return how long each event took to each reader, and how many events did not arrive."""
     readers = await connect_readers(process, _STREAM, count)
     for reader in readers:
         reader.arrived = []
     watch = Stopwatch(process)
     sent = await _send_events(process, round(_EVENTS_PER_SECOND * options.round_seconds))
-    usage = watch.stop()
-    await asyncio.sleep(_SETTLE_SECONDS)
+    used = watch.stop()
+    await asyncio.sleep(1.0)  # the last events arrive
     latencies = [
         at - sent[int(number)]
         for reader in readers
         for at, data in reader.arrived or ()
         for number in _NUMBER.findall(data)
     ]
-    missing = len(readers) * len(sent) - len(latencies)
     await close_readers(readers)
-    return _Delivery(
-        usage.wall_s, usage.server_cpu_s, usage.client_cpu_s, latencies=latencies, missing=missing
-    )
+    measured = Round(used.wall_s, used.server_cpu_s, used.client_cpu_s, latencies)
+    return measured, len(readers) * len(sent) - len(latencies)
 
 
 async def _send_events(process: Process, count: int) -> list[float]:
     """Append events at a fixed rate without waiting for responses; return when each was sent."""
-    answers, line = await asyncio.open_connection(HOST, process.port)
-    reading = asyncio.create_task(answers.read())
+    responses, line = await asyncio.open_connection(HOST, process.port)
+    reading = asyncio.create_task(responses.read())
     sent: list[float] = []
     began = time.perf_counter()
     for number in range(count):
         due = began + number / _EVENTS_PER_SECOND
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        request = post(_STREAM, JSON, b'{"n":%d,"pad":"%b"}' % (number, _PAD))
+        request = post(_STREAM, JSON, b'{"n":%d,"pad":"%b"}' % (number, b"x" * 100))
         sent.append(time.perf_counter())
         line.write(request)
     await asyncio.sleep(1 / _EVENTS_PER_SECOND)
     line.close()
     await reading
     return sent
+
+
+# ---- idle: readers of events that do not come ----------------------------------------------------
+
+_HOLD_SECONDS: Final = 3.0
+
+
+async def measure_idle(harness: Harness) -> list[Figure]:
+    """Measure how many of 10,000 waiting readers are held, and the memory and CPU they take."""
+    target = harness.options.scaled(10_000)
+    # A server uses 80 % of its files for connections, and this process has some files of its own.
+    count = min(target, int(_raise_file_limit() * 0.8) - 200)
+    if count < target:
+        harness.skipped.append(f"idle: the file limit allows {count} readers of {target}")
+    with harness.scratch() as folder, semel_server(folder) as semel:
+        await create_streams(semel, ["idle"], JSON)
+        before = semel.memory_kib
+        readers = await connect_readers(semel, "idle", count)
+        cpu = semel.cpu_seconds
+        await asyncio.sleep(_HOLD_SECONDS)
+        held = sum(not reader.is_lost for reader in readers)
+        cores = (semel.cpu_seconds - cpu) / _HOLD_SECONDS
+        memory = semel.memory_kib - before
+        await close_readers(readers)
+    return [
+        Figure("SSE readers held", held, "readers", at_least(target)),
+        Figure("memory, all", memory / 1024, "MiB"),
+        Figure("memory, each", memory / held, "KiB"),
+        Figure("server while they wait", cores, "cores"),
+    ]
+
+
+def _raise_file_limit() -> int:
+    """Raise the limit of open files of this process and its children; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+# ---- memory: streams without messages ------------------------------------------------------------
+
+
+async def measure_memory(harness: Harness) -> list[Figure]:
+    """Measure the memory of 200,000 streams, just created and after a restart."""
+    count = harness.options.scaled(200_000)
+    with harness.scratch() as folder:
+        with semel_server(folder) as semel:
+            empty = semel.memory_kib
+            names = (f"idle/{number}" for number in range(count))
+            creation = await create_streams(semel, names, JSON, connections=256)
+            created = semel.memory_kib - empty
+        with semel_server(folder) as semel:
+            restarted = semel.memory_kib - empty
+    name = f"per idle stream of {count:,}"
+    return [
+        Figure(f"{name}, after a restart", restarted / count, "KiB", at_most(1.2)),
+        Figure(f"{name}, just created", created / count, "KiB"),
+        Figure("streams created", creation.rate, "streams/s"),
+    ]

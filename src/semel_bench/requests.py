@@ -1,4 +1,4 @@
-"""Requests as bytes, made before they are needed, and the little that is read of responses."""
+"""Requests as bytes, built before they are sent, and where a response ends."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ BYTES: Final = "application/octet-stream"
 JSON: Final = "application/json"
 FRAMES: Final = "application/vnd.semel.frames"
 SMALL_BODY: Final = bytes(range(256))
+LARGE_BODY: Final = SMALL_BODY * (MIB // 256)
 
 Source = Callable[[], bytes | None]  # returns the next request; None: no more
 
@@ -26,13 +27,8 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 # ---- bodies --------------------------------------------------------------------------------------
 
 
-def large_bytes() -> bytes:
-    """Return 1 MiB."""
-    return bytes(range(256)) * (MIB // 256)
-
-
 def large_json() -> bytes:
-    """Return about as much: an array of 100-byte messages, as many as one append may hold."""
+    """Return about 1 MiB: an array of 100-byte messages, at most as many as an append may hold."""
     messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(map(_message, range(messages))) + b"]"
 
@@ -50,20 +46,20 @@ def _message(number: int) -> bytes:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """The server's response was not a success, or the connection was closed without one."""
 
 
-def http_answer_bytes(data: bytes) -> int:
+def http_response_bytes(data: bytes) -> int:
     """Return the size of the response at the start of `data`; 0 if it is incomplete.
 
-    Raises BadAnswer for a response that is not a success.
+    Raises BadResponse for a response that is not a success.
     """
     end = data.find(_HEAD_END)
     if end < 0:
         return 0
     if data[9:10] != b"2":
-        raise BadAnswer(data[:200].decode("latin-1"))
+        raise BadResponse(data[:200].decode("latin-1"))
     if data[9:12] == b"204":
         return end + 4
     total = end + 4 + _body_bytes(data, end)
@@ -86,13 +82,13 @@ def http_head_bytes(data: bytes) -> int:
     return data.find(_HEAD_END) + 4 if _HEAD_END in data else 0
 
 
-def redis_answer_bytes(data: bytes) -> int:
+def redis_response_bytes(data: bytes) -> int:
     """Return the size of the Redis bulk string at the start of `data`; 0 if it is incomplete.
 
-    Raises BadAnswer for any other reply.
+    Raises BadResponse for any other reply.
     """
     if not data.startswith(b"$"):
-        raise BadAnswer(data[:200].decode("latin-1"))
+        raise BadResponse(data[:200].decode("latin-1"))
     end = data.find(b"\r\n")
     if end < 0:
         return 0
@@ -122,11 +118,6 @@ def _head(method: str, path: str, *fields: str) -> bytes:
 def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
     """Return the head of a POST of `size` bytes, without the empty line that ends it."""
     return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
-
-
-def get(path: str, *fields: str) -> bytes:
-    """Return a request that reads."""
-    return bare_request("GET", path, *fields)
 
 
 def put(name: str, content_type: str) -> bytes:

@@ -29,8 +29,7 @@ from semel.model.commands import Append, Batch, ProducerTag
 from semel.model.limits import KIB, MIB
 from semel.model.outcomes import Duplicate, Outcome
 from semel_bench.engine_load import create_engine_streams, path_of, timed
-from semel_bench.figures import Figure, at_most, median, percentile
-from semel_bench.harness import Harness, Options
+from semel_bench.harness import Figure, Harness, Options, at_most, median, percentile
 from semel_bench.requests import BYTES
 from semel_bench.servers import Memory, memory_of
 
@@ -103,22 +102,22 @@ def _measure(harness: Harness) -> list[Figure]:
     ]
 
 
-def _figures(name: str, found: Reopened, streams: int) -> list[Figure]:
-    grown_kib = found.after.anonymous_kib - found.before.anonymous_kib
-    one_second_and_replay = at_most(1 + found.phases_s.get("replay", 0.0))
+def _figures(name: str, opened: Reopened, streams: int) -> list[Figure]:
+    grown_kib = opened.after.anonymous_kib - opened.before.anonymous_kib
+    a_second_and_replay = at_most(1 + opened.phases_s.get("replay", 0.0))
     return [
-        Figure(f"{name}: open", found.open_s, "s", one_second_and_replay),
-        *(Figure(f"{name}: of which {k}", v, "s") for k, v in found.phases_s.items()),
-        Figure(f"{name}: replayed", found.replayed_bytes / MIB, "MiB"),
-        Figure(f"{name}: replayed frames", found.frames, ""),
-        Figure(f"{name}: resident before open", found.before.resident_kib / 1024, "MiB"),
-        Figure(f"{name}: resident after open", found.after.resident_kib / 1024, "MiB"),
-        Figure(f"{name}: resident peak", found.after.peak_kib / 1024, "MiB"),
+        Figure(f"{name}: open", opened.open_s, "s", a_second_and_replay),
+        *(Figure(f"{name}: of which {k}", v, "s") for k, v in opened.phases_s.items()),
+        Figure(f"{name}: replayed", opened.replayed_bytes / MIB, "MiB"),
+        Figure(f"{name}: replayed frames", opened.frames, ""),
+        Figure(f"{name}: resident before open", opened.before.resident_kib / 1024, "MiB"),
+        Figure(f"{name}: resident after open", opened.after.resident_kib / 1024, "MiB"),
+        Figure(f"{name}: resident peak", opened.after.peak_kib / 1024, "MiB"),
         Figure(f"{name}: memory per stream", grown_kib / streams, "KiB", at_most(1.2)),
-        Figure(f"{name}: first read", found.reads_s[0] * 1e3, "ms"),
-        Figure(f"{name}: read p50", median(found.reads_s) * 1e3, "ms"),
-        Figure(f"{name}: read p99", percentile(found.reads_s, 99) * 1e3, "ms"),
-        Figure(f"{name}: messages checked", found.checked_messages, ""),
+        Figure(f"{name}: first read", opened.reads_s[0] * 1e3, "ms"),
+        Figure(f"{name}: read p50", median(opened.reads_s) * 1e3, "ms"),
+        Figure(f"{name}: read p99", percentile(opened.reads_s, 99) * 1e3, "ms"),
+        Figure(f"{name}: messages checked", opened.checked_messages, ""),
     ]
 
 
@@ -299,38 +298,39 @@ def _timed_read(engine: Engine, stream: int) -> float:
 
 
 async def _check(engine: Engine, extent: Extent, sample: int) -> int:
-    """Read a sample of streams; all confirmed messages must be there. Returns their number.
+    """Read a sample of streams, which must have all confirmed messages; return how many there are.
 
-    The last message of a producer is sent again, and must be found to be a duplicate.
+    The last message of a producer is sent again, and must be recognised as a duplicate.
     """
-    messages = 0
+    checked = 0
     for stream in extent.sampled(sample):
-        found = _read_all(engine, stream)
-        assert len(found) >= extent.confirmed(stream), f"stream {stream} lost a message"
-        assert found == [_message(stream, index) for index in range(len(found))]
-        messages += len(found)
-        if stream % _PRODUCER_EVERY == 0 and found:
-            repeat = _append_of((len(found) - 1) * extent.streams + stream, extent.streams, 0)
+        messages = _read_all(engine, stream)
+        assert len(messages) >= extent.confirmed(stream), f"stream {stream} lost a message"
+        assert messages == [_message(stream, index) for index in range(len(messages))]
+        checked += len(messages)
+        if stream % _PRODUCER_EVERY == 0 and messages:
+            last = (len(messages) - 1) * extent.streams + stream
+            repeat = _append_of(last, extent.streams, 0)
             assert isinstance(await engine.execute(repeat), Duplicate)
-    return messages
+    return checked
 
 
 def _read_all(engine: Engine, stream: int) -> list[bytes]:
-    found: list[bytes] = []
+    messages: list[bytes] = []
     offset = 0
     while True:
         done = _read(engine, stream, offset)
-        found.extend(data for piece in done.slices for data in piece.messages())
+        messages.extend(data for slice in done.slices for data in slice.messages())
         if done.next_offset == done.tail.tail:
-            return found
+            return messages
         offset = done.next_offset
 
 
 def _read(engine: Engine, stream: int, offset: int) -> ReadDone:
-    answers: list[object] = []
-    reply: Callable[[object], None] = answers.append
+    outcomes: list[object] = []
+    reply: Callable[[object], None] = outcomes.append
     now_ms = engine.clock.now_ms()
     engine.broker.read(path_of(stream), offset, now_ms=now_ms, reply=reply, bytes_max=MIB)
-    done = answers[0]
+    done = outcomes[0]
     assert isinstance(done, ReadDone), done
     return done

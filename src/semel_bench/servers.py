@@ -1,7 +1,13 @@
-"""The servers that are measured, each in a process of its own: started, observed, ended. Linux."""
+"""The servers that are measured, each in a process of its own: started, observed, ended. Linux.
 
+The bare limits are here, too: files written and synced as the journal does it, and a server that
+does nothing else, which is run as `python -m semel_bench.servers [DIRECTORY]`.
+"""
+
+import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,15 +17,21 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
+import click
+import uvloop
 from msgspec import Struct
 
+from semel.broker.worker import Worker
+from semel.journal.disk import RealDisk, RealFile
+from semel.journal.frame import encode_meta, frame_bytes
+from semel.machine.events import Section, StreamAppended
+from semel.model.limits import SEGMENT_BYTES_DEFAULT
+from semel.server.http import Request, Responder, Response
+from semel.server.listener import Listener
 from semel_bench.harness import Unavailable
 
 HOST: Final = "127.0.0.1"
-_START_SECONDS_MAX: Final = 60.0
-_STOP_SECONDS_MAX: Final = 30.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_LISTENING: Final = "listening on http://"
 
 _NODE_PACKAGE: Final = "@durable-streams/server"
 _NODE_SCRIPT: Final = """
@@ -68,20 +80,16 @@ def cpu_seconds_below(pid: int, command: bytes) -> float:
     for child in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             fields = _stat(child)
-            children.setdefault(int(fields[1]), []).append(child)
             ticks[child] = sum(map(int, fields[11:15]))  # with that of the children it waited for
-    total, left = 0, [child for child in children.get(pid, ()) if command in _command(child)]
-    while left:
-        child = left.pop()
+            parent = int(fields[1])
+            if parent != pid or command in Path(f"/proc/{child}/cmdline").read_bytes():
+                children.setdefault(parent, []).append(child)
+    total, rest = 0, list(children.get(pid, ()))
+    while rest:
+        child = rest.pop()
         total += ticks[child]
-        left += children.get(child, ())
+        rest += children.get(child, ())
     return total / _TICKS
-
-
-def _command(pid: int) -> bytes:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
 
 
 def _stat(pid: int) -> list[str]:
@@ -158,34 +166,34 @@ def _running(
     directory: str | None = None,
 ) -> Iterator[Process]:
     """Run a server during the block. Without `port`, its first line of output has to name it."""
-    child = subprocess.Popen(  # noqa: S603 - our own command
+    with subprocess.Popen(  # noqa: S603 - our own command
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if port else None,
         text=True,
         env=None if environment is None else {**os.environ, **environment},
         cwd=directory,
-    )
-    assert child.stdout is not None
-    try:
-        if port:
-            _await_port(child, name, port)
-        else:
-            port = _read_port(child.stdout, name)
-        yield Process(child.pid, port)
-    finally:
-        _stop(child)
+    ) as child:
+        assert child.stdout is not None
+        try:
+            if port:
+                _await_port(child, name, port)
+            else:
+                port = _read_port(child.stdout, name)
+            yield Process(child.pid, port)
+        finally:
+            _stop(child)
 
 
 def _read_port(output: IO[str], name: str) -> int:
     line = output.readline().strip()
-    if not line.startswith(_LISTENING):
+    if not line.startswith("listening on http://"):
         raise Unavailable(f"{name} did not start: {line or 'it printed nothing'}")
     return int(line.rpartition(":")[2].rstrip("/"))
 
 
 def _await_port(child: subprocess.Popen[str], name: str, port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS_MAX
+    deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline and child.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, port)) == 0:
@@ -197,12 +205,9 @@ def _await_port(child: subprocess.Popen[str], name: str, port: int) -> None:
 def _stop(child: subprocess.Popen[str]) -> None:
     child.terminate()
     try:
-        child.wait(_STOP_SECONDS_MAX)
+        child.wait(30.0)
     except subprocess.TimeoutExpired:
         child.kill()
-        child.wait()
-    if child.stdout is not None:
-        child.stdout.close()
 
 
 # ---- the servers ---------------------------------------------------------------------------------
@@ -215,9 +220,9 @@ def semel_server(folder: str) -> AbstractContextManager[Process]:
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Run the server of `semel_bench.bare`; without a directory it writes nothing."""
+    """Run `BareServer`; without a directory it writes nothing."""
     arguments = [] if directory is None else [directory]
-    return _running("bare", [sys.executable, "-m", "semel_bench.bare", *arguments])
+    return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 
 
 def node_server(directory: str, node_modules: str) -> AbstractContextManager[Process]:
@@ -250,3 +255,120 @@ def redis_server(directory: str) -> AbstractContextManager[Process]:
         *("--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"),
     ]
     return _running("Redis", command, port=port)
+
+
+# ---- the bare limit ------------------------------------------------------------------------------
+
+# What the journal adds to the bytes of an append.
+FRAME_EXTRA: Final = bytes(
+    frame_bytes(encode_meta(StreamAppended(1_000)), (Section(1_000, 1_000, 1, b"", b"", False),))
+)
+
+
+class BareFiles:
+    """Files of a segment's size, or of `file_bytes`; 0: one file that grows."""
+
+    def __init__(self, directory: str, file_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
+        self._disk = RealDisk(directory)
+        self._file_bytes = file_bytes
+        self._count = 0
+        self._position = 0
+        self._file = self._next_file()
+
+    def _next_file(self) -> RealFile:
+        self._count += 1
+        self._position = 0
+        return self._disk.create(f"bare-{self._count:06d}", self._file_bytes)
+
+    def write(self, buffers: Sequence[bytes]) -> None:
+        """Write and sync; in the next file if the current one is full."""
+        size = sum(map(len, buffers))
+        if self._file_bytes and self._position + size > self._file_bytes:
+            self._file.close()
+            self._file = self._next_file()
+        self._file.write(self._position, buffers)
+        self._file.sync()
+        self._position += size
+
+    def write_seconds(self, buffers: Sequence[bytes], times: int) -> list[float]:
+        """Write the same bytes `times` times; return how long each write took."""
+        seconds = []
+        for _ in range(times):
+            began = time.perf_counter()
+            self.write(buffers)
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def close(self) -> None:
+        """Close the file and the directory."""
+        self._file.close()
+        self._disk.close()
+
+
+class BareServer:
+    """Responds when the bytes of a request are durable, or at once if it has no files.
+
+    It has semel's HTTP connection, a constant response, and writes that are grouped. It decides,
+    numbers and stores nothing else, so no server of this kind can be faster.
+    """
+
+    def __init__(self, files: BareFiles | None) -> None:
+        offset = ("Stream-Next-Offset", "0000000000000000_0000000000000001")
+        self._response = Response(204, [offset])
+        self._files = files
+        self._worker = Worker("bare", _exit)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Responder] = []
+        self._bodies: list[bytes] = []
+        self._is_busy = False
+
+    def handle(self, request: Request, responder: Responder) -> None:
+        """Accept one request."""
+        if self._files is None:
+            responder.send(self._response)
+            return
+        self._waiting.append(responder)
+        self._bodies += (request.body, FRAME_EXTRA)
+        self._write_soon(self._files)
+
+    def _write_soon(self, files: BareFiles) -> None:
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._write, files)
+
+    def _write(self, files: BareFiles) -> None:
+        waiting, self._waiting = self._waiting, []
+        bodies, self._bodies = self._bodies, []
+
+        def respond(_: object = None) -> None:
+            self._is_busy = False
+            for responder in waiting:
+                responder.send(self._response)
+            if self._waiting:
+                self._write_soon(files)
+
+        if len(waiting) == 1:  # as the engine does it: quicker than waking up a thread
+            files.write(bodies)
+            respond()
+        else:
+            self._worker.do(lambda: files.write(bodies), respond)
+
+
+def _exit(error: BaseException) -> None:
+    raise SystemExit(str(error))
+
+
+async def serve(directory: str | None) -> None:
+    """Serve until SIGTERM."""
+    server = BareServer(None if directory is None else BareFiles(directory))
+    listener = Listener()
+    port = await listener.bind(HOST, 0)
+    listener.start(server.handle)
+    click.echo(f"listening on http://{HOST}:{port}")
+    is_stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_stopped.set)
+    await is_stopped.wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1] if len(sys.argv) > 1 else None))

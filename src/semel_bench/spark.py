@@ -1,13 +1,13 @@
 """Spark reads and writes streams: rows per second, compared with its own source of text.
 
-Every query is a stream that runs up to what is there now. Its rate is that of its one batch as
-Spark times it, planning and checkpoint included. CPU time is that of the whole query, its start
-included, of the JVM, the Python workers and the server.
+Every query is a streaming query that processes what is stored when it starts. Its rate is that of
+its only batch as Spark times it, planning and Spark checkpoint included. CPU time is that of the
+whole query, its start included, of the JVM, the Python workers and the server.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,17 +20,20 @@ from msgspec import Struct
 
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.version import install_advice
-from semel_bench.figures import (
+from semel_bench.harness import (
     Figure,
+    Harness,
+    Side,
     Target,
+    Unavailable,
     at_least,
     at_most,
+    interleave,
     median,
     percentile,
     ratio,
     ratio_at_least,
 )
-from semel_bench.harness import Harness, Options, Side, Unavailable, interleave
 from semel_bench.load import BACKGROUND, append_during, create_streams, drive
 from semel_bench.requests import BYTES, JSON, limited, post
 from semel_bench.servers import Process, cpu_seconds_below, cpu_seconds_of, semel_server
@@ -38,17 +41,11 @@ from semel_bench.servers import Process, cpu_seconds_below, cpu_seconds_of, seme
 if TYPE_CHECKING:
     from semel_bench.spark_queries import SparkQueries
 
-_ROWS: Final = 1_000_000
-_ROUNDS: Final = 3
-_WARM_ROUNDS: Final = 4
 _SMALL_ROWS: Final = 100
-_SMALL_BATCHES: Final = 30
-_SKIPPED_SHARE: Final = 4  # one of this many small batches, the first, is not counted
 _STREAM: Final = "rows"
 _SMALL: Final = "few-rows"
-# These workers live as long as the session; the process that reads offsets, as long as its query.
+# These workers run as long as the session; the process that reads offsets, as long as its query.
 _WORKERS: Final = b"pyspark.daemon"
-_NOTE: Final = b"an order as orders are, with a few words about where to leave it"
 
 _TEXT: Final = "text file to noop"
 _READ: Final = "source to noop"
@@ -85,7 +82,7 @@ async def measure_spark(harness: Harness) -> list[Figure]:
 
 async def _measure(harness: Harness) -> list[Figure]:
     options = harness.options
-    count, batches = options.scaled(_ROWS), options.scaled(_SMALL_BATCHES)
+    count, batches = options.scaled(1_000_000), options.scaled(30)
     load = os.getloadavg()[0]
     with harness.scratch() as folder, semel_server(folder) as semel:
         text = f"{folder}/text"
@@ -94,25 +91,27 @@ async def _measure(harness: Harness) -> list[Figure]:
         await _append_rows(semel, _SMALL, _SMALL_ROWS * batches)
         await create_streams(semel, [BACKGROUND], BYTES)
         async with _spark(semel, folder) as spark:
-            runs = await _interleave_warm(
+            rounds = options.pick(3, 1)
+            runs = await interleave(
                 {
                     _TEXT: spark.side(lambda queries: queries.text_to_noop(text)),
                     _READ: spark.side(_read),
                     _DECODE: spark.side(lambda queries: queries.decode_to_noop(_STREAM)),
                     _COPY: spark.side(_copy),
                 },
-                options,
+                rounds,
+                warm_rounds=options.pick(4, 1),  # the JVM compiles what it runs
             )
             small = await interleave(
                 {
                     _EMPTY: spark.side(lambda queries: queries.empty(_SMALL_ROWS, batches)),
                     _COPY: spark.side(lambda queries: queries.copy(_SMALL, _SMALL_ROWS)),
                 },
-                options.pick(_ROUNDS, 1),
+                rounds,
             )
-            idle = await append_during(semel, asyncio.sleep(options.round_seconds))
+            _, idle = await append_during(semel, asyncio.sleep(options.round_seconds))
             meanwhile = {
-                name: await append_during(semel, spark.run(query))
+                name: (await append_during(semel, spark.run(query)))[1]
                 for name, query in ((_READ, _read), (_COPY, _copy))
             }
     best = {name: min(each, key=lambda run: run.seconds) for name, each in runs.items()}
@@ -123,15 +122,6 @@ async def _measure(harness: Harness) -> list[Figure]:
         *_cpu_times(best, count),
         Figure("load average before", load, ""),
     ]
-
-
-async def _interleave_warm(
-    sides: Mapping[str, Side[Run]], options: Options
-) -> dict[str, list[Run]]:
-    """Interleave after a few rounds in which the JVM compiles what it runs."""
-    if not options.is_quick:
-        await interleave(sides, _WARM_ROUNDS, is_warmed=False)
-    return await interleave(sides, options.pick(_ROUNDS, 1), is_warmed=options.is_quick)
 
 
 def _read(queries: "SparkQueries") -> list[float]:
@@ -158,7 +148,7 @@ def _row(number: int) -> bytes:
         % (
             *(number, number * 7919 % 100_000, number % 900, number % 100),
             *(b"true" if number % 3 else b"false", number % 28 + 1, number % 24, number % 60),
-            _NOTE,
+            b"an order as orders are, with a few words about where to leave it",
         )
     )
 
@@ -181,13 +171,12 @@ async def _append_rows(process: Process, name: str, count: int) -> None:
 # ---- running queries -----------------------------------------------------------------------------
 
 
-class _Spark:
+class _Spark(Struct, frozen=True):
     """Runs queries in a thread of their own, and reads the clocks around each."""
 
-    def __init__(self, semel: Process, queries: "SparkQueries", thread: Executor) -> None:
-        self._semel = semel
-        self._queries = queries
-        self._thread = thread
+    semel: Process
+    queries: "SparkQueries"
+    thread: Executor
 
     def side(self, query: Query) -> Side[Run]:
         """Return a side to interleave."""
@@ -197,19 +186,19 @@ class _Spark:
         """Run a query to its end."""
         loop = asyncio.get_running_loop()
         before = self._clocks()
-        batches = await loop.run_in_executor(self._thread, query, self._queries)
+        batches = await loop.run_in_executor(self.thread, query, self.queries)
         java_s, python_s, server_s = map(sub, self._clocks(), before)
         return Run(batches, java_s, python_s, server_s)
 
     def _clocks(self) -> tuple[float, float, float]:
-        java = self._queries.java_pid
+        java = self.queries.java_pid
         python_s = cpu_seconds_below(java, _WORKERS)
-        return cpu_seconds_of(java), python_s, self._semel.cpu_seconds
+        return cpu_seconds_of(java), python_s, self.semel.cpu_seconds
 
 
 @asynccontextmanager
 async def _spark(semel: Process, folder: str) -> AsyncIterator[_Spark]:
-    """Start Spark in a thread: a session is known only in the thread that created it."""
+    """Start Spark in a thread: a session can be used only in the thread that created it."""
     from semel_bench.spark_queries import start
 
     loop = asyncio.get_running_loop()
@@ -250,8 +239,8 @@ def _small_batches(runs: dict[str, list[Run]]) -> list[Figure]:
 
 
 def _batch_ms(runs: Sequence[Run]) -> float:
-    """Return the median of the batches, without the first ones of each run, which are slower."""
-    counted = (each.batches[len(each.batches) // _SKIPPED_SHARE :] for each in runs)
+    """Return the median of the batches without the first quarter of each run, which is slower."""
+    counted = (each.batches[len(each.batches) // 4 :] for each in runs)
     return median([seconds for batches in counted for seconds in batches]) * 1e3
 
 
@@ -260,8 +249,8 @@ def _background_appends(idle: list[float], meanwhile: dict[str, list[float]]) ->
     figures = [Figure("another's append, p99, idle", rest * 1e3, "ms")]
     for name, latencies in meanwhile.items():
         p99 = percentile(latencies, 99)
-        label = f"another's append, p99, {name}"
-        figures.append(Figure(label, p99 * 1e3, "ms", None, ratio(p99, rest), "idle"))
+        compared = (None, ratio(p99, rest), "idle")
+        figures.append(Figure(f"another's append, p99, {name}", p99 * 1e3, "ms", *compared))
     return figures
 
 

@@ -24,7 +24,6 @@ _SCHEMA: Final = (
     "id long, customer string, amount double, currency string, is_paid boolean,"
     " placed_at timestamp, note string"
 )
-_MASTER: Final = "local[2,4]"
 _SEMEL: Final = "semel"
 _NOOP: Final = "noop"
 _EMPTY: Final = "semel-empty"
@@ -32,7 +31,7 @@ _VALUE: Final = b"x" * 200
 
 
 class SparkQueries:
-    """One session, and the queries that run in it: each up to what is there when it starts.
+    """One session, and the queries that run in it: each up to what is stored when it starts.
 
     Every query returns the seconds of its batches, as Spark reports them.
     """
@@ -98,7 +97,7 @@ def start(url: str, folder: Path) -> SparkQueries:
     """Start Spark on two cores. Only the calling thread may run the queries."""
     from semel.spark import session
 
-    spark = session("semel bench", _MASTER, sql_shuffle_partitions=2)
+    spark = session("semel bench", "local[2,4]", sql_shuffle_partitions=2)
     spark.dataSource.register(EmptySource)
     return SparkQueries(spark, url, folder)
 
@@ -138,7 +137,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Do nothing: the end is known."""
+        """Do nothing: the number of batches is fixed."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         del limit

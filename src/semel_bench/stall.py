@@ -1,10 +1,10 @@
 """Whether a checkpoint delays the event loop: a ticker during a steady load of appends.
 
-Every stream is written to before each checkpoint, so every tail and an index chunk of every stream
+Every stream is written to before each checkpoint, so every tail and an index block of every stream
 is dirty. During every second checkpoint the appends come one by one, which the engine may write on
 the loop. A gap is how much later than its period a tick came; it includes the load's own bursts.
 The net gap leaves out the time that any thread of this process waited for a core: on a busy machine
-the truth lies between the two.
+the delay that the engine causes is between the two.
 """
 
 import asyncio
@@ -23,8 +23,7 @@ from semel.broker.settings import Settings
 from semel.model.limits import MIB
 from semel.model.outcomes import Appended, Outcome
 from semel_bench.engine_load import Times, Workload, create_engine_streams, timed, workload
-from semel_bench.figures import Figure, Target, at_most, median, percentile
-from semel_bench.harness import Harness
+from semel_bench.harness import Figure, Harness, Target, at_most, median, percentile
 
 _TICK_S: Final = 0.001
 _PUMP_S: Final = 0.002

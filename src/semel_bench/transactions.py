@@ -4,15 +4,26 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Iterator
-from functools import partial
 from itertools import islice, repeat
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from semel.model.limits import GIB, MIB
-from semel_bench.figures import Figure, at_most, median, percentile, ratio, ratio_at_most
-from semel_bench.harness import Harness, Options, Side, interleave
+from semel_bench.harness import (
+    Figure,
+    Harness,
+    Options,
+    Side,
+    T,
+    at_most,
+    interleave,
+    median,
+    median_of,
+    percentile,
+    ratio,
+    ratio_at_most,
+)
 from semel_bench.load import (
     BACKGROUND,
     Round,
@@ -20,22 +31,20 @@ from semel_bench.load import (
     create_streams,
     drive,
     exchange,
-    over,
+    read_all,
     send_all,
     timed_side,
 )
-from semel_bench.reads import read_all
 from semel_bench.requests import (
     BYTES,
     JSON,
-    BadAnswer,
+    LARGE_BODY,
+    BadResponse,
     TransactionRequests,
     bare_request,
     commits,
-    get,
-    http_answer_bytes,
     http_head_bytes,
-    large_bytes,
+    http_response_bytes,
     limited,
     plain_appends,
     post,
@@ -44,19 +53,11 @@ from semel_bench.requests import (
 )
 from semel_bench.servers import HOST, Process, semel_server
 
-T = TypeVar("T")
-
 # ---- commit: four streams at once ----------------------------------------------------------------
 
 _CONNECTIONS: Final = 64
 _STREAMS_EACH: Final = 4
-_ALONE: Final = 500
-_ALONE_WRITER: Final = _CONNECTIONS  # numbered after the concurrent ones
-_SYNCS: Final = b"\nsemel_journal_syncs_total "
 (_VALUE,) = small_values(1)
-
-_COMMITS: Final = "one commit"
-_APPENDS: Final = "four appends"
 
 
 async def measure_commit(harness: Harness) -> list[Figure]:
@@ -66,28 +67,28 @@ async def measure_commit(harness: Harness) -> list[Figure]:
         names = [name for writer in range(_CONNECTIONS + 1) for name in _names(writer)]
         await create_streams(semel, names, JSON)
         # First of all: rolling a full segment would take syncs of its own.
-        syncs = await _syncs_each(semel, options.scaled(_ALONE))
+        syncs = await _syncs_each(semel, options.scaled(500))
         body = msgspec.json.encode(_VALUE)
         writers = range(_CONNECTIONS)
         committing = [_commits(writer).__next__ for writer in writers]
         appending = [plain_appends(_names(writer), body, JSON) for writer in writers]
-        sides: dict[str, Side[Round]] = {
-            _COMMITS: timed_side(options, semel, committing),
-            _APPENDS: timed_side(options, semel, appending),
+        sides = {
+            "commits": timed_side(options, semel, committing),
+            "appends": timed_side(options, semel, appending),
         }
-        rounds = await interleave(sides, options.rounds, is_warmed=not options.is_quick)
-    together, apart = rounds[_COMMITS], rounds[_APPENDS]
-    cpu = over(together, lambda each: each.cpu_us)
-    cpu_apart = over(apart, lambda each: each.cpu_us) * _STREAMS_EACH
-    target = ratio_at_most(1.5)
+        rounds = await interleave(sides, options.rounds, warm_rounds=options.pick(1, 0))
+    together, apart = rounds["commits"], rounds["appends"]
+    cpu = median_of(together, lambda r: r.cpu_us)
+    cpu_apart = median_of(apart, lambda r: r.cpu_us) * _STREAMS_EACH
+    compared = (ratio_at_most(1.5), ratio(cpu, cpu_apart) or 0, "four appends")
     return [
-        Figure("CPU per commit", cpu, "us", target, ratio(cpu, cpu_apart) or 0, _APPENDS),
+        Figure("CPU per commit", cpu, "us", *compared),
         Figure("CPU per four appends", cpu_apart, "us"),
-        Figure("commits", over(together, lambda each: each.rate), "commits/s"),
-        Figure("four appends", over(apart, lambda each: each.rate / _STREAMS_EACH), "fours/s"),
+        Figure("commits", median_of(together, lambda r: r.rate), "commits/s"),
+        Figure("four appends", median_of(apart, lambda r: r.rate / _STREAMS_EACH), "fours/s"),
         Figure("syncs per commit, one at a time", syncs, "syncs", at_most(1)),
-        Figure("p50, one commit", over(together, lambda each: each.ms(50)), "ms"),
-        Figure("p99, one commit", over(together, lambda each: each.ms(99)), "ms"),
+        Figure("p50, one commit", median_of(together, lambda r: r.ms(50)), "ms"),
+        Figure("p99, one commit", median_of(together, lambda r: r.ms(99)), "ms"),
     ]
 
 
@@ -102,21 +103,19 @@ def _commits(writer: int) -> Iterator[bytes]:
 async def _syncs_each(process: Process, count: int) -> float:
     """Commit one at a time; return how often the journal is synced per commit."""
     before = await asyncio.to_thread(_count_syncs, process)
-    await drive(process, [limited(islice(_commits(_ALONE_WRITER), count))])
+    await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])  # one more writer
     return (await asyncio.to_thread(_count_syncs, process) - before) / count
 
 
 def _count_syncs(process: Process) -> int:
     with socket.create_connection((HOST, process.port)) as line:
-        page = exchange(line, get("/metrics"))
-    return int(page.partition(_SYNCS)[2].partition(b"\n")[0])
+        page = exchange(line, bare_request("GET", "/metrics"))
+    return int(page.partition(b"\nsemel_journal_syncs_total ")[2].partition(b"\n")[0])
 
 
 # ---- staged: 2 GiB -------------------------------------------------------------------------------
 
-_STAGED_BYTES: Final = 2 * GIB
 _STAGED: Final = "staged"
-_LOOK_SECONDS: Final = 0.05
 
 
 class MemoryGrowth:
@@ -136,7 +135,7 @@ class MemoryGrowth:
         task = asyncio.ensure_future(work)
         is_done = False
         while not is_done:
-            is_done = bool((await asyncio.wait([task], timeout=_LOOK_SECONDS))[0])
+            is_done = bool((await asyncio.wait([task], timeout=0.05))[0])
             self._most = max(self._most, self._process.memory_kib)
         return task.result()
 
@@ -144,25 +143,21 @@ class MemoryGrowth:
 async def measure_staged(harness: Harness) -> list[Figure]:
     """Measure the memory and time of a staged transaction, and what another client notices."""
     options = harness.options
-    chunks = options.scaled(_STAGED_BYTES // MIB)
+    chunks = options.scaled(2 * GIB // MIB)
     with harness.scratch() as folder, semel_server(folder) as semel:
         await create_streams(semel, [_STAGED, BACKGROUND], BYTES)
-        idle = await append_during(semel, asyncio.sleep(options.round_seconds))
+        _, idle = await append_during(semel, asyncio.sleep(options.round_seconds))
         growth, requests = MemoryGrowth(semel), TransactionRequests(_STAGED, _STAGED)
         staging = drive(semel, [limited(_stage(requests, chunks))])
-        began = time.perf_counter()
-        meanwhile = await append_during(semel, growth.watch(staging))
-        staged_s = time.perf_counter() - began
-        began = time.perf_counter()
+        staged, meanwhile = await append_during(semel, growth.watch(staging))
         committing = send_all(semel, requests.end(1, "commit"))
-        during_commit = await append_during(semel, growth.watch(committing))
-        commit_s = time.perf_counter() - began
+        committed, during_commit = await append_during(semel, growth.watch(committing))
     size, another = f"{chunks:,} MiB", "another's append"
     p99, rest = percentile(meanwhile, 99), percentile(idle, 99)
     return [
         Figure(f"memory growth, {size}", growth.mb, "MB", at_most(200)),
-        Figure(f"staging of {size}", chunks * MIB / 1e6 / staged_s, "MB/s"),
-        Figure("commit", commit_s * 1e3, "ms"),
+        Figure(f"staging of {size}", chunks * MIB / 1e6 / staged.wall_s, "MB/s"),
+        Figure("commit", committed.wall_s * 1e3, "ms"),
         Figure(f"{another}, p99, meanwhile", p99 * 1e3, "ms", None, ratio(p99, rest), "idle"),
         Figure(f"{another}, longest, meanwhile", max(meanwhile) * 1e3, "ms"),
         Figure(f"{another}, longest, around the commit", max(during_commit) * 1e3, "ms"),
@@ -171,15 +166,13 @@ async def measure_staged(harness: Harness) -> list[Figure]:
 
 
 def _stage(requests: TransactionRequests, chunks: int) -> Iterator[bytes]:
-    body = large_bytes()
     yield requests.begin("staged")
     for seq in range(chunks):
-        yield requests.stage(1, seq, body)
+        yield requests.stage(1, seq, LARGE_BODY)
 
 
 # ---- aborted: 100,000 in one stream --------------------------------------------------------------
 
-_MANY: Final = 100_000
 _FEW: Final = 100
 _WRITERS: Final = 50
 _BODY: Final = bytes(range(100))
@@ -193,10 +186,10 @@ _READ: Final = "read at the end"
 async def measure_aborted(harness: Harness) -> list[Figure]:
     """Measure a stream with many aborted transactions: its memory, start and reads.
 
-    Finding its end is compared with a stream that has few.
+    Finding its tail is compared with a stream that has few.
     """
     options = harness.options
-    many = max(options.scaled(_MANY), 2 * _FEW)
+    many = max(options.scaled(100_000), 2 * _FEW)
     with harness.scratch() as folder:
         with semel_server(folder) as semel:
             empty = semel.memory_kib
@@ -210,7 +203,7 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
             restarted = (semel.memory_kib - empty) * 1024 / 1e6
             reading = MemoryGrowth(semel)
             read_s = await reading.watch(_read_committed(semel))
-            looks = await _find_ends(semel, options)
+            looks = await _find_tails(semel, options)
     return [
         Figure(f"memory after a restart, {many:,} aborted", restarted, "MB", at_most(100)),
         Figure("memory growth while they are written", filling.mb, "MB"),
@@ -243,40 +236,35 @@ def _aborts(requests: TransactionRequests, count: int) -> Iterator[bytes]:
 
 async def _read_committed(process: Process) -> float:
     """Read everything that is committed, which is two messages; return the seconds."""
-    reading = asyncio.to_thread(read_all, process, _LONG, query=f"&{_COMMITTED}")
-    total, seconds = await reading
+    query = f"&{_COMMITTED}"
+    total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
-        raise BadAnswer(f"{total} bytes are committed, not {2 * len(_BODY)}")
+        raise BadResponse(f"{total} bytes are committed, not {2 * len(_BODY)}")
     return seconds
 
 
-async def _find_ends(process: Process, options: Options) -> dict[str, list[float]]:
-    """Find the end of both streams in two ways; return the median latencies of the rounds."""
+async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
+    """Find the tail of both streams in two ways; return the rounds of each."""
     sides: dict[str, Side[Round]] = {}
-    seconds = options.round_seconds / 3
     for stream in (_LONG, _SHORT):
         url = stream_url(stream)
         for name, request, size in (
             (_HEAD, bare_request("HEAD", url), http_head_bytes),
-            (_READ, get(f"{url}?offset=now&{_COMMITTED}"), http_answer_bytes),
+            (_READ, bare_request("GET", f"{url}?offset=now&{_COMMITTED}"), http_response_bytes),
         ):
-            sides[f"{name}, {stream}"] = partial(
-                drive,
-                process,
-                [repeat(request).__next__],
-                seconds=seconds,
-                warm_seconds=seconds / 5,
-                answer_bytes=size,
-            )
-    rounds = await interleave(sides, 3 * options.rounds)
-    return {name: [median(one.latencies) for one in each] for name, each in rounds.items()}
+            source = repeat(request).__next__
+            sides[f"{name}, {stream}"] = timed_side(options, process, [source], size, parts=3)
+    return await interleave(sides, 3 * options.rounds)
 
 
-def _compare(name: str, looks: dict[str, list[float]], many: int) -> list[Figure]:
-    long, short = (median(looks[f"{name}, {stream}"]) * 1e6 for stream in (_LONG, _SHORT))
+def _compare(name: str, looks: dict[str, list[Round]], many: int) -> list[Figure]:
+    long, short = (
+        median_of(looks[f"{name}, {stream}"], lambda r: median(r.latencies)) * 1e6
+        for stream in (_LONG, _SHORT)
+    )
     few = f"{_FEW} decided"
-    label = f"{name}, p50, {many:,} decided"
+    compared = (ratio_at_most(1.2), ratio(long, short), few)
     return [
-        Figure(label, long, "us", ratio_at_most(1.2), ratio(long, short), few),
+        Figure(f"{name}, p50, {many:,} decided", long, "us", *compared),
         Figure(f"{name}, p50, {few}", short, "us"),
     ]

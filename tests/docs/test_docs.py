@@ -23,7 +23,7 @@ import pytest
 from msgspec.structs import asdict
 
 from semel.broker import broker
-from semel.cli import exit_codes
+from semel.cli import output
 from semel.journal import checkpoint, frame
 from semel.journal.frame import KINDS, SegmentStarted
 from semel.machine import events, rows
@@ -464,7 +464,7 @@ def test_the_exit_codes_are_those_of_the_source(page: Path) -> None:
     kinds: list[type[errors.EngineError]] = [errors.EngineError]
     kinds.extend(errors.EngineError.__subclasses__())
     engine = {kind.exit_code for kind in kinds}
-    commands_ = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    commands_ = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert exit_codes_in(page.read_text(encoding="utf-8")) == {0, 130} | engine | commands_
 
 

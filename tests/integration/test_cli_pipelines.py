@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from semel.cli import run
-from semel.cli.run import RunView
+from semel.cli import graph as graph_commands
+from semel.cli.graph import RunView
 from semel.client.sync.client import Client
 from semel.pipeline import Graph, Runner
 from tests.integration.test_cli_streams import PROGRAM, Served, serving
@@ -220,7 +220,9 @@ def test_progress_is_a_table_on_a_terminal_and_lines_elsewhere(
         screen = Terminal()
         monkeypatch.setattr(sys, "stderr", screen)
         monkeypatch.setattr(
-            run, "Console", lambda **_: Console(file=screen, width=120, force_terminal=True)
+            graph_commands,
+            "Console",
+            lambda **_: Console(file=screen, width=120, force_terminal=True),
         )
         with RunView(runner, is_json=False) as view:
             view.show()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from semel.cli import transactions
+from semel.cli.output import text_table
 from semel.model.offsets import print_offset
 from tests.integration.test_cli_streams import Served, serving
 
@@ -153,7 +154,7 @@ def test_a_terminal_gets_tables() -> None:
     }
     sunk = {**open_one, "sink": {"app": "A", "version": 1, "partition": 0}, "stuck": False}
     rows = [transactions._txn_cells(txn) for txn in (open_one, sunk)]
-    table = transactions._table(transactions._TXN_TITLES, rows)
+    table = text_table([f"title {number}" for number in range(7)], rows)
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     assert cells[0] == ["t\\x1b[2J"] * 2, "nothing that could harm a terminal"
     assert cells[3] == ["prepared, stuck", "prepared"]

@@ -59,7 +59,7 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
 @pytest.mark.crash
 def test_a_loss_ends_with_exit_code_70(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run.DemoRun._stored
-    monkeypatch.setattr(run.DemoRun, "_stored", lambda self, path: whole(self, path)[1:])
+    monkeypatch.setattr(run.DemoRun, "_stored", lambda self, *args: whole(self, *args)[1:])
     result = demo("--data", tmp_path / "demo", "--orders", "40")
     assert result.exit_code == 70
     assert "NOT exactly once: orders: 1 lost" in result.stdout
@@ -101,7 +101,7 @@ def test_whoever_ends_the_demo_ends_its_processes(tmp_path: Path, number: signal
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "server up" in line:
+            if "server started" in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
         assert children

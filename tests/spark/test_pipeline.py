@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from semel import Client
-from semel.cli.run import run_command
+from semel.cli.graph import run_command
 from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres
 from semel.pipeline.executor import Executor
 from semel.pipeline.local.engine import LocalEngine

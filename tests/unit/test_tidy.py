@@ -180,10 +180,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.broker.gap_hold": "layer",
     "semel.broker.lookups": "size",
     "semel.broker.timers": "size",
-    "semel.cli.demo.driver": "size",
     "semel.cli.demo.run": "size",
-    "semel.cli.environment": "size",
-    "semel.cli.graph": "size",
     "semel.client.aio.stream": "size",
     "semel.client.aio.transaction": "size",
     "semel.client.producer.core": "size",
@@ -222,7 +219,6 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.wire.refusal_table_txn": "size",
     "semel_bench.command": "layer",
     "semel_bench.spark_queries": "layer",
-    "semel_bench.svg_report": "layer",
 }
 REASONS = {"layer", "lazy", "public", "size"}
 

@@ -6,12 +6,11 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import click
 from msgspec import Struct
 
-from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import (
     HeaderPair,
     Offset,
@@ -21,7 +20,7 @@ from semel.cli.options import (
     remote,
     require_together,
 )
-from semel.cli.output import ProgressLine, report, size_text
+from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
 from semel.client.producer.batches import BatchAck
@@ -58,9 +57,6 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 # ---- append --lines ------------------------------------------------------------------------------
 # A producer stores one message per line, once and in order. With `--producer` the number of a line
 # is its sequence: the same input sent again with the same id sends only what is missing.
-
-
-_SHOW_EVERY: Final = 1_000
 
 
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
@@ -141,7 +137,7 @@ def _append_all(
                 producer.append(message, key=options.key, headers=headers, seq=seq)
             except (ValueError, TooLarge) as error:
                 raise CommandRefused(f"line {number + 1}: {error}") from error
-        if number % _SHOW_EVERY == 0:
+        if number % 1_000 == 0:
             steps.show("lines", done if total else number, total)
 
 

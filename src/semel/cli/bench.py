@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 import semel
-from semel.cli.exit_codes import EXIT_UNAVAILABLE, CommandRefused
+from semel.cli.output import EXIT_UNAVAILABLE, CommandRefused
 from semel.version import install_advice
 
 _ADVICE: Final = install_advice(". ./src/semel_bench")  # both, so that their versions agree
@@ -28,7 +28,7 @@ def _find_command() -> click.Command:
 
 
 def _unavailable(message: str) -> click.Command:
-    """Return a command that takes any arguments and refuses with the message."""
+    """Return a command that accepts any arguments and refuses with the message."""
 
     def refuse() -> None:
         raise CommandRefused(message, EXIT_UNAVAILABLE)

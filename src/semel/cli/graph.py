@@ -1,26 +1,44 @@
-"""`semel graph` draws a pipeline graph, `semel trace` shows its last steps."""
+"""The commands about pipeline graphs: `semel graph`, `semel run` and `semel trace`."""
 
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, Self
 
 import click
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, EXIT_USAGE, CommandRefused
-from semel.cli.options import remote
-from semel.cli.output import json_line, printable, write_stdout
-from semel.client.errors import StreamNotFound
+from semel.cli.options import error_report, remote
+from semel.cli.output import (
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    CommandRefused,
+    json_line,
+    printable,
+    text_table,
+    write_stdout,
+)
+from semel.client.errors import ClientError, StreamNotFound
+from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
+from semel.pipeline.executor import ENGINES, Gauge
 from semel.pipeline.graph.graph import Graph
+from semel.pipeline.runner import Runner
 from semel.pipeline.trace import TracedStep, trace_of
 from semel.pipeline.values import GraphError
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+# ---- graph ---------------------------------------------------------------------------------------
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("graph")
@@ -100,12 +118,211 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
+# ---- run -----------------------------------------------------------------------------------------
+
+
+@click.command("run")
+@click.argument("file", type=_FILE)
+@click.option("--graph", "name", help="Id of the graph, if the file has several.")
+@click.option(
+    "--url",
+    envvar="SEMEL_URL",
+    show_envvar=True,
+    help=f"Address of the server; default: that of the graph, or {URL_DEFAULT}.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    help="Where functions run: on Spark, or in this process. Default: Spark if the graph needs it.",
+)
+@click.option("--master", help="The Spark master, such as local[*] or spark://host:7077.")
+@click.option("--checkpoints", help="Directory or URI for the checkpoints of stateful processors.")
+@click.option(
+    "--available-now", "is_draining", is_flag=True, help="Process what is stored, then end."
+)
+@click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
+def run_command(
+    *,
+    file: Path,
+    name: str | None,
+    url: str | None,
+    engine: str | None,
+    master: str | None,
+    checkpoints: str | None,
+    is_draining: bool,
+    is_json: bool,
+) -> int:
+    """Run the graph in FILE until Ctrl-C, or until everything that is stored is processed.
+
+    Exit code 0 if every processor has ended, 3 if one has stopped because of an error.
+    """
+    graph = load_graph(file, name)
+    try:
+        runner = Runner(
+            graph,
+            url=url,
+            engine=engine,
+            master=master,
+            checkpoints=checkpoints,
+            available_now=is_draining,
+        )
+        with _stopped_by_terminate(runner), runner, RunView(runner, is_json=is_json) as view:
+            while not runner.wait(view.pause_seconds):
+                view.show()
+    except GraphError as error:
+        raise refuse_graph(error) from error
+    except ValueError as error:
+        raise CommandRefused(str(error)) from error
+    except ClientError as error:
+        raise error_report(error) from error
+    for id, reason in runner.stopped.items():
+        click.echo(f"semel: {printable(id)} stopped: {printable(reason)}", err=True)
+    return EXIT_STOPPED if runner.stopped else 0
+
+
+@contextmanager
+def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
+    """Stop the runner in an orderly way on SIGTERM, which service managers send."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- run view ------------------------------------------------------------------------------------
+# A live table on a terminal, otherwise lines, or JSON for programs.
+
+
+# What is shown of each processor, with the titles of the table.
+_COLUMNS: Final = {
+    "processor": "processor",
+    "state": "state",
+    "step": "step",
+    "read": "read",
+    "written": "written",
+    "errors": "errors",
+    "rows_per_second": "rows/s",
+    "lag": "lag",
+    "step_milliseconds": "step ms",
+}
+
+
+class RunView:
+    """Prints the gauges of a runner: the table and the lines on stderr, JSON on stdout."""
+
+    def __init__(self, runner: Runner, *, is_json: bool) -> None:
+        self._runner = runner
+        self._is_json = is_json
+        self._is_live = not is_json and sys.stderr.isatty()
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._rates = _Rates()
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_live:
+            self._live.stop()
+        self._rates.whole(self._runner.gauges, time.monotonic() - self._begun)
+        if self._is_json:
+            write_stdout(json_line(self._document()))
+        else:
+            self._console.print(self._table())
+
+    @property
+    def pause_seconds(self) -> float:
+        """The time between two calls of `show`."""
+        return 0.25 if self._is_live else 2.0
+
+    def show(self) -> None:
+        """Print the current gauges."""
+        self._rates.measure(self._runner.gauges, time.monotonic())
+        if self._is_live:
+            self._live.update(self._table(), refresh=True)
+        elif self._is_json:
+            write_stdout(json_line(self._document()))
+        else:
+            for gauge in self._runner.gauges.values():
+                click.echo(_line(gauge, self._rates.of(gauge)), err=True)
+
+    def _facts(self) -> list[dict[str, Any]]:
+        return [_facts(gauge, self._rates.of(gauge)) for gauge in self._runner.gauges.values()]
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "graph": self._runner.graph.id,
+            "engine": self._runner.engine,
+            "is_over": self._runner.is_over,
+            "processors": self._facts(),
+        }
+
+    def _table(self) -> Table:
+        rows = [[facts[key] for key in _COLUMNS] for facts in self._facts()]
+        cells = [[x if isinstance(x, str) else f"{x:,}" for x in row] for row in rows]
+        titles = list(_COLUMNS.values())
+        return text_table(titles, cells, right=titles[2:])
+
+
+def _facts(gauge: Gauge, rate: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "processor": gauge.processor,
+        "role": str(gauge.role),
+        "state": str(gauge.state),
+        "step": gauge.step,
+        "read": gauge.read,
+        "written": gauge.written,
+        "errors": gauge.errors,
+        "rows_per_second": round(rate),
+        "lag": gauge.lag,
+        "step_milliseconds": round(gauge.step_seconds * 1000, 1),
+    }
+    return {**facts, "reason": gauge.reason} if gauge.reason else facts
+
+
+def _line(gauge: Gauge, rate: float) -> str:
+    return (
+        f"{printable(gauge.processor)}: {gauge.state}, step {gauge.step}, {_rows(gauge):,} rows,"
+        f" {rate:,.0f} rows/s, lag {gauge.lag:,}, {gauge.errors:,} errors"
+    )
+
+
+def _rows(gauge: Gauge) -> int:
+    """Return what the processor has read or, if it is a source, written."""
+    return gauge.read or gauge.written
+
+
+class _Rates:
+    """Rows per second of each processor: since the last measurement, at the end over the run."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+        self._by_name: dict[str, float] = {}
+
+    def of(self, gauge: Gauge) -> float:
+        return self._by_name.get(gauge.processor, 0.0)
+
+    def measure(self, gauges: dict[str, Gauge], now: float) -> None:
+        for name, gauge in gauges.items():
+            rows = _rows(gauge)
+            at, before = self._last.get(name, (now, rows))
+            if now > at:
+                self._by_name[name] = (rows - before) / (now - at)
+            self._last[name] = (now, rows)
+
+    def whole(self, gauges: dict[str, Gauge], seconds: float) -> None:
+        for name, gauge in gauges.items():
+            self._by_name[name] = _rows(gauge) / max(seconds, 1e-9)
+
+
 # ---- trace ---------------------------------------------------------------------------------------
-
-
-_STEPS_DEFAULT: Final = 20
-_HASH_CHARS: Final = 12
-_PAPER_WIDTH: Final = 1_000
 
 
 @click.command("trace")
@@ -115,7 +332,7 @@ _PAPER_WIDTH: Final = 1_000
     "--steps",
     "count",
     type=click.IntRange(min=1),
-    default=_STEPS_DEFAULT,
+    default=20,
     show_default=True,
     help="Number of steps to show, the newest.",
 )
@@ -134,36 +351,24 @@ def trace_command(
         for step in steps:
             write_stdout(json_line(step))
         return
-    table = Table(box=None, pad_edge=False)
-    for head in ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash"):
-        table.add_column(head)
-    for step in steps:
-        table.add_row(*[Text(printable(cell), overflow="fold") for cell in _cells(step)])
+    titles = ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash")
     # Lines are wrapped on a terminal only.
-    Console(highlight=False, width=None if sys.stdout.isatty() else _PAPER_WIDTH).print(table)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000)
+    console.print(text_table(titles, map(_cells, steps)))
 
 
-def _cells(step: TracedStep) -> tuple[str, ...]:
-    inputs = ", ".join(
-        f"{path} {_short(start)}..{_short(to)}" for path, _, start, to in step.ranges
-    )
-    return (
-        step.processor,
-        str(step.number),
-        step.outcome,
-        inputs,
-        _outputs(step),
-        f"{step.milliseconds:g}",
-        step.hash[:_HASH_CHARS],
-    )
+def _cells(step: TracedStep) -> tuple[object, ...]:
+    inputs = [(path, start, to) for path, _, start, to in step.ranges]
+    if step.outputs is None:
+        outputs = ", ".join(f"{path} {count} at ?" for path, count in step.written.items())
+    else:
+        outputs = _ranges((path, first, end) for path, (first, end) in step.outputs.items())
+    timing = (f"{step.milliseconds:g}", step.hash[:12])
+    return (step.processor, step.number, step.outcome, _ranges(inputs), outputs, *timing)
 
 
-def _outputs(step: TracedStep) -> str:
-    if step.outputs is not None:
-        return ", ".join(
-            f"{path} {_short(first)}..{_short(end)}" for path, (first, end) in step.outputs.items()
-        )
-    return ", ".join(f"{path} {count} at ?" for path, count in step.written.items())
+def _ranges(ranges: Iterable[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{path} {_short(first)}..{_short(end)}" for path, first, end in ranges)
 
 
 def _short(offset: str) -> str:

@@ -9,8 +9,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import semel
-from semel.cli.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, CommandRefused
-from semel.cli.output import printable
+from semel.cli.output import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, CommandRefused, printable
 from semel.model.errors import EngineError
 
 # Module and function of each command, in the order a new user needs them.
@@ -18,8 +17,8 @@ _COMMANDS: Final = {
     "serve": "serve:serve_command",
     "create": "streams:create_command",
     "append": "append:append_command",
-    "read": "read:read_command",
-    "tail": "read:tail_command",
+    "read": "streams:read_command",
+    "tail": "streams:tail_command",
     "head": "streams:head_command",
     "ls": "streams:ls_command",
     "close": "streams:close_command",
@@ -29,7 +28,7 @@ _COMMANDS: Final = {
     "txn": "transactions:txn_command",
     "groups": "transactions:groups_command",
     "sinks": "transactions:sinks_command",
-    "run": "run:run_command",
+    "run": "graph:run_command",
     "graph": "graph:graph_command",
     "trace": "graph:trace_command",
     "doctor": "doctor:doctor_command",

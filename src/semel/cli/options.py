@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
+from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.requests import URL_DEFAULT
@@ -19,10 +19,6 @@ from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.refusal_table import BY_CODE
-
-TIMEOUT_DEFAULT: Final = 30.0
-_HEAD: Final = "-1"
-_NOW: Final = "now"
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
@@ -42,7 +38,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         if not (isfinite(seconds) and 0 < seconds <= self.maximum):
             self.fail(
-                f"{value} is out of range; expected above 0 up to {self.maximum:g}", param, ctx
+                f"{value} is out of range; expected above 0, at most {self.maximum:g}",
+                param,
+                ctx,
             )
         return seconds
 
@@ -60,7 +58,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if self.is_for_reading and text in {_HEAD, _NOW}:
+        if self.is_for_reading and text in {"-1", "now"}:
             return text
         if parse_offset(text) is not None:
             return text
@@ -134,8 +132,7 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
         return path
 
 
-def path_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("path", type=Path())(function)
+path_argument: Final = click.argument("path", type=Path())
 
 
 def remote(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +150,7 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
         "--timeout",
         envvar="SEMEL_TIMEOUT",
         type=Seconds(86_400),
-        default=TIMEOUT_DEFAULT,
+        default=30.0,
         show_default=True,
         show_envvar=True,
         help="Seconds to wait for a response.",
@@ -182,23 +179,12 @@ def require_together(**options: object) -> bool:
 # ---- errors of the server ------------------------------------------------------------------------
 
 
-# Few retries: a person waits, so an unreachable server is reported after about a second.
-_RETRIES: Final = 4
-
-_NOT_REACHED: Final = (
-    "start a server with `semel serve`, set its address with --url, or wait longer with --timeout"
-)
-_INDETERMINATE: Final = (
-    "the request may or may not have been applied: check first; an append with --producer,"
-    " --epoch and --seq or with --idempotency-key can be sent again as it is"
-)
-
-
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
     """Yield a client; every error of it becomes a CommandRefused that ends the command."""
     try:
-        client = Client(url, timeout=timeout, retries=_RETRIES)
+        # Few retries: a person waits, so an unreachable server is reported after about a second.
+        client = Client(url, timeout=timeout, retries=4)
     except ValueError as error:
         raise CommandRefused(
             f"--url: {error}; expected an address such as {URL_DEFAULT}"
@@ -219,12 +205,21 @@ def error_report(error: ClientError) -> CommandRefused:
     if isinstance(error, errors.Refused):
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
-        return CommandRefused(f"{error.message}; {_INDETERMINATE}", EXIT_UNAVAILABLE)
+        return CommandRefused(
+            f"{error.message}; the request may or may not have been applied: check first; an append"
+            " with --producer, --epoch and --seq or with --idempotency-key can be sent again as it"
+            " is",
+            EXIT_UNAVAILABLE,
+        )
     if isinstance(error, errors.Unavailable) and error.status is not None:
         return CommandRefused(f"{error.message}; try again later", EXIT_UNAVAILABLE)
     if "SSL_CERT_FILE" in error.message:  # the message has its own advice
         return CommandRefused(error.message, EXIT_UNAVAILABLE)
-    return CommandRefused(f"{error.message}; {_NOT_REACHED}", EXIT_UNAVAILABLE)
+    return CommandRefused(
+        f"{error.message}; start a server with `semel serve`, set its address with --url, or wait"
+        " longer with --timeout",
+        EXIT_UNAVAILABLE,
+    )
 
 
 def _refusal(error: errors.Refused) -> str:

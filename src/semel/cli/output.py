@@ -1,11 +1,11 @@
-"""Output of the commands: messages, facts, JSON lines, and progress."""
+"""Output of the commands: messages, facts, lists, JSON lines, progress, and exit codes."""
 
 import base64
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.client.values import Message
+from semel.model.errors import CorruptData, DiskFailed
 from semel.model.messages import is_json
 
 # In JSON these occur between tokens only, never inside a string.
@@ -63,11 +64,7 @@ def _line(message: bytes, *, is_safe: bool, is_json: bool) -> bytes:
 
 
 def _json_printable(text: str) -> str:
-    return "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _object(message: Message) -> bytes:
@@ -112,22 +109,64 @@ def write_stdout(data: bytes) -> None:
         raise click.exceptions.Exit(0) from None
 
 
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines of text; control characters are escaped."""
+    write_stdout("".join(f"{printable(line)}\n" for line in lines).encode())
+
+
 def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
     """Print what was done: a sentence, or the facts as JSON."""
     if is_json:
         write_stdout(json_line(facts))
     else:
-        write_stdout(f"{printable(sentence)}\n".encode())
+        write_lines([sentence])
 
 
-def print_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one pair per line; None is omitted."""
+def print_facts(
+    facts: Mapping[str, object], document: object = None, *, is_json: bool = False
+) -> None:
+    """Print names and values, one pair per line, where None is omitted.
+
+    With `is_json`, print the document instead, by default the facts.
+    """
+    if is_json:
+        write_stdout(json_line(facts if document is None else document))
+        return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         if value is not None:
             text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
             table.add_row(name.replace("_", " "), Text(printable(text), overflow="fold"))
     Console(highlight=False).print(table)
+
+
+def print_list(
+    documents: Iterable[object],
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    is_json: bool,
+    right: Container[str] = (),
+) -> None:
+    """Print JSON lines; on a terminal a table, otherwise the first cell of each row."""
+    if is_json:
+        write_stdout(b"".join(map(json_line, documents)))
+    elif sys.stdout.isatty():
+        Console(highlight=False).print(text_table(titles, rows, right=right))
+    else:
+        write_lines(str(cells[0]) for cells in rows)
+
+
+def text_table(
+    titles: Iterable[str], rows: Iterable[Iterable[object]], *, right: Container[str] = ()
+) -> Table:
+    """Return a table without lines; columns whose title is in `right` are right-aligned."""
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold", justify="right" if title in right else "left")
+    for cells in rows:
+        table.add_row(*[Text(printable(str(cell))) for cell in cells])
+    return table
 
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -203,3 +242,26 @@ class ProgressLine:
         self._printed_at = now
         share = f"{100 * done // total} %" if total else f"{done:,} rows"
         click.echo(f"reading {what}: {share}", err=True)
+
+
+# ---- how a command ends --------------------------------------------------------------------------
+
+
+EXIT_REFUSED: Final = 1
+EXIT_STOPPED: Final = 3
+EXIT_USAGE: Final = 64
+EXIT_CORRUPT: Final = CorruptData.exit_code
+EXIT_NO_INPUT: Final = 66
+EXIT_UNAVAILABLE: Final = 69
+EXIT_NOT_EXACTLY_ONCE: Final = 70
+EXIT_NOT_UNDERSTOOD: Final = 70
+EXIT_DISK: Final = DiskFailed.exit_code
+EXIT_INTERRUPTED: Final = 130
+
+
+class CommandRefused(click.ClickException):
+    """The command ends with an exit code; the message says what is wrong and what to do."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.code = exit_code

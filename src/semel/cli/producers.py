@@ -1,17 +1,21 @@
 """`semel producers`: the producers of a stream, what it stores about them, and registration."""
 
-import sys
 from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from semel.cli.exit_codes import EXIT_REFUSED, CommandRefused
 from semel.cli.options import path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write_stdout
+from semel.cli.output import (
+    EXIT_REFUSED,
+    CommandRefused,
+    json_line,
+    print_facts,
+    print_list,
+    report,
+    write_lines,
+    write_stdout,
+)
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE
@@ -28,13 +32,11 @@ def producers_command() -> None:
 def list_producers_command(client: Client, *, path: str, is_json: bool) -> None:
     """List the producers of a stream: a table on a terminal, otherwise one id per line."""
     producers = client.stream(path).producers()
-    if is_json:
-        write_stdout(b"".join(json_line(_facts(producer)) for producer in producers))
-    elif sys.stdout.isatty():
-        Console(highlight=False).print(_table(producers))
-    else:
-        lines = [printable(producer.producer_id) + "\n" for producer in producers]
-        write_stdout("".join(lines).encode())
+    names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
+    titles = [name.replace("_", " ") for name in names]
+    values = [[getattr(producer, name) for name in names] for producer in producers]
+    rows = [["" if value is None else value for value in row] for row in values]
+    print_list(map(_facts, producers), titles, rows, is_json=is_json)
 
 
 def _facts(producer: ProducerState) -> dict[str, Any]:
@@ -42,18 +44,6 @@ def _facts(producer: ProducerState) -> dict[str, Any]:
     if producer.receipts is None:
         del facts["receipts"]
     return facts
-
-
-def _table(producers: list[ProducerState]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
-    for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for producer in producers:
-        values = [getattr(producer, name) for name in names]
-        cells = ["" if value is None else printable(str(value)) for value in values]
-        table.add_row(*map(Text, cells))
-    return table
 
 
 @producers_command.command("show")
@@ -69,10 +59,8 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
             EXIT_REFUSED,
         )
     facts = _facts(producers[0])
-    if is_json:
-        write_stdout(json_line(facts))
-        return
-    print_facts({**facts, "receipts": len(facts.get("receipts", ()))})
+    shown = {**facts, "receipts": len(facts.get("receipts", ()))}
+    print_facts(shown, facts, is_json=is_json)
 
 
 @producers_command.command("explain")
@@ -94,7 +82,7 @@ def explain_command(
     lines = [_sentence(explanation)]
     if explanation.get("other_payload") is not None:
         lines.append(f"with another payload: {_sentence(explanation['other_payload'])}")
-    write_stdout("".join(f"{printable(line)}\n" for line in lines).encode())
+    write_lines(lines)
 
 
 def _sentence(explanation: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
 
 import lmdb
 
@@ -17,8 +16,6 @@ from semel.journal.disk import LOCK_NAME, RealFile
 from semel.journal.lmdb_store import LmdbReader, counted_bytes, fill_to_length
 from semel.journal.store import TABLES
 from semel.model.errors import CorruptData
-
-_PROBE_SECONDS_MAX: Final = 3_600
 
 
 def is_in_use(path: str) -> bool:
@@ -156,7 +153,7 @@ def check_readable(path: str, *, is_shared: bool) -> None:
     """
     arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
     probe = subprocess.run(  # noqa: S603 - our own interpreter and module
-        arguments, check=False, capture_output=True, timeout=_PROBE_SECONDS_MAX
+        arguments, check=False, capture_output=True, timeout=3_600
     )
     if probe.returncode < 0:
         raise CorruptData(

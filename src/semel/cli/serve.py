@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Seconds
-from semel.cli.output import ProgressLine
+from semel.cli.output import CommandRefused, ProgressLine
 from semel.model.limits import (
     BODY_BYTES_MAX,
     GAP_HOLD_MS_MAX,
@@ -42,23 +41,22 @@ CONFIG: Final = "config"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def config_option(function: _F) -> _F:
-    """Add `--config FILE`, which is read before every other option."""
-    return click.option(
-        f"--{CONFIG}",
-        metavar="FILE",
-        envvar="SEMEL_CONFIG",
-        show_envvar=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_load,
-        help="Settings in TOML, named as the options are: long_poll_timeout = 20.",
-    )(function)
-
-
 def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
     if path is not None and not ctx.resilient_parsing:
         ctx.default_map = read_settings(path, ctx.command)
+
+
+# It is read before every other option.
+config_option: Final = click.option(
+    f"--{CONFIG}",
+    metavar="FILE",
+    envvar="SEMEL_CONFIG",
+    show_envvar=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_load,
+    help="Settings in TOML, named as the options are: long_poll_timeout = 20.",
+)
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
@@ -111,14 +109,6 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
 # ---- serve ---------------------------------------------------------------------------------------
 
 
-PORT_DEFAULT: Final = 4437
-LONG_POLL_SECONDS_DEFAULT: Final = 30.0
-LONG_POLL_SECONDS_MAX: Final = 3600.0
-PRODUCER_IDLE_SECONDS_MAX: Final = 10 * 365 * 86_400.0
-SSE_SECONDS: Final = 60.0
-DRAIN_SECONDS: Final = 10.0
-
-
 class ServeOptions(Struct, frozen=True, kw_only=True):
     """The settings of the process, from command line, environment and file."""
 
@@ -156,11 +146,11 @@ def _setting(
 @config_option
 @_setting("data", metavar="DIR", default="semel-data", help="The data directory.")
 @_setting("host", default="127.0.0.1", help="The address to listen on.")
-@_setting("port", type=click.IntRange(0, 65_535), default=PORT_DEFAULT, help="0: any free port.")
+@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="0: any free port.")
 @_setting(
     "long-poll-timeout",
-    type=Seconds(LONG_POLL_SECONDS_MAX),
-    default=LONG_POLL_SECONDS_DEFAULT,
+    type=Seconds(3600.0),
+    default=30.0,
     help="Seconds a long-poll waits.",
 )
 @_setting("segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file.")
@@ -189,7 +179,7 @@ def _setting(
 )
 @_setting(
     "producer-idle-seconds",
-    type=Seconds(PRODUCER_IDLE_SECONDS_MAX),
+    type=Seconds(10 * 365 * 86_400.0),
     help="Expire a producer after this long without appends, except for a tombstone."
     "  [default: never]",
 )
@@ -218,8 +208,7 @@ def serve_command(**values: Any) -> None:
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    tls = server_context(serving.tls_cert, serving.tls_key)
-    uvloop.run(_serve(serving, settings, tls))
+    uvloop.run(_serve(serving, settings, server_context(serving.tls_cert, serving.tls_key)))
 
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
@@ -234,15 +223,14 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         await listener.drain(0.0)
         raise
     stop = _stop_requested()
-    scheme = "http" if tls is None else "https"
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
-    origin = f"{scheme}://{host}:{port}"
+    origin = f"{'http' if tls is None else 'https'}://{host}:{port}"
     limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
     unread = UnreadBudget(limits)
     app = App(
         engine,
         long_poll_seconds=serving.long_poll_timeout,
-        sse_seconds=SSE_SECONDS,
+        sse_seconds=60.0,
         origin=origin,
         dedup=serving.dedup == "on",
         is_strict=serving.strict_payloads,
@@ -257,7 +245,7 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         raise _cannot_listen(serving, error) from error
     click.echo(f"listening on {origin}")
     await stop.wait()
-    draining = asyncio.create_task(listener.drain(DRAIN_SECONDS))
+    draining = asyncio.create_task(listener.drain(10.0))
     await asyncio.sleep(0)  # lets every connection note that its next response is its last
     app.drain()
     await draining

@@ -1,22 +1,31 @@
-"""The commands about streams: create, head, ls, trim, close, delete."""
+"""The commands about streams: create, head, ls, trim, close, delete, read, tail."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write_stdout
+from semel.cli.output import (
+    EXIT_REFUSED,
+    CommandRefused,
+    print_facts,
+    print_list,
+    printable,
+    render_messages,
+    report,
+    style_of,
+    write_stdout,
+)
+from semel.client.errors import ClientError, StreamGone
+from semel.client.flows import OnRetry
+from semel.client.reading import PageReader
 from semel.client.requests import CreateHeaders
 from semel.client.sync.client import Client
-from semel.client.values import StreamEntry, StreamInfo, milliseconds
+from semel.client.values import Message, StreamEntry, milliseconds
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
 
@@ -89,16 +98,9 @@ def _configuration(
 @remote
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the content type, the next offset and the state of the stream PATH."""
-    facts = _facts(path, client.stream(path).head())
-    if is_json:
-        write_stdout(json_line(facts))
-    else:
-        print_facts(facts)
-
-
-def _facts(path: str, info: StreamInfo) -> dict[str, object]:
+    info = client.stream(path).head()
     ends = info.expires_at
-    return {
+    facts = {
         "path": path,
         "content_type": info.content_type,
         "next_offset": info.next_offset,
@@ -109,9 +111,7 @@ def _facts(path: str, info: StreamInfo) -> dict[str, object]:
         "dedup": None if info.dedup else "off",
         "dedup_from": info.dedup_from,
     }
-
-
-_PAGE_MAX: Final = 1_000  # what a server lists in one response
+    print_facts(facts, is_json=is_json)
 
 
 @click.command("ls")
@@ -120,46 +120,23 @@ _PAGE_MAX: Final = 1_000  # what a server lists in one response
 @remote
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
     """List the streams, sorted by path: a table on a terminal, otherwise one path per line."""
-    for streams in _pages(islice(client.streams(prefix), limit)):
-        if is_json:
-            write_stdout(b"".join(map(json_line, streams)))
-        elif sys.stdout.isatty():
-            Console(highlight=False).print(_table(streams))
-        else:
-            write_stdout("".join(f"{printable(stream.path)}\n" for stream in streams).encode())
+    titles = ("path", "type", "messages", "state", "written")
+    entries = islice(client.streams(prefix), limit)
+    while page := list(islice(entries, 1_000)):  # what a server lists in one response
+        rows = [_cells(stream) for stream in page]
+        print_list(page, titles, rows, is_json=is_json, right={"messages"})
 
 
-def _pages(streams: Iterable[StreamEntry]) -> Iterator[list[StreamEntry]]:
-    entries = iter(streams)
-    while page := list(islice(entries, _PAGE_MAX)):
-        yield page
-
-
-def _table(streams: list[StreamEntry]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("path", overflow="fold")
-    table.add_column("type", overflow="fold")
-    table.add_column("messages", justify="right")
-    table.add_column("state")
-    table.add_column("written")
-    for stream in streams:
-        table.add_row(
-            Text(printable(stream.path)),
-            Text(printable(stream.content_type)),
-            _count(stream),
-            "closed" if stream.closed else "open",
-            _moment(stream.written_at_ms),
-        )
-    return table
+def _cells(stream: StreamEntry) -> tuple[str, ...]:
+    state = "closed" if stream.closed else "open"
+    written = datetime.fromtimestamp(stream.written_at_ms / 1000, UTC)
+    moment = written.strftime("%Y-%m-%d %H:%M:%SZ")
+    return stream.path, stream.content_type, _count(stream), state, moment
 
 
 def _count(stream: StreamEntry) -> str:
     first, end = parse_offset(stream.first_offset), parse_offset(stream.next_offset)
     return "?" if first is None or end is None else f"{end - first:,}"
-
-
-def _moment(instant_ms: int) -> str:
-    return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 @click.command("trim")
@@ -196,3 +173,102 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()
     report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)
+
+
+# ---- read and tail -------------------------------------------------------------------------------
+
+
+def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
+    """Yield the messages up to the current tail, one response at a time."""
+    reader = PageReader(client.stream(path).calls, offset, is_live=False)
+    while (page := client.run(reader.next_page())) is not None:
+        yield page
+
+
+def live_pages(
+    client: Client, path: str, offset: str, on_retry: OnRetry
+) -> Iterator[list[Message]]:
+    """Yield the stored messages, then new ones as they arrive, one response at a time.
+
+    Only the first response has a deadline. After it, an unreachable server is retried without
+    limit, and `on_retry` is called before each retry.
+    """
+
+    def on_retry_after_begin(error: ClientError, tries: int) -> None:
+        if reader.has_begun:
+            on_retry(error, tries)
+
+    reader = PageReader(
+        client.stream(path).calls, offset, is_live=True, on_retry=on_retry_after_begin
+    )
+    client.run(reader.begin())
+    while True:
+        page = client.run(reader.next_page(), None if reader.has_begun else client.timeout)
+        if page is None:
+            return
+        yield page
+
+
+@click.command("read")
+@path_argument
+@click.option(
+    "--offset",
+    type=Offset(is_for_reading=True),
+    default="-1",
+    show_default=True,
+    help="Offset to start at; -1 is the beginning.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print the bytes only, without separators.")
+@remote
+def read_command(
+    client: Client, path: str, *, offset: str, limit: int | None, is_raw: bool, is_json: bool
+) -> None:
+    """Print the messages of the stream PATH up to its current end, one per line.
+
+    Of a JSON stream, one JSON value per line.
+    """
+    style = style_of(is_raw=is_raw, is_json=is_json)
+    count = 0
+    for page in read_pages(client, path, offset):
+        messages = page if limit is None else page[: limit - count]
+        write_stdout(b"".join(render_messages(messages, style)))
+        count += len(messages)
+        if count == limit:
+            return
+
+
+@click.command("tail")
+@path_argument
+@click.option(
+    "--offset",
+    type=Offset(is_for_reading=True),
+    default="now",
+    show_default=True,
+    help="Offset to start at; -1 is the beginning.",
+)
+@click.option("--raw", "is_raw", is_flag=True, help="Print the bytes only, without separators.")
+@remote
+def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_json: bool) -> None:
+    """Print the messages of the stream PATH as they arrive, until it is closed.
+
+    Reconnects if the connection is lost, without skipping or repeating a message. Ctrl-C ends it
+    with exit code 130.
+    """
+    style = style_of(is_raw=is_raw, is_json=is_json)
+    try:
+        for page in live_pages(client, path, offset, _report_first_retry):
+            if page:
+                write_stdout(b"".join(render_messages(page, style)))
+    except StreamGone as error:
+        if error.status:
+            raise
+        # Without a status, the client itself found another incarnation.
+        message = f"{error.message}; run the command again; --offset -1 reads from the beginning"
+        raise CommandRefused(message, EXIT_REFUSED) from error
+
+
+def _report_first_retry(error: ClientError, tries: int) -> None:
+    if not tries:
+        message = printable(error.message)
+        click.echo(f"semel: {message}; retrying until the server responds", err=True)

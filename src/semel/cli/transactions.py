@@ -1,23 +1,17 @@
 """`semel txn`, `semel groups` and `semel sinks`: inspect and repair by hand."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from semel.cli.options import Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, printable, report, write_stdout
+from semel.cli.output import json_line, print_facts, print_list, report, write_lines, write_stdout
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
 
-_MS: Final = 1000
-_TXN_TITLES: Final = ("transaction", "epoch", "kind", "state", "age", "owner", "holds")
 epoch_option = click.option(
     "--epoch", type=click.IntRange(min=1), help="The transaction epoch; default: the newest."
 )
@@ -39,42 +33,13 @@ def list_txns_command(
 ) -> None:
     """List the pending transactions, oldest first."""
     txns = client.run(calls.list_transactions(client.site, state, stream))
-    _print_list(
-        txns,
-        _TXN_TITLES,
-        [_txn_cells(txn) for txn in txns],
-        is_json=is_json,
-    )
-
-
-def _print_list(
-    documents: list[dict[str, Any]],
-    titles: Sequence[str],
-    rows: list[tuple[object, ...]],
-    *,
-    is_json: bool,
-) -> None:
-    """Print JSON lines; on a terminal a table, otherwise the first cell of each row."""
-    if is_json:
-        write_stdout(b"".join(map(json_line, documents)))
-    elif sys.stdout.isatty():
-        Console(highlight=False).print(_table(titles, rows))
-    else:
-        write_stdout("".join(f"{printable(str(cells[0]))}\n" for cells in rows).encode())
-
-
-def _table(titles: Sequence[str], rows: list[tuple[object, ...]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for cells in rows:
-        table.add_row(*[Text(printable(str(cell))) for cell in cells])
-    return table
+    titles = ("transaction", "epoch", "kind", "state", "age", "owner", "holds")
+    print_list(txns, titles, [_txn_cells(txn) for txn in txns], is_json=is_json)
 
 
 def _txn_cells(txn: Mapping[str, Any]) -> tuple[object, ...]:
     state = f"{txn['state']}, stuck" if txn["stuck"] else txn["state"]
-    age = f"{txn['age_ms'] / _MS:.0f} s"
+    age = f"{txn['age_ms'] / 1000:.0f} s"
     identity = (txn["transaction_id"], txn["transaction_epoch"], txn["kind"])
     return (*identity, state, age, _owner(txn), _holds(txn))
 
@@ -88,8 +53,11 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 def _holds(txn: Mapping[str, Any]) -> str:
     """List the streams whose readers wait for it, with the offset they wait at."""
-    held = {path: part["first_offset"] for path, part in txn["streams"].items()}
-    return ", ".join(f"{path} from {first}" for path, first in held.items() if first is not None)
+    return ", ".join(
+        f"{path} from {part['first_offset']}"
+        for path, part in txn["streams"].items()
+        if part["first_offset"] is not None
+    )
 
 
 @txn_command.command("show")
@@ -113,7 +81,7 @@ def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: b
         for group, moves in offsets.items()
         for path, to in moves.items()
     ]
-    write_stdout("".join([f"{printable(line)}\n" for line in lines]).encode())
+    write_lines(lines)
 
 
 def _parts(part: Mapping[str, Any]) -> str:
@@ -127,7 +95,7 @@ def _parts(part: Mapping[str, Any]) -> str:
 @epoch_option
 @remote
 def commit_command(client: Client, **options: Any) -> None:
-    """Commit a transaction by hand, whoever owns it. This is final."""
+    """Commit a transaction by hand, as if by its owner. This is final."""
     _end(client, "commit", **options)
 
 
@@ -136,7 +104,7 @@ def commit_command(client: Client, **options: Any) -> None:
 @epoch_option
 @remote
 def abort_command(client: Client, **options: Any) -> None:
-    """Abort a transaction by hand, whoever owns it. This is final."""
+    """Abort a transaction by hand, as if by its owner. This is final."""
     _end(client, "abort", **options)
 
 
@@ -176,16 +144,15 @@ def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
         return
     step = document["snapshot"]
     print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
-    lines = [f"{offset}  {printable(path)}\n" for path, offset in document["offsets"].items()]
+    lines = [f"{offset}  {path}" for path, offset in document["offsets"].items()]
     lines += [_pending_line(path, move) for path, move in document["pending"].items()]
-    write_stdout("".join(lines).encode())
+    write_lines(lines)
 
 
 def _pending_line(path: str, move: Mapping[str, Any]) -> str:
     token = token_of(move["transaction_id"], move["transaction_epoch"])
     until = "" if move["deadline"] is None else f" until {move['deadline']}"
-    owner = f"by {printable(token)}, {move['state']}{until}"
-    return f"pending {move['to']}  {printable(path)}  {owner}\n"
+    return f"pending {move['to']}  {path}  by {token}, {move['state']}{until}"
 
 
 @groups_command.command("set")
@@ -223,8 +190,8 @@ def list_sinks_command(client: Client, *, is_json: bool) -> None:
     sinks = client.run(calls.list_sinks(client.site))
     names = ("app", "query_id", "last_version", "open_transactions")
     titles = [name.replace("_", " ") for name in names]
-    rows = [tuple(sink[name] for name in names) for sink in sinks]
-    _print_list(sinks, titles, rows, is_json=is_json)
+    rows = [[sink[name] for name in names] for sink in sinks]
+    print_list(sinks, titles, rows, is_json=is_json)
 
 
 @sinks_command.command("show")
@@ -233,11 +200,8 @@ def list_sinks_command(client: Client, *, is_json: bool) -> None:
 def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Show a sink: its query, its last version, and the number of retained versions."""
     sink = client.run(calls.show_sink(client.site, app))
-    if is_json:
-        write_stdout(json_line(sink))
-        return
-    versions = sink.pop("versions")
-    print_facts({**sink, "kept_versions": len(versions)})
+    facts = {**sink, "versions": None, "kept_versions": len(sink["versions"])}
+    print_facts(facts, sink, is_json=is_json)
 
 
 @sinks_command.command("rebind")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from semel.cli import exit_codes
+from semel.cli import output
 from semel.cli.main import cli
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/cli.md"
@@ -73,5 +73,5 @@ def test_every_variable_is_on_the_page() -> None:
 
 def test_every_exit_code_is_on_the_page() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", sections()["Exit codes"], re.M)}
-    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    codes = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert listed == codes | {0, 73}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from semel.cli.demo import command
-from semel.cli.demo.driver import Checkpoint, MidBatch, kill_session, session_members
 from semel.cli.demo.plan import CHECKPOINTS
+from semel.cli.demo.run import Checkpoint, MidBatch, kill_session, session_members
 from semel.spark.runtime import environment
 
 

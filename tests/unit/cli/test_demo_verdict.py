@@ -118,10 +118,17 @@ def test_a_message_that_is_no_such_row_is_none() -> None:
 
 def test_one_bad_verdict_spoils_the_result() -> None:
     good, bad = judge_stream(INPUT, INPUT), judge_stream(INPUT, INPUT[1:])
-    assert LaneResult("a", Produced(), 0, good, good, good).is_exactly_once
-    assert LaneResult("a", Produced(), 0, good).is_exactly_once, "without Spark, too"
-    assert not LaneResult("a", Produced(), 0, bad, good, good).is_exactly_once
-    assert not LaneResult("a", Produced(), 0, good, bad, good).is_exactly_once
-    assert not LaneResult("a", Produced(), 0, good, good, bad).is_exactly_once
-    assert not LaneResult("a", Produced(misplaced=1), 0, good, good, good).is_exactly_once
+
+    def complaints(*verdicts: StreamVerdict, misplaced: int = 0) -> list[str]:
+        named = dict(zip(("orders", "enriched", "totals"), verdicts, strict=False))
+        return LaneResult("a", Produced(misplaced=misplaced), 0, named).complaints
+
+    assert complaints(good, good, good) == []
+    assert complaints(good) == [], "without Spark, too"
+    assert complaints(bad, good, good) == [f"NOT exactly once: orders: {bad.complaint}"]
+    assert complaints(good, bad, good) == [f"NOT exactly once: enriched: {bad.complaint}"]
+    assert complaints(good, good, bad) == [f"NOT exactly once: totals: {bad.complaint}"]
+    assert complaints(good, good, good, misplaced=1) == [
+        "NOT as acknowledged: 1 batches are at another offset"
+    ]
     assert "1 lost" in bad.complaint

@@ -6,8 +6,8 @@ from collections import namedtuple
 
 import pytest
 
-from semel.cli import environment
-from semel.cli.environment import check_environment, check_space
+from semel.cli import doctor
+from semel.cli.doctor import check_environment, check_space
 
 Usage = namedtuple("Usage", ["total", "used", "free"])
 
@@ -22,14 +22,14 @@ def test_a_machine_that_runs_the_tests_has_what_is_needed() -> None:
 
 
 def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_PYTHON_MIN", (9, 0))
+    monkeypatch.setattr(doctor, "_PYTHON_MIN", (9, 0))
     status, detail = status_of("python")
     assert status == "fail"
     assert "requires 9.0" in detail
 
 
 def test_a_missing_dependency_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "DEPENDENCIES", ("no_such_module",))
+    monkeypatch.setattr(doctor, "DEPENDENCIES", ("no_such_module",))
     status, detail = status_of("no_such_module")
     assert status == "fail"
     assert "install" in detail

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import semel
-from semel.cli.environment import DEPENDENCIES
+from semel.cli.doctor import DEPENDENCIES
 from semel.cli.main import cli
 from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed, EngineError
 

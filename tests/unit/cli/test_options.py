@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from semel.cli.exit_codes import CommandRefused
 from semel.cli.options import (
     HeaderPair,
     Moment,
@@ -16,6 +15,7 @@ from semel.cli.options import (
     client_errors,
     require_together,
 )
+from semel.cli.output import CommandRefused
 
 PRINTED = "0000000000000000_0000000000000005"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from semel.cli.exit_codes import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
 from semel.cli.options import error_report
+from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.flows import error_of

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from semel.cli import environment
-from semel.cli.environment import check_spark
+from semel.cli import doctor
+from semel.cli.doctor import check_spark
 from semel.spark.runtime.environment import Java, JavaMissing, ProbeResult
 
 
@@ -17,7 +17,7 @@ def said(name: str) -> tuple[str, str]:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, found: ProbeResult | None) -> None:
-    monkeypatch.setattr(environment, "probe", lambda _python: found)
+    monkeypatch.setattr(doctor, "probe", lambda _python: found)
 
 
 def here(missing: list[str] | None = None, **packages: str) -> ProbeResult:
@@ -77,7 +77,7 @@ def test_the_versions_are_those_of_the_extra() -> None:
         for line in importlib.metadata.requires("semel") or []
         if "extra == 'spark'" in line
     }
-    wanted = {environment.pip_requirement(*one) for one in environment.REQUIRED}
+    wanted = {doctor.pip_requirement(*one) for one in doctor.REQUIRED}
     assert {_sorted(line) for line in wanted} <= {_sorted(line) for line in extra}
 
 
@@ -89,7 +89,7 @@ def _sorted(requirement: str) -> tuple[str, ...]:
 
 def test_java_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, None)
-    monkeypatch.setattr(environment, "find_java", lambda: Java("/j", 21, "PATH"))  # type: ignore[arg-type]
+    monkeypatch.setattr(doctor, "find_java", lambda: Java("/j", 21, "PATH"))  # type: ignore[arg-type]
     assert said("java") == ("ok", "21 at /j, found by PATH")
 
 
@@ -98,7 +98,7 @@ def test_a_missing_java_is_told_with_its_cures(monkeypatch: pytest.MonkeyPatch) 
         raise JavaMissing("the cure")
 
     answer(monkeypatch, None)
-    monkeypatch.setattr(environment, "find_java", refuse)
+    monkeypatch.setattr(doctor, "find_java", refuse)
     assert said("java") == ("warn", "the cure")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel_bench.figures import (
+from semel_bench.harness import (
     Figure,
     Target,
     at_least,

@@ -9,7 +9,7 @@ import pytest
 from semel_bench.harness import Harness, Options, Unavailable, file_system, interleave
 
 
-def run_interleaved(rounds: int, *, is_warmed: bool) -> tuple[str, dict[str, list[int]]]:
+def run_interleaved(rounds: int, *, warm_rounds: int) -> tuple[str, dict[str, list[int]]]:
     order: list[str] = []
 
     async def side(name: str) -> int:
@@ -17,18 +17,18 @@ def run_interleaved(rounds: int, *, is_warmed: bool) -> tuple[str, dict[str, lis
         return len(order)
 
     sides = {name: partial(side, name) for name in "abc"}
-    results = asyncio.run(interleave(sides, rounds, is_warmed=is_warmed))
+    results = asyncio.run(interleave(sides, rounds, warm_rounds=warm_rounds))
     return "".join(order), results
 
 
 def test_sides_are_interleaved_and_each_is_first_in_turn() -> None:
-    order, results = run_interleaved(3, is_warmed=False)
+    order, results = run_interleaved(3, warm_rounds=0)
     assert order == "abcbcacab"
     assert results == {"a": [1, 6, 8], "b": [2, 4, 9], "c": [3, 5, 7]}
 
 
 def test_results_of_the_warm_up_are_dropped() -> None:
-    order, results = run_interleaved(1, is_warmed=True)
+    order, results = run_interleaved(1, warm_rounds=1)
     assert order == "abcabc"
     assert results == {"a": [4], "b": [5], "c": [6]}
 

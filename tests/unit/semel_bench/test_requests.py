@@ -5,14 +5,14 @@ from itertools import islice
 import pytest
 
 from semel_bench.requests import (
-    BadAnswer,
+    BadResponse,
     commits,
-    http_answer_bytes,
     http_head_bytes,
+    http_response_bytes,
     limited,
     plain_appends,
     produced_appends,
-    redis_answer_bytes,
+    redis_response_bytes,
     small_values,
     xadd_appends,
 )
@@ -20,14 +20,14 @@ from semel_bench.requests import (
 
 def test_a_response_is_complete_when_its_body_is() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n"
-    assert http_answer_bytes(head[:-1]) == 0
-    assert http_answer_bytes(head + b"ab") == 0
-    assert http_answer_bytes(head + b"abcd") == len(head) + 3
+    assert http_response_bytes(head[:-1]) == 0
+    assert http_response_bytes(head + b"ab") == 0
+    assert http_response_bytes(head + b"abcd") == len(head) + 3
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    assert http_answer_bytes(empty) == len(empty)
+    assert http_response_bytes(empty) == len(empty)
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert http_answer_bytes(chunked) == 0
-    assert http_answer_bytes(chunked + b"0\r\n\r\n") == len(chunked) + 5
+    assert http_response_bytes(chunked) == 0
+    assert http_response_bytes(chunked + b"0\r\n\r\n") == len(chunked) + 5
 
 
 def test_a_response_to_head_has_no_body() -> None:
@@ -37,12 +37,12 @@ def test_a_response_to_head_has_no_body() -> None:
 
 
 def test_anything_but_success_ends_a_round() -> None:
-    with pytest.raises(BadAnswer):
-        http_answer_bytes(b"HTTP/1.1 404 Not Found\r\n\r\n")
-    with pytest.raises(BadAnswer):
-        redis_answer_bytes(b"-ERR no\r\n")
-    assert redis_answer_bytes(b"$3\r\nab") == 0
-    assert redis_answer_bytes(b"$3\r\nabc\r\n") == 9
+    with pytest.raises(BadResponse):
+        http_response_bytes(b"HTTP/1.1 404 Not Found\r\n\r\n")
+    with pytest.raises(BadResponse):
+        redis_response_bytes(b"-ERR no\r\n")
+    assert redis_response_bytes(b"$3\r\nab") == 0
+    assert redis_response_bytes(b"$3\r\nabc\r\n") == 9
 
 
 def test_appends_go_to_each_stream_in_turn() -> None:

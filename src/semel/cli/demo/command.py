@@ -15,8 +15,7 @@ from rich.text import Text
 
 from semel.cli.demo.plan import DATA, Plan, StreamVerdict, prepare_directory
 from semel.cli.demo.run import DemoRun, LaneResult, RunFacts
-from semel.cli.exit_codes import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused
-from semel.cli.output import printable
+from semel.cli.output import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused, printable
 from semel.client.errors import ClientError
 from semel.version import install_advice
 
@@ -58,7 +57,9 @@ def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bo
     console.print()
     console.print(result_table(results, facts))
     _print_commands(console, Path(data), has_spark=lack is None)
-    return _conclude(console, results[0])
+    for complaint in results[0].complaints:
+        console.print(Text(complaint, style="bold red"), soft_wrap=True)
+    return EXIT_NOT_EXACTLY_ONCE if results[0].complaints else 0
 
 
 def missing_for_spark() -> str | None:
@@ -84,20 +85,6 @@ def _print_commands(console: Console, path: Path, *, has_spark: bool) -> None:
     console.print("\nThe data is kept. To inspect it:")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
-
-
-def _conclude(console: Console, result: LaneResult) -> int:
-    if result.is_exactly_once:
-        return 0
-    for name, verdict in result.verdicts.items():
-        if not verdict.is_exactly_once:
-            message = f"NOT exactly once: {name}: {verdict.complaint}"
-            console.print(Text(message, style="bold red"), soft_wrap=True)
-    if result.produced.misplaced:
-        count = result.produced.misplaced
-        message = f"NOT as acknowledged: {count:,} batches are at another offset"
-        console.print(Text(message, style="bold red"), soft_wrap=True)
-    return EXIT_NOT_EXACTLY_ONCE
 
 
 # ---- screen --------------------------------------------------------------------------------------
@@ -133,8 +120,7 @@ class Screen:
         self._print(message, "")
 
     def fault(self, message: str) -> None:
-        style = "bold red" if message.startswith("SIGKILL") else "yellow"
-        self._print(message, style)
+        self._print(message, "bold red" if message.startswith("SIGKILL") else "yellow")
 
     def show(self, bar: str, done: int, total: int) -> None:
         """Update a bar. `done` may be above `total`: a naive path stores duplicates."""
@@ -153,8 +139,7 @@ class Screen:
         self._steps[bar] = step
 
     def _print(self, message: str, style: str) -> None:
-        seconds = time.monotonic() - self._began
-        line = Text(f"{seconds:6.1f} s  {message}", style=style)
+        line = Text(f"{time.monotonic() - self._began:6.1f} s  {message}", style=style)
         self._progress.console.print(line, soft_wrap=True)
 
 
@@ -185,10 +170,7 @@ def result_table(results: list[LaneResult], facts: RunFacts) -> Table:
 def _add_verdicts(table: Table, title: str, verdicts: list[StreamVerdict]) -> None:
     table.add_section()
     table.add_row(title, *(f"{verdict.stored:,}" for verdict in verdicts))
-    table.add_row("  lost", *(_fault(verdict.lost) for verdict in verdicts))
-    table.add_row("  duplicated", *(_fault(verdict.duplicated) for verdict in verdicts))
-    table.add_row("  wrong", *(_fault(verdict.wrong) for verdict in verdicts))
-
-
-def _fault(value: int) -> Text:
-    return Text(f"{value:,}", style="bold red" if value else "bold green")
+    for name in ("lost", "duplicated", "wrong"):
+        counts = [getattr(verdict, name) for verdict in verdicts]
+        cells = [Text(f"{n:,}", style="bold red" if n else "bold green") for n in counts]
+        table.add_row(f"  {name}", *cells)

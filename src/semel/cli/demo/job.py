@@ -12,10 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Struct
 
 from semel.cli.demo.lanes import append_with_plain_retries
-from semel.cli.demo.plan import AISLES, WATERMARK_MS, WINDOW_MS
+from semel.cli.demo.plan import AISLES, WATERMARK_MS, WINDOW_MS, Job
 from semel.client.sync.client import Client
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
 _SCHEMA: Final = "order long, at long, item string, cents long"
 _NAIVE_ROWS: Final = 500
 _POLL_SECONDS: Final = 0.1
-
-
-class Job(Struct, frozen=True):
-    """What to run. `is_last`: process what is stored now, then end; otherwise run until killed."""
-
-    url: str
-    checkpoints: str
-    rows_per_batch: int
-    is_last: bool
 
 
 def run_job(job: Job) -> None:

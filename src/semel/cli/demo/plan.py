@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from semel.cli.exit_codes import CommandRefused
+from semel.cli.output import CommandRefused
 from semel.cli.read_only import is_in_use
 
 # Looked up for each order, by Spark and by the comparison.
@@ -30,10 +31,7 @@ DISORDER_MS: Final = 5_000  # less than the watermark: no order is too late
 _ITEMS: Final = tuple(AISLES)
 _BEGAN_MS: Final = 1_767_225_600_000  # 2026-01-01
 _SPAN_MS: Final = 120 * WINDOW_MS
-_CLOSING_MS: Final = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
-_REQUESTS: Final = 800
 _DRAW_BYTES: Final = 8
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Order(Struct, frozen=True):
@@ -50,18 +48,10 @@ class Order(Struct, frozen=True):
         return self.order
 
 
-class Enriched(Struct, frozen=True):
+class Enriched(Order, frozen=True):
     """An order as Spark enriches it."""
 
-    order: int
-    at: int
-    item: str
     aisle: str
-    cents: int
-
-    @property
-    def key(self) -> int:
-        return self.order
 
 
 class Total(Struct, frozen=True):
@@ -96,8 +86,8 @@ class Plan(Struct, frozen=True):
 
     @property
     def batch_messages(self) -> int:
-        """Orders per request."""
-        return max(self.orders // _REQUESTS, 1)
+        """Orders per request: about 800 requests."""
+        return max(self.orders // 800, 1)
 
     @property
     def spark_rows(self) -> int:
@@ -112,14 +102,14 @@ class Plan(Struct, frozen=True):
     def input(self) -> list[Order]:
         """Return the orders, and one more that closes the windows of all others."""
         orders = [self._order(number) for number in range(self.orders)]
-        return [*orders, Order(self.orders, _CLOSING_MS, _ITEMS[0], 0)]
+        closing_ms = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
+        return [*orders, Order(self.orders, closing_ms, _ITEMS[0], 0)]
 
     def _order(self, number: int) -> Order:
         bits = _draw_bits(self.seed, "order", number)
         at = _BEGAN_MS + number * _SPAN_MS // self.orders + bits % DISORDER_MS
-        bits //= DISORDER_MS
-        item = _ITEMS[bits % len(_ITEMS)]
-        return Order(number, at, item, 100 + bits // len(_ITEMS) % 99_900)
+        rest, item = divmod(bits // DISORDER_MS, len(_ITEMS))
+        return Order(number, at, _ITEMS[item], 100 + rest % 99_900)
 
     def kill_points(self) -> list[int]:
         """Return the numbers of confirmed orders after which the server is killed."""
@@ -128,13 +118,22 @@ class Plan(Struct, frozen=True):
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
 
 
+class Job(Struct, frozen=True):
+    """What Spark runs. `is_last`: process what is stored now, then end; else run until killed."""
+
+    url: str
+    checkpoints: str
+    rows_per_batch: int
+    is_last: bool
+
+
 def expected_raw(order: Order) -> bytes:
     """Return the message of an order."""
-    return _encode(order)
+    return msgspec.json.encode(order)
 
 
 def expected_enriched(order: Order) -> Enriched:
-    return Enriched(order.order, order.at, order.item, AISLES[order.item], order.cents)
+    return Enriched(**asdict(order), aisle=AISLES[order.item])
 
 
 def expected_totals(orders: list[Order]) -> list[Total]:
@@ -228,7 +227,6 @@ DATA: Final = "data"
 CHECKPOINTS: Final = "checkpoints"
 DRIVER_LOG: Final = "spark.log"
 _MARKER_NAME: Final = "DEMO"
-_MARKER_TEXT: Final = "Made by `semel demo`; `semel demo --force` may replace it.\n"
 _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 
 
@@ -246,7 +244,8 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
     for name in names:
         _remove(os.path.join(path, name))
     home = Path(path).absolute()
-    (home / _MARKER_NAME).write_text(_MARKER_TEXT, encoding="utf-8")
+    text = "Made by `semel demo`; `semel demo --force` may replace it.\n"
+    (home / _MARKER_NAME).write_text(text, encoding="utf-8")
     return home
 
 

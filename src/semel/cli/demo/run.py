@@ -1,22 +1,29 @@
 """One run of the demo: producers, a server and a Spark driver that are killed, the comparison."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from semel.cli.demo.driver import Checkpoint, Driver, DriverFailed, MidBatch
-from semel.cli.demo.job import Job
 from semel.cli.demo.lanes import Produced, ProducerLane
 from semel.cli.demo.plan import (
     CHECKPOINTS,
     DATA,
+    DRIVER_LOG,
     Enriched,
+    Job,
     Order,
     Plan,
+    Row,
     StreamVerdict,
     Total,
     expected_enriched,
@@ -32,6 +39,159 @@ from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import parse_offset
 from semel.testing.fault_plan import FaultPlan
 
+# ---- the Spark driver ----------------------------------------------------------------------------
+
+
+START_SECONDS_MAX: Final = 20.0
+_ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
+
+
+class DriverFailed(EngineError):
+    """The driver ended with an error of its own."""
+
+
+class Driver:
+    """The Spark driver with its Python, its JVM and their workers; can be started repeatedly."""
+
+    def __init__(self, home: Path) -> None:
+        self._log = home / DRIVER_LOG
+        self._process: subprocess.Popen[bytes] | None = None
+        self.kills = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None if it was never started."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, job: Job) -> None:
+        """Start it, after the previous one was killed; it ends when this process ends."""
+        self.close()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", "semel.cli.demo.job", msgspec.json.encode(job).decode()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        """Return whether it runs; raises DriverFailed if it ended with an error."""
+        assert self._process is not None
+        code = self._process.poll()
+        if code is None:
+            return True
+        if code:
+            raise DriverFailed(f"the Spark driver ended with code {code}: {self._last_error()}")
+        return False
+
+    def kill(self) -> None:
+        """Send SIGKILL to all its processes, wait until they have ended, and count that."""
+        self.close()
+        self.kills += 1
+
+    def close(self) -> None:
+        """Kill it if it runs, and release its input."""
+        if self._process is None:
+            return
+        kill_session(self._process.pid)
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def _last_error(self) -> str:
+        """Return the last error in the log: Python writes its own after everything of Java."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        errors = [line for line in lines if _ERROR.match(line)]
+        return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
+
+
+def kill_session(leader: int) -> None:
+    """Kill every process of a session; Spark's Python workers have their own process groups."""
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until:
+        members = session_members(leader)
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not members:
+            return
+        time.sleep(0.01)
+
+
+def session_members(leader: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    pids = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with suppress(OSError):
+            # pid (command) state ppid pgrp session; the command may contain brackets
+            fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
+            state, _, _, session = fields.split()[:4]
+            if int(session) == leader and state not in "ZX":
+                pids.append(int(name))
+    return pids
+
+
+class Checkpoint:
+    """The progress of a query, read from its Spark checkpoint."""
+
+    def __init__(self, home: Path, query: str) -> None:
+        self._path = home / CHECKPOINTS / query
+        self.query = query
+
+    @property
+    def committed(self) -> int:
+        """The last batch that has ended; -1 if none has."""
+        return self._last("commits")
+
+    @property
+    def in_flight(self) -> int | None:
+        """The batch that is running, if there is one."""
+        committed = self.committed
+        begun = self._last("offsets")
+        return begun if begun > committed else None
+
+    def _last(self, log: str) -> int:
+        try:
+            names = os.listdir(self._path / log)
+        except FileNotFoundError:
+            return -1
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+class MidBatch:
+    """Detects when all queries are in the middle of a batch, and `naive` has written part of its.
+
+    If that does not happen soon, it is enough that those of `exact` are; in the end any time is.
+    """
+
+    def __init__(
+        self, exact: Sequence[Checkpoint], naive: Checkpoint, naive_rows: Callable[[], int]
+    ) -> None:
+        self._exact = exact
+        self._naive = naive
+        self._naive_rows = naive_rows
+        self._batch: int | None = None
+        self._rows_before = 0
+        self._began = time.monotonic()
+
+    def is_now(self) -> bool:
+        """Return whether it is so now; must be called repeatedly."""
+        batch, rows = self._naive.in_flight, self._naive_rows()
+        if batch != self._batch:
+            self._batch, self._rows_before = batch, rows
+        waited = time.monotonic() - self._began
+        is_naive = batch is not None and rows > self._rows_before
+        is_exact = all(query.in_flight is not None for query in self._exact)
+        is_late = waited > START_SECONDS_MAX
+        return (is_exact and (is_naive or is_late)) or waited > 2 * START_SECONDS_MAX
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+
 LANES: Final = (("exactly once", ""), ("plain retries", "-naive"))
 _POLL_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = 240.0
@@ -43,26 +203,25 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of a lane; `enriched` and `totals` are None if Spark did not run."""
+    """The result of a lane: the comparison of each of its streams, by name."""
 
     name: str
     produced: Produced
     dropped: int
-    orders: StreamVerdict
-    enriched: StreamVerdict | None = None
-    totals: StreamVerdict | None = None
+    verdicts: dict[str, StreamVerdict]
 
     @property
-    def verdicts(self) -> dict[str, StreamVerdict]:
-        """The comparisons that were made, by name."""
-        verdicts = {"orders": self.orders, "enriched": self.enriched, "totals": self.totals}
-        return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
-
-    @property
-    def is_exactly_once(self) -> bool:
-        """Whether everything is stored once, at the offsets that were acknowledged."""
-        verdicts = self.verdicts.values()
-        return not self.produced.misplaced and all(v.is_exactly_once for v in verdicts)
+    def complaints(self) -> list[str]:
+        """What is not stored once, or not at the offsets that were acknowledged."""
+        complaints = [
+            f"NOT exactly once: {name}: {verdict.complaint}"
+            for name, verdict in self.verdicts.items()
+            if not verdict.is_exactly_once
+        ]
+        if self.produced.misplaced:
+            count = self.produced.misplaced
+            complaints.append(f"NOT as acknowledged: {count:,} batches are at another offset")
+        return complaints
 
 
 class RunFacts(Struct, frozen=True):
@@ -118,7 +277,7 @@ class DemoRun:
         with ExitStack() as stack:
             self._server = LocalProcess(str(self._home / DATA), 0, {})
             stack.callback(self._server.stop)
-            self._watcher.say(f"server up at {self._server.url}, process {self._server.pid}")
+            self._watcher.say(f"server started at {self._server.url}, process {self._server.pid}")
             self._client = stack.enter_context(Client(self._server.url))
             for index, lane in enumerate(self._lanes):
                 stack.callback(lane.close)
@@ -131,12 +290,10 @@ class DemoRun:
             if self._has_spark:
                 self._watch_spark()
             self._watcher.say("reading everything back")
-            results = [self._judge(lane, end) for lane, (_, end) in self._paired()]
+            lanes = zip(self._lanes, LANES, strict=True)
+            results = [self._judge(lane, end) for lane, (_, end) in lanes]
         seconds = time.monotonic() - began
         return results, RunFacts(self._server_kills, self._driver.kills, seconds)
-
-    def _paired(self) -> list[tuple[ProducerLane, tuple[str, str]]]:
-        return list(zip(self._lanes, LANES, strict=True))
 
     # ---- producers -------------------------------------------------------------------------------
 
@@ -169,7 +326,7 @@ class DemoRun:
         began = time.monotonic()
         self._server.restart()
         seconds = time.monotonic() - began
-        self._watcher.say(f"server back after {seconds:.1f} s, process {self._server.pid}")
+        self._watcher.say(f"server restarted after {seconds:.1f} s, process {self._server.pid}")
 
     # ---- Spark -----------------------------------------------------------------------------------
 
@@ -247,19 +404,15 @@ class DemoRun:
     # ---- comparison ------------------------------------------------------------------------------
 
     def _judge(self, lane: ProducerLane, end: str) -> LaneResult:
-        orders = judge_stream(self._input, parse(self._stored("orders" + end), Order))
-        if not self._has_spark:
-            return LaneResult(lane.name, lane.produced, lane.dropped, orders)
-        rows = [expected_enriched(order) for order in self._input]
-        totals = parse(self._stored("totals" + end), Total)
-        return LaneResult(
-            lane.name,
-            lane.produced,
-            lane.dropped,
-            orders,
-            judge_stream(rows, parse(self._stored("enriched" + end), Enriched)),
-            judge_stream(self._totals, totals, is_ordered=False),
-        )
+        verdicts = {"orders": judge_stream(self._input, self._stored("orders" + end, Order))}
+        if self._has_spark:
+            rows = [expected_enriched(order) for order in self._input]
+            totals = self._stored("totals" + end, Total)
+            verdicts |= {
+                "enriched": judge_stream(rows, self._stored("enriched" + end, Enriched)),
+                "totals": judge_stream(self._totals, totals, is_ordered=False),
+            }
+        return LaneResult(lane.name, lane.produced, lane.dropped, verdicts)
 
-    def _stored(self, path: str) -> list[bytes]:
-        return [message.raw for message in self._client.stream(path).read()]
+    def _stored(self, path: str, kind: type[Row]) -> list[Row | None]:
+        return parse((message.raw for message in self._client.stream(path).read()), kind)
