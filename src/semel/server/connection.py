@@ -13,9 +13,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from semel.server.connections import ConnectionSet
 from semel.server.exchange import CONTINUE_RESPONSE, Exchange
 from semel.server.http import Handler, HttpRefused, Request, internal_error, problem
 from semel.server.limits_http import HttpLimits
@@ -30,6 +29,9 @@ from semel.server.phases import (
 )
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
+
+if TYPE_CHECKING:
+    from semel.server.listener import ConnectionSet
 
 _log: Final = logging.getLogger("semel.server")
 
@@ -74,7 +76,7 @@ class ServerConnection(asyncio.Protocol):
         "unread_since",
     )
 
-    def __init__(self, handler: Handler, limits: HttpLimits, registry: ConnectionSet) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits, registry: "ConnectionSet") -> None:
         self._handler = handler
         self._limits = limits
         self._registry = registry

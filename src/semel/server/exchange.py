@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -20,6 +20,9 @@ from semel.server.http import (
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
+if TYPE_CHECKING:
+    from semel.server.connection import ServerConnection
+
 _log: Final = logging.getLogger("semel.server")
 
 _STATUS_LINES: Final = {
@@ -31,6 +34,8 @@ _BODILESS: Final = frozenset({204, 304})  # neither a body nor a Content-Length
 
 CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+Callbacks = tuple[Callable[[], None], ...]
 
 # Looking up a member of an enum, or a transition, costs more than a global name.
 _WAITING: Final = ExchangePhase.WAITING
@@ -79,32 +84,6 @@ class PrefixCache:
             self.exposed.turn(date)
 
 
-class ExchangeLine(Protocol):
-    """The connection, as an exchange uses it."""
-
-    @property
-    def is_write_blocked(self) -> bool:
-        """Whether the client reads too slowly."""
-
-    def is_turn(self, exchange: "Exchange") -> bool:
-        """Return whether no earlier response is owed."""
-
-    def emit(self, data: bytes) -> None:
-        """Send bytes of the exchange whose turn it is."""
-
-    def complete(self, exchange: "Exchange", data: bytes) -> bool:
-        """Send the last bytes of a response; return False, and send nothing, before its turn."""
-
-    def advance(self) -> None:
-        """Remove complete exchanges; send what the next ones have held until now."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back on the next turn of the loop."""
-
-    def abort(self) -> None:
-        """Close the connection at once: what was sent cannot be completed."""
-
-
 class Exchange(Struct, eq=False, gc=False):
     """One exchange: the Responder of its request, and the ResponseStream if there is one.
 
@@ -113,7 +92,7 @@ class Exchange(Struct, eq=False, gc=False):
     gone.
     """
 
-    _line: ExchangeLine
+    _line: "ServerConnection"
     _starts: PrefixLines
     _is_head: bool = False
     _is_modern: bool = True
@@ -122,9 +101,9 @@ class Exchange(Struct, eq=False, gc=False):
     phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
-    _held: list[bytes] | None = None  # before its turn
-    _gone: list[Callable[[], None]] | None = None
-    _drained: list[Callable[[], None]] | None = None
+    _held: tuple[bytes, ...] = ()  # before its turn
+    _gone: Callbacks = ()
+    _drained: Callbacks = ()
 
     # ---- a complete response -------------------------------------------------------------------
 
@@ -163,9 +142,9 @@ class Exchange(Struct, eq=False, gc=False):
 
     def _complete(self, data: bytes) -> None:
         self.phase = _COMPLETE  # the callers have checked that it was WAITING
-        self._gone = None
+        self._gone = ()
         if not self._line.complete(self, data):
-            self._hold(data)
+            self._held += (data,)
 
     def _drop(self, status: int) -> None:
         if self.phase is not ExchangePhase.GONE:
@@ -200,7 +179,7 @@ class Exchange(Struct, eq=False, gc=False):
         """Begin a response of unknown length. A second response is logged and dropped."""
         if self.phase is not _WAITING:
             self._drop(status)
-            return _Nowhere()
+            return self._nowhere()
         self._omits_body = self._is_head or status in _BODILESS
         self._is_chunked = self._is_modern and status not in _BODILESS
         if not self._is_modern and not self._omits_body:
@@ -211,11 +190,15 @@ class Exchange(Struct, eq=False, gc=False):
         except (ValueError, TypeError):
             _log.exception("a response could not be encoded")
             self.fail()
-            return _Nowhere()
+            return self._nowhere()
         self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_BEGUN)
         self._put(head)
         self._line.advance()
         return self
+
+    def _nowhere(self) -> "Exchange":
+        """Return the stream of a response that was dropped: so is everything written to it."""
+        return Exchange(self._line, self._starts, phase=ExchangePhase.GONE)
 
     def write(self, data: bytes) -> None:
         """Send a part; nothing if the client is gone."""
@@ -241,7 +224,7 @@ class Exchange(Struct, eq=False, gc=False):
             if self._is_chunked and not self._omits_body:
                 self._put(LAST_CHUNK)
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_COMPLETE)
-            self._gone = self._drained = None
+            self._gone = self._drained = ()
             self._line.advance()
 
     @property
@@ -255,10 +238,8 @@ class Exchange(Struct, eq=False, gc=False):
         """Call back once, when the stream is not, or no longer, blocked."""
         if not self.is_blocked:
             self._line.call_soon(lambda: _guarded(callback))
-        elif self._drained is None:
-            self._drained = [callback]
         else:
-            self._drained.append(callback)
+            self._drained += (callback,)
 
     # ---- the connection's side -----------------------------------------------------------------
 
@@ -266,10 +247,8 @@ class Exchange(Struct, eq=False, gc=False):
         """Call back if the client goes away before the response is complete."""
         if self.phase is ExchangePhase.GONE:
             _guarded(callback)
-        elif self._gone is None:
-            self._gone = [callback]
         else:
-            self._gone.append(callback)
+            self._gone += (callback,)
 
     @property
     def is_over(self) -> bool:
@@ -278,57 +257,32 @@ class Exchange(Struct, eq=False, gc=False):
 
     def client_gone(self) -> None:
         """Drop what is held; unless the response is complete, call the callbacks of `on_gone`."""
-        self._held = self._drained = None
+        self._held = self._drained = ()
         if self.phase < ExchangePhase.COMPLETE:
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
-            callbacks, self._gone = self._gone, None
-            for callback in callbacks or ():
+            callbacks, self._gone = self._gone, ()
+            for callback in callbacks:
                 _guarded(callback)
 
     def _put(self, data: bytes) -> None:
         if self._line.is_turn(self):
             self._line.emit(data)
         else:
-            self._hold(data)
-
-    def _hold(self, data: bytes) -> None:
-        if self._held is None:
-            self._held = [data]
-        else:
-            self._held.append(data)
+            self._held += (data,)
 
     def take_turn(self) -> None:
         """Send what was held: every earlier response is sent."""
-        held, self._held = self._held, None
-        for data in held or ():
+        held, self._held = self._held, ()
+        for data in held:
             self._line.emit(data)
-        if self._drained is not None:
+        if self._drained:
             self.drained()
 
     def drained(self) -> None:
         """Call the callbacks of `on_drain`: the client has read what was sent."""
-        callbacks, self._drained = self._drained, None
-        for callback in callbacks or ():
+        callbacks, self._drained = self._drained, ()
+        for callback in callbacks:
             _guarded(callback)
-
-
-class _Nowhere:
-    """The stream of a response that was dropped: so is everything written to it."""
-
-    is_blocked: Final = False
-
-    def write(self, data: bytes) -> None:
-        pass
-
-    def write_piece(self, piece: SharedBytes) -> bool:
-        del piece
-        return False
-
-    def end(self) -> None:
-        pass
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        pass
 
 
 def _guarded(callback: Callable[[], None]) -> None:
