@@ -1,5 +1,6 @@
-"""One exchange: a request and its response, which is encoded here and sent in its turn."""
+"""Exchanges: responses are encoded, sent in the order of their requests, and counted until read."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from semel.broker.clock import Clock
+from semel.server.admission import UnreadBudget
 from semel.server.http import (
     Headers,
     Response,
@@ -17,6 +19,7 @@ from semel.server.http import (
     internal_error,
     problem,
 )
+from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
@@ -28,6 +31,7 @@ _log: Final = logging.getLogger("semel.server")
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
+_HELD_BYTES_MAX: Final = 64 * 1024  # more is written at once
 # Below this size, one copy is cheaper than a second buffer for the kernel.
 _JOIN_BYTES_MAX: Final = 16 * 1024
 _BODILESS: Final = frozenset({204, 304})  # neither a body nor a Content-Length
@@ -82,6 +86,134 @@ class PrefixCache:
             date = f"Date: {formatdate(second, usegmt=True)}\r\n"
             self.plain.turn(date)
             self.exposed.turn(date)
+
+
+class ConnectionOutput:
+    """The output of a connection: it writes the responses to one read together.
+
+    It also counts what the client has not read, and sees when the client does not read at all.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_delivered_bytes",
+        "_held",
+        "_held_bytes",
+        "_limits",
+        "_loop",
+        "_progress_at",
+        "_sent_bytes",
+        "_transport",
+        "is_blocked",
+        "unread_bytes",
+        "unread_since",
+    )
+
+    def __init__(
+        self, transport: asyncio.Transport, limits: HttpLimits, budget: UnreadBudget
+    ) -> None:
+        self._transport = transport
+        self._limits = limits
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self._held: list[bytes] | None = None  # between `hold` and `flush`
+        self._held_bytes = 0
+        self._sent_bytes = 0
+        self._delivered_bytes = 0
+        self._progress_at: float | None = None  # since when something is unread, or less is
+        self.is_blocked = False  # the client reads too slowly
+        self.unread_bytes = 0
+        self.unread_since = 0.0
+
+    def hold(self) -> None:
+        """Hold what is sent until `flush`."""
+        self._held = []
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    def flush(self) -> None:
+        """Write what is held."""
+        held, self._held = self._held, None
+        if held:
+            self._write(held)
+
+    def drop(self) -> None:
+        """Drop what is held."""
+        if self._held is not None:
+            self._held = []
+
+    def emit(self, data: bytes) -> None:
+        """Send bytes of the exchange whose turn it is."""
+        size = len(data)
+        self._sent_bytes += size
+        held = self._held
+        if held is None:
+            self._transport.write(data)
+            if size > self._limits.write_buffer_bytes:
+                self._count(size)
+            return
+        held.append(data)
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX:
+            self._held = []
+            self._write(held)
+
+    def _write(self, held: list[bytes]) -> None:
+        size, self._held_bytes = self._held_bytes, 0
+        if len(held) == 1:
+            self._transport.write(held[0])
+        else:
+            self._transport.writelines(held)
+        if size > self._limits.write_buffer_bytes:
+            self._count(size)
+
+    def block(self) -> None:
+        """Count what is in the buffer of the transport: it is full."""
+        self.is_blocked = True
+        self._count(0)
+
+    def unblock(self) -> None:
+        """Stop counting: the buffer of the transport is empty."""
+        self.is_blocked = False
+        self.uncount()
+
+    def _count(self, size: int) -> None:
+        """Count `size` bytes that were just written, while a part of them is in the buffer."""
+        unread = self._transport.get_write_buffer_size()
+        more = max(unread, size) - self.unread_bytes
+        if unread and more > 0:
+            if not self.unread_bytes:
+                self.unread_since = self._loop.time()
+            self.unread_bytes += more
+            self._budget.add(more)
+
+    def uncount(self) -> None:
+        """Stop counting what the client has not read."""
+        count, self.unread_bytes = self.unread_bytes, 0
+        if count:
+            self._budget.remove(count)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether something was in the buffer of the transport when `is_stalled` was called."""
+        return self._sent_bytes != self._delivered_bytes
+
+    def is_stalled(self, now: float) -> bool:
+        """Return whether the client has read nothing for `stall_seconds`."""
+        if not self.is_unread:
+            return False
+        unread = self._transport.get_write_buffer_size()
+        delivered = self._sent_bytes - unread
+        if delivered != self._delivered_bytes or self._progress_at is None:
+            self._delivered_bytes = delivered
+            self._progress_at = now
+        if unread:
+            return now - self._progress_at > self._limits.stall_seconds
+        self.uncount()
+        self._progress_at = None
+        return False
 
 
 class Exchange(Struct, eq=False, gc=False):
@@ -215,8 +347,8 @@ class Exchange(Struct, eq=False, gc=False):
         if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
             return self.is_blocked
-        line.emit(piece.chunk)
-        return line.is_write_blocked
+        line.output.emit(piece.chunk)
+        return line.output.is_blocked
 
     def end(self) -> None:
         """Complete the response."""
@@ -232,7 +364,7 @@ class Exchange(Struct, eq=False, gc=False):
         """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
         if self.phase is ExchangePhase.GONE:
             return False
-        return not self._line.is_turn(self) or self._line.is_write_blocked
+        return not self._line.is_turn(self) or self._line.output.is_blocked
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once, when the stream is not, or no longer, blocked."""
@@ -266,7 +398,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     def _put(self, data: bytes) -> None:
         if self._line.is_turn(self):
-            self._line.emit(data)
+            self._line.output.emit(data)
         else:
             self._held += (data,)
 
@@ -274,7 +406,7 @@ class Exchange(Struct, eq=False, gc=False):
         """Send what was held: every earlier response is sent."""
         held, self._held = self._held, ()
         for data in held:
-            self._line.emit(data)
+            self._line.output.emit(data)
         if self._drained:
             self.drained()
 
