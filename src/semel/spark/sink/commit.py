@@ -16,7 +16,7 @@ from semel.client.errors import ClientError, Indeterminate, SinkRefused, Unavail
 from semel.client.sync.sink import Sink
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.spark.errors import server_unreachable
+from semel.spark.errors import CheckpointError, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.wire.refusal_table import BY_CODE
 
@@ -28,10 +28,6 @@ from semel.wire.refusal_table import BY_CODE
 
 _HEADER_LINES: Final = 2  # the version of the log, and metadata: watermark, time, settings
 _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
-
-
-class CheckpointError(RuntimeError):
-    """The offset log cannot be read, so a repeated batch could not be recognised."""
 
 
 class Digests(Struct, frozen=True):

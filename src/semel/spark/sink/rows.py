@@ -20,20 +20,6 @@ _MESSAGE_BYTES: Final = 16  # the length of a message, the length of its key, an
 _SHOWN_BYTES_MAX: Final = 60
 
 
-class RowError(ValueError):
-    """A row cannot be written; nothing of its batch is written."""
-
-    def __init__(self, partition: int, row: int, what: str) -> None:
-        super().__init__(partition, row, what)
-        self.partition = partition
-        self.row = row
-        self.what = what
-
-    def __str__(self) -> str:
-        where = f"partition {self.partition}, row {self.row}"
-        return f"{where}: {self.what}; nothing of this batch is written"
-
-
 class StreamRows(Struct, frozen=True):
     """Messages of one stream as columns; `numbers` are the numbers of the rows in the partition."""
 

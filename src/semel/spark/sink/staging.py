@@ -32,11 +32,10 @@ from semel.model.limits import (
     TXN_STREAMS_MAX,
 )
 from semel.model.media import is_json
-from semel.spark.errors import FIRST_SECONDS, server_unreachable
+from semel.spark.errors import FIRST_SECONDS, RowError, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import (
-    RowError,
     StreamRows,
     compact,
     concatenate,

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from semel.client.transport import random_id
 from semel.client.txn_values import CommitResult
+from semel.spark.errors import hide_traceback
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
 from semel.spark.sink.commit import (
@@ -30,7 +31,6 @@ from semel.spark.sink.commit import (
     sink_of,
 )
 from semel.spark.sink.staging import TaskId, stage
-from semel.spark.user_errors import hide_traceback
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

@@ -20,9 +20,14 @@ from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
 from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable
-from semel.spark.options import SourceOptions, SparkOptionError, client_for
+from semel.spark.options import (
+    EARLIEST_NUMBER,
+    LATEST_NUMBER,
+    SourceOptions,
+    SparkOptionError,
+    client_for,
+)
 from semel.spark.source.frames import FrameRows, rows_of
-from semel.spark.source.offsets import EARLIEST_NUMBER, LATEST_NUMBER, StreamPosition
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
@@ -30,6 +35,13 @@ _SIMILAR_FROM: Final = 5_000  # paths that are searched for similar ones
 # Times are not quite in order: a staged message has the time of its staging, but gets its offset
 # only when the transaction is committed. By more than this, times cannot be out of order.
 _STAGED_MS_MAX: Final = 3_600_000
+
+
+class StreamPosition(Struct, frozen=True, order=True):
+    """The next offset to read, in the stream of this incarnation."""
+
+    id: str
+    next: int
 
 
 class StreamEnd(Struct, frozen=True):

@@ -1,8 +1,9 @@
 """The sources: `spark.readStream.format("semel")` and `spark.read.format("semel")`."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -15,21 +16,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.spark import errors
-from semel.spark.errors import StreamMissing, stream_deleted
-from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.source.catalog import StreamCatalog, StreamEnd
-from semel.spark.source.columns import columns_for
-from semel.spark.source.offsets import (
-    LATEST,
-    LATEST_NUMBER,
-    PIN,
-    StreamPosition,
-    from_document,
-    is_pin,
-    to_document,
+from semel.spark.errors import (
+    StreamMissing,
+    hide_traceback,
+    hide_traceback_of_rows,
+    stream_deleted,
 )
+from semel.spark.options import LATEST, LATEST_NUMBER, SourceOptions, SparkOptionError
+from semel.spark.source.catalog import StreamCatalog, StreamEnd, StreamPosition
+from semel.spark.source.columns import columns_for
 from semel.spark.source.slices import Span, TaskInput, read_task, split_range
-from semel.spark.user_errors import hide_traceback, hide_traceback_of_rows
 
 # When there is nothing new, Spark asks about 80 times a second. Waiting here makes it about once.
 WAIT_SECONDS: Final = 1.0
@@ -173,6 +169,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Span(end.id, min(self._firsts[key], end.next), end.next, is_open=True)
 
 
+# ---- offsets in the Spark checkpoint -------------------------------------------------------------
+# A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Spark compares offsets as
+# texts, so the keys are always sorted. `{"pin": "latest"}` means the tail at the time the query was
+# first planned: the first batch is empty and stores the actual offsets in Spark's log, so that a
+# crash before it has ended cannot move the start.
+
+
+PIN: Final = {"pin": "latest"}
+
+
+def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
+    """Return the offset for Spark; keys are sorted, so that equal offsets are equal texts."""
+    return {
+        stream: {"id": position.id, "next": position.next}
+        for stream, position in sorted(positions.items())
+    }
+
+
+def is_pin(document: Mapping[str, Any]) -> bool:
+    """Return whether an offset is the pin. The entry of a stream is never a string."""
+    return document.get("pin") == PIN["pin"]
+
+
+def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
+    """Parse an offset from Spark's checkpoint; raise ValueError if it is of another source."""
+    try:
+        return {
+            stream: StreamPosition(str(entry["id"]), int(entry["next"]))
+            for stream, entry in document.items()
+        }
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: it"
+            " belongs to another source, start with a new checkpointLocation"
+        ) from None
+
+
 # ---- the end of a batch --------------------------------------------------------------------------
 
 
@@ -261,3 +294,25 @@ class BatchReader(DataSourceReader):
                 f" stable offset {end.stable}: write a smaller offset, or latest"
             )
         return limit
+
+
+# ---- wrong options -------------------------------------------------------------------------------
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes the place of a reader with wrong options: its methods raise the error.
+
+    An error while a reader is created would be wrapped by Spark, which hides the message.
+    """
+
+    def __init__(self, error: SparkOptionError) -> None:
+        self._error = error
+
+    def _refuse(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        raise self._error.with_traceback(None)
+
+    initialOffset = latestOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
+    read = _refuse
+
+    def stop(self) -> None:
+        """Do nothing."""
