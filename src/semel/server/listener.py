@@ -112,16 +112,12 @@ class Listener:
         self._acceptor.open(
             lambda: ServerConnection(handler, limits, registry), ssl, limits.header_seconds
         )
-        self._sweep_later(registry, limits.sweep_seconds)
+        self._sweep_every(limits.sweep_seconds, registry)
 
-    def _sweep_later(self, registry: ConnectionSet, seconds: float) -> None:
+    def _sweep_every(self, seconds: float, registry: ConnectionSet) -> None:
         loop = asyncio.get_running_loop()
-
-        def run() -> None:
-            self._timer = loop.call_later(seconds, run)
-            registry.sweep(loop.time())
-
-        self._timer = loop.call_later(seconds, run)
+        self._timer = loop.call_later(seconds, self._sweep_every, seconds, registry)
+        registry.sweep(loop.time())
 
     async def drain(self, seconds: float) -> None:
         """Accept no more, finish requests for at most `seconds`, then close what is open."""

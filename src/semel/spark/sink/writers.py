@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from msgspec import Struct
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import (
@@ -124,9 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert tasks
         app, query_id, tokens = tasks[0].app, tasks[0].query_id, tokens_of(tasks)
         digests = self._digests(tasks[0], batchId)
-        result = commit_staged(sink_of(self.options, app), query_id, batchId, tokens, digests)
-        if result.duplicate:
-            abort_staged(self.options, app, tokens)  # not those that are committed already
+        commit_staged(self.options, app, query_id, batchId, tokens, digests)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
@@ -189,13 +186,10 @@ class BatchWriter(DataSourceArrowWriter):
         if not tasks or (self.options.app_id is None and not tokens):
             return
         app, query_id = tasks[0].app, tasks[0].query_id
-        sink = sink_of(self.options, app)
-        result = commit_staged(sink, query_id, self.version, tokens)
+        commit_staged(self.options, app, query_id, self.version, tokens)
         if self.options.app_id is None:
             with suppress(Exception):  # the rows are written; an unused sink may stay
-                sink.forget()
-        elif result.duplicate:
-            abort_staged(self.options, app, tokens)
+                sink_of(self.options, app).forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
@@ -252,12 +246,10 @@ def commit_batch(
     try:
         for path, frame in frames.items():
             tokens += _stage(frame, parsed[path], name, batch_id)
-        result = commit_staged(sink_of(first, name), query_id or name, batch_id, tokens, digests)
+        result = commit_staged(first, name, query_id or name, batch_id, tokens, digests)
     except BaseException:
         abort_staged(first, name, tokens)
         raise
-    if result.duplicate:
-        abort_staged(first, name, tokens)
     if run_id is not None:
         _committed[run_id, name] = batch_id
     return result
@@ -282,21 +274,13 @@ def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
         )
 
 
-class _Stage(Struct, frozen=True):
-    """Stages the rows of a task; yields one row with the token, or none without rows."""
+def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> list[str]:
+    columns = find_columns(frame.schema, options.stream)
 
-    options: SinkOptions
-    columns: SinkColumns
-    app: str
-    version: int
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = stage_task(self.options, self.columns, self.app, self.version, batches)
+    def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the rows of a task; yield one row with the token, or none without rows."""
+        task = stage_task(options, columns, app, version, batches)
         if task.token is not None:
             yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)
 
-
-def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> list[str]:
-    columns = find_columns(frame.schema, options.stream)
-    task = _Stage(options, columns, app, version)
-    return tokens_of(frame.mapInArrow(task, _STAGED_DDL).collect())
+    return tokens_of(frame.mapInArrow(stage_rows, _STAGED_DDL).collect())

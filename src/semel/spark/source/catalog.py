@@ -145,8 +145,8 @@ class StreamCatalog:
             offset = page.next_offset  # the page has gaps only
 
     def _page(self, stream: str, offset: int) -> FramesPage:
-        calls = self._client().stream(stream).calls
-        return self._ask(lambda client: client.run(frames_page(calls, print_offset(offset))))
+        at = print_offset(offset)
+        return self._ask(lambda client: client.run(frames_page(client.stream(stream).calls, at)))
 
     def _paths(self) -> list[str]:
         options = self._options
@@ -170,16 +170,13 @@ class StreamCatalog:
 
     def _ask(self, call: Callable[[Client], T]) -> T:
         try:
-            result = call(self._client())
+            result = call(client_for(self._options))
         except Unavailable as error:
             raise server_unreachable(error) from None
         except (NotSupported, ProtocolError) as error:
             raise not_a_semel_server(self._options.url, error) from None
         self._has_responded = True
         return result
-
-    def _client(self) -> Client:
-        return client_for(self._options)
 
     def _first_timeout(self) -> float:
         seconds = self._options.retry_seconds

@@ -127,13 +127,14 @@ class DecodedColumns(Columns):
         for field in schema.fields:
             _check_field(field)
         super().__init__(schema)
+        self._schema = schema
         self._decoder = Decoder(
             pa.schema([field for field in self.arrow if field.name not in _FILLED])
         )
 
     def __reduce__(self) -> Any:
         """Pickle the schema only: a decoder cannot be pickled."""
-        return _rebuilt, (self.arrow,)
+        return DecodedColumns, (self._schema,)
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         table, bad = self._decoder.decode(rows.values)
@@ -148,13 +149,6 @@ class DecodedColumns(Columns):
             for name in self.arrow.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
-
-
-def _rebuilt(arrow: pa.Schema) -> DecodedColumns:
-    columns = DecodedColumns.__new__(DecodedColumns)
-    columns.arrow = arrow
-    columns._decoder = Decoder(pa.schema([field for field in arrow if field.name not in _FILLED]))
-    return columns
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -211,16 +205,13 @@ def _check_type(name: str, kind: DataType) -> None:
         for field in kind.fields:
             _check_type(f"{name}.{field.name}", field.dataType)
             _check_nullable(f"{name}.{field.name}", is_nullable=field.nullable)
-        return
-    if isinstance(kind, ArrayType):
+    elif isinstance(kind, ArrayType):
         _check_nullable(name, is_nullable=kind.containsNull)
         _check_type(name, kind.elementType)
-        return
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+    elif isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         _check_nullable(name, is_nullable=kind.valueContainsNull)
         _check_type(name, kind.valueType)
-        return
-    if not isinstance(kind, _DECODED):
+    elif not isinstance(kind, _DECODED):
         raise SchemaError(
             f"the column {name} cannot be decoded from JSON as {kind.simpleString()}:"
             " read without a schema and convert the column value"

@@ -33,7 +33,21 @@ _PAUSE_SECONDS_MIN: Final = 0.01
 _PAUSE_SECONDS_MAX: Final = 0.1
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _TaskReader:
+    """What the readers have in common: their options, and the reading in tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_for(options, schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task."""
+        if not isinstance(partition, TaskInput):
+            return iter(())  # Spark runs one empty task for an empty batch or read
+        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
+
+
+class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams batch by batch, each message once, as long as Spark keeps its checkpoint.
 
     Spark creates one for planning, which is used for the whole query, and sends copies to the
@@ -45,8 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SparkOptionError(
                 "endingOffsets has no meaning in a stream: remove it, or use spark.read"
             )
-        self._options = options
-        self._columns = columns_for(options, schema)
+        super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
         self._target: dict[str, StreamEnd] | None = None
         self._last_ends: dict[str, StreamEnd] = {}
@@ -114,14 +127,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Do nothing: there are no resources."""
-
-    # ---- tasks -----------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task."""
-        if not isinstance(partition, TaskInput):
-            return iter(())  # Spark runs one empty task for an empty batch
-        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
 
     # ---- positions -------------------------------------------------------------------------------
 
@@ -255,7 +260,7 @@ def limit_positions(
 # ---- batch reads ---------------------------------------------------------------------------------
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(_TaskReader, DataSourceReader):
     """Reads a range of each stream once. The range is fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -263,8 +268,7 @@ class BatchReader(DataSourceReader):
             raise SparkOptionError(
                 "maxOffsetsPerTrigger has no meaning in a batch: remove it, or set endingOffsets"
             )
-        self._options = options
-        self._columns = columns_for(options, schema)
+        super().__init__(options, schema)
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
@@ -277,12 +281,6 @@ class BatchReader(DataSourceReader):
             end = self._end(stream, ends[stream])
             spans[stream] = Span(begin.id, min(begin.next, end), end)
         return list(split_range(spans, self._options.min_partitions))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task."""
-        if not isinstance(partition, TaskInput):
-            return iter(())  # Spark runs one empty task for an empty read
-        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
 
     def _end(self, stream: str, end: StreamEnd) -> int:
         limit = (self._options.ends or LATEST).of(stream)
