@@ -208,8 +208,9 @@ class App:
         self._append(command, reply)
 
     def _patch(self, request: Request, responder: Responder, path: str) -> None:
-        now_ms = self._streams.now_ms
-        command = requests.parse_patch(path, request.headers, request.repeated, now_ms=now_ms)
+        command = requests.parse_patch(
+            path, request.headers, request.repeated, now_ms=self._streams.now_ms
+        )
         self._streams.submit(command, responder, responses.patch_response)
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:

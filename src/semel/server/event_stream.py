@@ -48,7 +48,10 @@ class EventStream(LiveRead):
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
-            self._refuse(outcome)
+            if self.stream is None:
+                self._end()
+                send_response(self._responder, responses.outcome_response(outcome))
+            self.finish()  # the stream is deleted: the client's next request gets the refusal
             return
         if self.stream is None or self._encoder is None:
             self._begin(outcome)
@@ -122,13 +125,6 @@ class EventStream(LiveRead):
         self._number = done.row.number
         self._encoder = sse.SseEncoder(done.row.content_type, start)
         self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
-
-    def _refuse(self, outcome: Outcome) -> None:
-        if self.stream is not None:
-            self.finish()  # the stream is deleted: the client's next request gets the refusal
-            return
-        self._end()
-        send_response(self._responder, responses.outcome_response(outcome))
 
     def finish(self) -> None:
         """End the response; nothing if the first read is not done yet."""

@@ -153,13 +153,15 @@ def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
 def _ordinal(stream: str, value: object) -> int:
     if isinstance(value, str):
         value = parse_offset(value)
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or not EARLIEST_NUMBER <= value <= NUMBER_MAX:  # type: ignore[operator]
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not EARLIEST_NUMBER <= value <= NUMBER_MAX
+    ):
         raise ValueError(
             f"the offset of {stream} is not valid; expected a number, an offset as semel prints it,"
             " -1 for the end or -2 for the start"
         )
-    assert isinstance(value, int)
     return value
 
 
@@ -196,11 +198,17 @@ _SINK: Final = (
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-class SourceOptions(Struct, frozen=True):
-    """What to read, and how. Either `streams` or `pattern` is set."""
+class ServerOptions(Struct, frozen=True):
+    """Which server, and for how long to try to reach it."""
 
     url: str
     token: Secret | None
+    retry_seconds: float
+
+
+class SourceOptions(ServerOptions, frozen=True):
+    """What to read, and how. Either `streams` or `pattern` is set."""
+
     streams: tuple[str, ...]
     pattern: str | None
     starts: StartOffsets
@@ -210,14 +218,11 @@ class SourceOptions(Struct, frozen=True):
     min_partitions: int
     is_loss_fatal: bool
     has_headers: bool
-    retry_seconds: float
 
 
-class SinkOptions(Struct, frozen=True):
+class SinkOptions(ServerOptions, frozen=True):
     """Where to write, and as which sink. Without `stream` each row names its own."""
 
-    url: str
-    token: Secret | None
     stream: str | None
     app_id: str | None
     version: int | None
@@ -225,7 +230,6 @@ class SinkOptions(Struct, frozen=True):
     content_type: str
     checkpoint: str | None
     query_name: str | None
-    retry_seconds: float
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
@@ -311,14 +315,13 @@ class _OptionReader:
     def url(self) -> str:
         """Return the address of the server, from the option `url` or `path`."""
         url, path = self.text("url"), self.text("path")
-        if url is None and path is None:
+        address = url or path
+        if address is None:
             raise SparkOptionError(
                 'the address of the server is missing: add .option("url", "http://127.0.0.1:4437")'
             )
-        if url is not None and path is not None and url != path:
+        if path not in (None, address):
             raise SparkOptionError(f"url is {url} and path is {path}: set only one of them")
-        address = url or path
-        assert address is not None
         try:
             parse_address(address)
         except ValueError as error:
@@ -345,15 +348,10 @@ def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
         raise SparkOptionError(
             f"set exactly one of stream, subscribe and subscribePattern; {present} is set"
         )
-    pattern = values.take("subscribePattern", read_pattern)
-    if pattern is not None:
-        return (), pattern
     stream = values.take("stream", read_path)
-    if stream is not None:
-        return (stream,), None
-    paths = values.take("subscribe", read_paths)
-    assert paths is not None
-    return paths, None
+    paths = values.take("subscribe", read_paths) or ()
+    pattern = values.take("subscribePattern", read_pattern)
+    return (paths if stream is None else (stream,)), pattern
 
 
 def _starts(
@@ -387,7 +385,7 @@ def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | Non
 _clients: Final[dict[tuple[int, str, str | None, float], Client]] = {}
 
 
-def client_for(options: SourceOptions | SinkOptions) -> Client:
+def client_for(options: ServerOptions) -> Client:
     """Return the client of this process for a server; it is never closed.
 
     Spark reuses its worker processes, and so their connections. A forked process gets its own.

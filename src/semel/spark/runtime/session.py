@@ -73,12 +73,10 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **conf}
+    settings: dict[str, Any] = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **conf}
     settings[_OPTIONS] = f"-Dlog4j2.configurationFile={_LOGS} {settings.get(_OPTIONS, '')}".strip()
     builder = SparkSession.Builder().appName(app).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder.config(map=settings).getOrCreate()
 
 
 def _choose_python(*, is_local: bool) -> None:

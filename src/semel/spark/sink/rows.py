@@ -241,8 +241,7 @@ def _timestamp(array: pa.Array) -> pa.Array:
     # Without its zone an instant is in UTC; printing it with a zone takes thirty times as long.
     times = pc.cast(array, pa.timestamp("us"))
     _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
-    texts = pc.cast(times, pa.string())
-    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    texts = pc.replace_substring(pc.cast(times, pa.string()), " ", "T", max_replacements=1)
     return pc.binary_join_element_wise('"', texts, '"' if array.type.tz is None else 'Z"', "")
 
 
@@ -277,16 +276,12 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _map(array: pa.MapArray) -> pa.Array:
-    entries = array.cast(_as_list(array.type))
+    fields = [pa.field("key", array.type.key_type, nullable=False), ("value", array.type.item_type)]
+    entries = array.cast(pa.list_(pa.struct(fields)))
     keys, values = entries.flatten().flatten()
     names = _string(keys) if types.is_string(keys.type) else _quoted(keys)
     pairs = pc.binary_join_element_wise(names, json_texts(values), ":")
     return _enclosed(entries, "{", pairs, "}")
-
-
-def _as_list(type_: pa.MapType) -> pa.ListType:
-    fields = [pa.field("key", type_.key_type, nullable=False), ("value", type_.item_type)]
-    return pa.list_(pa.struct(fields))
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from semel.model.messages import Header
 from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.source.decode import Decoder
 from semel.spark.source.frames import FrameRows
@@ -116,7 +117,9 @@ class PlainColumns(Columns):
         ]
         if self.has_headers:
             kind = self.arrow.field("headers").type
-            columns.append(pa.nulls(count, kind) if rows.headers is None else _headers(rows, kind))
+            columns.append(
+                pa.nulls(count, kind) if rows.headers is None else _headers(rows.headers, kind)
+            )
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
@@ -162,11 +165,10 @@ def _times(rows: FrameRows) -> pa.Array:
     return pa.array(rows.times_us).view(_TIME)
 
 
-def _headers(rows: FrameRows, kind: pa.DataType) -> pa.Array:
-    assert rows.headers is not None
+def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
     entries = [
         None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
-        for pairs in rows.headers
+        for pairs in headers
     ]
     return pa.array(entries, kind)
 

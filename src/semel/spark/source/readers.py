@@ -61,8 +61,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             )
         super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
-        self._target: dict[str, StreamEnd] | None = None
         self._last_ends: dict[str, StreamEnd] = {}
+        self._is_end_fixed = False  # with availableNow
         # The first offsets of streams in which the query has no position, by incarnation.
         self._firsts: dict[tuple[str, str], int] = {}
 
@@ -86,7 +86,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Store the current ends of the streams: the run ends there."""
-        self._target = self._last_ends = self._catalog.ends()
+        self._last_ends = self._catalog.ends()
+        self._is_end_fixed = True
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -142,7 +143,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         while True:
             ends = self._ends(read)
             latest = kept | next_positions(read, ends, is_loss_fatal=self._options.is_loss_fatal)
-            is_over = self._target is not None or time.monotonic() >= deadline
+            is_over = self._is_end_fixed or time.monotonic() >= deadline
             if latest != positions or is_over:
                 return latest
             time.sleep(pause)
@@ -150,11 +151,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
         """Return the ends of the streams; with availableNow, those at the start of the run."""
-        if self._target is None:
+        if not self._is_end_fixed:
             self._last_ends = self._catalog.ends()
-        ends = self._last_ends if self._target is None else self._target
-        self._catalog.require(ends, positions)
-        return ends
+        self._catalog.require(self._last_ends, positions)
+        return self._last_ends
 
     def _span(
         self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
