@@ -244,8 +244,8 @@ class ServerConnection(asyncio.Protocol):
         closes = head.closes or self._registry.is_draining
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
-        starts = self._registry.starts
-        lines = starts.exposed if head.is_exposed else starts.plain
+        prefixes = self._registry.prefixes
+        lines = prefixes.exposed if head.is_exposed else prefixes.plain
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
@@ -346,7 +346,7 @@ class ServerConnection(asyncio.Protocol):
     def refuse(self, refused: HttpRefused) -> None:
         """Send a refusal after all responses that are owed, and close the connection."""
         self._end_reading(ConnectionEvent.READING_ENDED)
-        self._waiting.append(Exchange(self, self._registry.starts.exposed, closes=True))
+        self._waiting.append(Exchange(self, self._registry.prefixes.exposed, closes=True))
         self._waiting[-1].send(problem(refused))
 
     # ---- closing -------------------------------------------------------------------------------

@@ -39,8 +39,7 @@ class EventStream(LiveRead):
         super().__init__(live, path, request, responder, _EVENT_BYTES)
         self._groups = groups
         self._number = 0  # of the stream, after the first read
-        self._encoder: sse.SseEncoder | None = None
-        self.stream: ResponseStream | None = None
+        self._begun: tuple[ResponseStream, sse.SseEncoder] | None = None
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
@@ -48,32 +47,26 @@ class EventStream(LiveRead):
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
-            if self.stream is None:
+            if self._begun is None:
                 self._end()
                 send_response(self._responder, responses.outcome_response(outcome))
             self.finish()  # the stream is deleted: the client's next request gets the refusal
             return
-        if self.stream is None or self._encoder is None:
-            self._begin(outcome)
-        assert self.stream is not None
-        assert self._encoder is not None
+        stream, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
             self.finish()  # the stream was deleted, and the path has another one now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
-        data = self._encoder.data(
-            outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
-        )
+        data = encoder.data(outcome.slices, next_offset=outcome.next_offset, is_final=is_closed)
         cursor = self._live.cursor(self._request.cursor)
         blocker = blocker_of(self._live.engine, outcome, self._request.isolation)
-        control = control_of(self._encoder, cursor, is_at_tail, is_closed, blocker)
-        self.stream.write(data + control)
+        stream.write(data + control_of(encoder, cursor, is_at_tail, is_closed, blocker))
         self._offset = outcome.next_offset
         if is_closed:
             self.finish()
         else:
-            self._continue(self.stream, outcome)
+            self._continue(stream, outcome)
 
     def _continue(self, stream: ResponseStream, done: ReadDone) -> None:
         is_committed = self._request.isolation == READ_COMMITTED
@@ -102,9 +95,8 @@ class EventStream(LiveRead):
         That is so if the client sent a cursor, which decides about the next one, and if the first
         bytes of a character are held back, because then the encoder is not at the group's offset.
         """
-        stream, encoder = self.stream, self._encoder
-        assert stream is not None
-        assert encoder is not None
+        assert self._begun is not None
+        stream, encoder = self._begun
         if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset
@@ -118,19 +110,22 @@ class EventStream(LiveRead):
         if self.group is not None:
             self.group.leave(self)
 
-    def _begin(self, done: ReadDone) -> None:
+    def _begin(self, done: ReadDone) -> tuple[ResponseStream, sse.SseEncoder]:
         head = responses.sse_response(facts_of(done))
-        self.stream = self._responder.start(head.status, head.headers)
         start = done.slices[0].offset if done.slices else done.next_offset
         self._number = done.row.number
-        self._encoder = sse.SseEncoder(done.row.content_type, start)
+        self._begun = begun = (
+            self._responder.start(head.status, head.headers),
+            sse.SseEncoder(done.row.content_type, start),
+        )
         self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
+        return begun
 
     def finish(self) -> None:
         """End the response; nothing if the first read is not done yet."""
-        if not self._is_over and self.stream is not None:
+        if not self._is_over and self._begun is not None:
             self._end()
-            self.stream.end()
+            self._begun[0].end()
 
     def _end(self) -> None:
         super()._end()

@@ -134,13 +134,13 @@ class ConnectionOutput:
         return self._held is not None
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write what was held, and hold no longer."""
         held, self._held = self._held, None
         if held:
             self._write(held)
 
     def drop(self) -> None:
-        """Drop what is held."""
+        """Forget what was held: the connection is closed."""
         if self._held is not None:
             self._held = []
 
@@ -225,7 +225,7 @@ class Exchange(Struct, eq=False, gc=False):
     """
 
     _line: "ServerConnection"
-    _starts: PrefixLines
+    _prefixes: PrefixLines
     _is_head: bool = False
     _is_modern: bool = True
     closes: bool = False
@@ -270,7 +270,7 @@ class Exchange(Struct, eq=False, gc=False):
         framing = b"" if status in _BODILESS else b"Content-Length: 0\r\n"
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
-        self._complete(b"%b%b%b\r\n" % (self._starts[status], lines, framing))
+        self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
 
     def _complete(self, data: bytes) -> None:
         self.phase = _COMPLETE  # the callers have checked that it was WAITING
@@ -295,7 +295,7 @@ class Exchange(Struct, eq=False, gc=False):
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("a header of a response holds a line end")
-        return self._starts[status] + f"{fields}{framing}\r\n".encode("latin-1")
+        return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
         """Close the connection after a failure of the handler; if it sent nothing, send 500."""
@@ -330,7 +330,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     def _nowhere(self) -> "Exchange":
         """Return the stream of a response that was dropped: so is everything written to it."""
-        return Exchange(self._line, self._starts, phase=ExchangePhase.GONE)
+        return Exchange(self._line, self._prefixes, phase=ExchangePhase.GONE)
 
     def write(self, data: bytes) -> None:
         """Send a part; nothing if the client is gone."""

@@ -24,7 +24,7 @@ class ConnectionSet:
 
     def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
         self.heads: Final = HeadCache(limits)
-        self.starts: Final = PrefixCache(clock)
+        self.prefixes: Final = PrefixCache(clock)
         self.unread: Final = unread
         self.held_bytes = 0
         self.is_draining = False
@@ -52,7 +52,7 @@ class ConnectionSet:
 
     def sweep(self, now: float) -> None:
         """Update the date of responses, and check every deadline."""
-        self.starts.turn()
+        self.prefixes.turn()
         for connection in tuple(self.members):
             connection.check(now)
         self.unread.close_stalled(self.members, now)

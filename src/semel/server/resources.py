@@ -74,7 +74,7 @@ class Resource:
         self,
         command: EngineCommand | Problem,
         responder: Responder,
-        answer: Callable[[Outcome], Response],
+        response_of: Callable[[Outcome], Response],
     ) -> None:
         """Submit a command, and respond with its outcome. Raises MalformedRequest."""
         if isinstance(command, Problem):
@@ -83,7 +83,7 @@ class Resource:
         def reply(outcome: Outcome) -> None:
             if self._tally is not None:
                 self._tally.note(outcome)
-            send_response(responder, answer(outcome))
+            send_response(responder, response_of(outcome))
 
         self.engine.submit(command, reply)
 
@@ -91,14 +91,16 @@ class Resource:
         self,
         question: Callable[[State], T],
         responder: Responder,
-        answer: Callable[[T], Response],
+        response_of: Callable[[T], Response],
         path: str = "",
     ) -> None:
         """Read the state, and respond when what was read is durable (EO-4).
 
         The stream at `path` is ended first if it has expired.
         """
-        self.engine.ask(question, lambda view: send_response(responder, answer(view)), path=path)
+        self.engine.ask(
+            question, lambda view: send_response(responder, response_of(view)), path=path
+        )
 
 
 def valid(value: T | Problem) -> T:
@@ -114,7 +116,7 @@ def reads(handler: Route) -> dict[str, Route]:
 
 
 class TransactionsResource(Resource):
-    """Handles requests about transactions."""
+    """Begins, lists and shows transactions, and handles the calls in ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -181,7 +183,7 @@ def transactions_page(
 
 
 class SinksResource(Resource):
-    """Handles requests about sinks."""
+    """Lists, shows, forgets and rebinds sinks."""
 
     def routes(self) -> Routes:
         return {
@@ -207,10 +209,10 @@ class SinksResource(Resource):
 
 
 class CommitsResource(Resource):
-    """Handles one-shot commits."""
+    """Handles one-shot commits: `POST /v1/commits`."""
 
     def commit(self, request: Request, responder: Responder) -> None:
-        """Handle a POST."""
+        """Submit the commit of a request, and respond with its outcome."""
         command = valid(
             commits.parse_commit(
                 request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
@@ -220,7 +222,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """Handles requests about groups."""
+    """Shows and moves the positions of groups, shows and pins their steps."""
 
     def routes(self) -> Routes:
         return {
