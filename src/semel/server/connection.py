@@ -151,7 +151,8 @@ class ServerConnection(asyncio.Protocol):
     # ---- reading -------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> None:
-        self.output.hold()
+        output = self.output
+        output.held = []
         try:
             position = self._consume(data)
             if position < len(data) and self._phase <= _BODY:
@@ -164,7 +165,9 @@ class ServerConnection(asyncio.Protocol):
                 self.refuse(internal_error())
             else:
                 self.abort()
-        self.output.flush()
+        held, output.held = output.held, None
+        if held:
+            output.write(held)
         if self._phase is _FLUSHING:
             self._end_output()
 
@@ -369,7 +372,7 @@ class ServerConnection(asyncio.Protocol):
         self._drop_waiting()
         if self._phase is not _HALF_CLOSED:
             self._move(ConnectionEvent.LAST_RESPONSE)
-        if not self.output.is_held:
+        if self.output.held is None:
             self._end_output()
 
     def _end_output(self) -> None:
@@ -394,7 +397,8 @@ class ServerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once: what was sent cannot be completed."""
-        self.output.drop()
+        if self.output.held is not None:
+            self.output.held = []
         self._closed()
         self._transport.abort()
 

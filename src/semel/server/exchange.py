@@ -89,21 +89,21 @@ class PrefixCache:
 
 
 class ConnectionOutput:
-    """The output of a connection: it writes the responses to one read together.
+    """The output of a connection: it writes the responses to one read of the socket together.
 
-    It also counts what the client has not read, and sees when the client does not read at all.
+    It also counts what the client has not read, and notices when the client does not read at all.
     """
 
     __slots__ = (
         "_budget",
         "_delivered_bytes",
-        "_held",
         "_held_bytes",
         "_limits",
         "_loop",
         "_progress_at",
         "_sent_bytes",
         "_transport",
+        "held",
         "is_blocked",
         "unread_bytes",
         "unread_since",
@@ -116,7 +116,7 @@ class ConnectionOutput:
         self._limits = limits
         self._budget = budget
         self._loop = asyncio.get_running_loop()
-        self._held: list[bytes] | None = None  # between `hold` and `flush`
+        self.held: list[bytes] | None = None  # while bytes are parsed: responses to them
         self._held_bytes = 0
         self._sent_bytes = 0
         self._delivered_bytes = 0
@@ -125,30 +125,11 @@ class ConnectionOutput:
         self.unread_bytes = 0
         self.unread_since = 0.0
 
-    def hold(self) -> None:
-        """Hold what is sent until `flush`."""
-        self._held = []
-
-    @property
-    def is_held(self) -> bool:
-        return self._held is not None
-
-    def flush(self) -> None:
-        """Write what was held, and hold no longer."""
-        held, self._held = self._held, None
-        if held:
-            self._write(held)
-
-    def drop(self) -> None:
-        """Forget what was held: the connection is closed."""
-        if self._held is not None:
-            self._held = []
-
     def emit(self, data: bytes) -> None:
         """Send bytes of the exchange whose turn it is."""
         size = len(data)
         self._sent_bytes += size
-        held = self._held
+        held = self.held
         if held is None:
             self._transport.write(data)
             if size > self._limits.write_buffer_bytes:
@@ -157,10 +138,11 @@ class ConnectionOutput:
         held.append(data)
         self._held_bytes += size
         if self._held_bytes > _HELD_BYTES_MAX:
-            self._held = []
-            self._write(held)
+            self.held = []
+            self.write(held)
 
-    def _write(self, held: list[bytes]) -> None:
+    def write(self, held: list[bytes]) -> None:
+        """Write what was held."""
         size, self._held_bytes = self._held_bytes, 0
         if len(held) == 1:
             self._transport.write(held[0])
