@@ -135,7 +135,7 @@ class App:
             return self._stream, (valid(paths.stream_path(path)),)
         parts = path.split("/", 3)
         prefix = "/".join(parts[:3])
-        page = self._pages.get(COMMITS if prefix == COMMITS else path)
+        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # any name may follow it
         if page is not None:
             return page, ()
         if prefix not in self._resources:

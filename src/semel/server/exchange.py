@@ -120,7 +120,7 @@ class ConnectionOutput:
         self._held_bytes = 0
         self._sent_bytes = 0
         self._delivered_bytes = 0
-        self._progress_at: float | None = None  # since when something is unread, or less is
+        self._progress_at: float | None = None  # when the client has read last
         self.is_blocked = False  # the client reads too slowly
         self.unread_bytes = 0
         self.unread_since = 0.0
