@@ -14,10 +14,10 @@ from semel.broker.settings import SystemClock
 from semel.model.errors import InvariantBroken
 from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection
-from semel.server.connections import ConnectionSet
 from semel.server.exchange import Exchange
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
+from semel.server.listener import ConnectionSet
 from semel.server.phases import (
     CONNECTION,
     EXCHANGE,

@@ -13,7 +13,7 @@ from semel.broker.settings import Settings
 from semel.model.limits import KIB, MIB
 from semel.server.admission import UnreadBudget
 from semel.server.app import App
-from semel.server.fanout import FanoutGroup
+from semel.server.event_stream import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
 from tests.http.harness import Client, Server, eventually, get, post, serving

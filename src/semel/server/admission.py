@@ -80,7 +80,7 @@ class UnreadBudget:
         self.bytes += count
 
     def remove(self, count: int) -> None:
-        """Stop counting them."""
+        """Stop counting bytes that were read, or whose connection is closed."""
         self.bytes -= count
         self._released()
 
@@ -89,7 +89,7 @@ class UnreadBudget:
         self.reserved_bytes += count
 
     def release(self, count: int) -> None:
-        """Stop counting them."""
+        """Stop counting bytes that were reserved: they are written now."""
         self.reserved_bytes -= count
         self._released()
 

@@ -1,7 +1,7 @@
 """The routes: `wire` parses a request, the engine runs it, `wire` encodes the response."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -15,28 +15,28 @@ from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
 from semel.server.admission import AdmittedRead, ReadAdmission, UnreadBudget, send_response
-from semel.server.event_stream import EventStream
-from semel.server.fanout import FanoutGroups
+from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of
 from semel.server.metrics import OutcomeCounts, render_metrics
 from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
-from semel.server.transactions import (
+from semel.server.resources import (
     CommitsResource,
     GroupsResource,
     Resource,
+    Route,
+    Routes,
     SinksResource,
     TransactionsResource,
+    reads,
+    valid,
 )
 from semel.wire import paths, requests, responses
 from semel.wire.paths import (
-    CLAIM,
     COMMITS,
-    EXPLAIN,
     GROUPS,
     HEALTH,
     METRICS,
-    PRODUCERS,
     SINKS,
     STREAM_PREFIX,
     STREAMS,
@@ -44,8 +44,8 @@ from semel.wire.paths import (
     parse_query,
     read_limit,
 )
-from semel.wire.problems import Problem, parser
-from semel.wire.rendering import Response as WireResponse
+from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.rendering import Response
 from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
 from semel.wire.schema import Health, StreamEntry, StreamsPage
 
@@ -86,67 +86,72 @@ class App:
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
         )
         self._groups: FanoutGroups = {}
-        self._methods: dict[str, Callable[[Request, Responder, str], None]] = {
-            "PUT": self._put,
-            "POST": self._post,
-            "PATCH": self._patch,
+        # By method: what to call for an address.
+        self._stream: dict[str, Route] = {
             "GET": self._get,
-            "HEAD": self._head,
+            "POST": self._post,
+            "PUT": self._put,
+            "PATCH": self._patch,
             "DELETE": self._delete,
+            "HEAD": self._head,
         }
-        self._pages: dict[str, Callable[[Request], WireResponse]] = {
-            HEALTH: self._health,
-            METRICS: self._metrics,
-            STREAMS: self._list,
+        self._pages: dict[str, Mapping[str, Route]] = {
+            HEALTH: reads(self._health),
+            METRICS: reads(self._metrics),
+            STREAMS: reads(self._list),
+            COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
+            **self._producers.pages(),
         }
         # By the first two segments of their paths.
-        self._resources: dict[str, Callable[[Request, Responder], None]] = {
-            TRANSACTIONS: TransactionsResource(engine, self._tally).handle,
-            COMMITS: CommitsResource(engine, self._tally).handle,
-            GROUPS: GroupsResource(engine, self._tally).handle,
-            SINKS: SinksResource(engine, self._tally).handle,
+        self._resources: dict[str, Routes] = {
+            TRANSACTIONS: TransactionsResource(engine, self._tally).routes(),
+            GROUPS: GroupsResource(engine, self._tally).routes(),
+            SINKS: SinksResource(engine, self._tally).routes(),
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Respond to one request, now or when its outcome is durable."""
         plan = request.head.plan
-        if plan is not None:
-            self._submit_append(plan, request, responder)
-        elif request.method == "OPTIONS":
-            send_response(responder, responses.options_response())
-        elif request.path.startswith(STREAM_PREFIX):
-            self._handle_stream(request, responder)
-        elif request.path in self._pages:
-            self._handle_page(request, responder)
-        elif request.path in (PRODUCERS, CLAIM, EXPLAIN):
-            self._producers.handle(request, responder)
-        elif handle := self._resources.get("/".join(request.path.split("/", 3)[:3])):
-            handle(request, responder)
+        try:
+            if plan is not None:
+                self._submit_append(plan, request, responder)
+            elif request.method == "OPTIONS":
+                send_response(responder, responses.options_response())
+            else:
+                self._route(request, responder)
+        except MalformedRequest as refusal:
+            send_response(responder, responses.problem_response(refusal.problem))
+
+    def _route(self, request: Request, responder: Responder) -> None:
+        methods, names = self._find(request.path)
+        route = methods.get(request.method)
+        if route is not None:
+            route(request, responder, *names)
         else:
-            problem = Problem(404, "no_such_address", f"streams are below {STREAM_PREFIX}")
-            send_response(responder, responses.problem_response(problem))
+            send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
+
+    def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
+        """Return the methods of an address, and the name in it: none, or one."""
+        if path.startswith(STREAM_PREFIX):
+            return self._stream, (valid(paths.stream_path(path)),)
+        parts = path.split("/", 3)
+        prefix = "/".join(parts[:3])
+        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # any name may follow it
+        if page is not None:
+            return page, ()
+        if prefix not in self._resources:
+            raise _no_such_address(f"streams are below {STREAM_PREFIX}")
+        names = valid(paths.names_in(parts[3])) if len(parts) > 3 else ()
+        methods = self._resources[prefix].get(("*", *names[1:]) if names else ())
+        if methods is None:
+            raise _no_such_address("nothing is served at this address")
+        return methods, names[:1]
 
     def drain(self) -> None:
         """End all live reads, and submit the appends that wait for their predecessors."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()
-
-    def _handle_stream(self, request: Request, responder: Responder) -> None:
-        path = paths.stream_path(request.path)
-        method = self._methods.get(request.method)
-        if isinstance(path, Problem):
-            send_response(responder, responses.problem_response(path))
-        elif method is None:
-            send_response(responder, responses.method_response())
-        else:
-            method(request, responder, path)
-
-    def _handle_page(self, request: Request, responder: Responder) -> None:
-        if request.method in {"GET", "HEAD"}:
-            send_response(responder, self._pages[request.path](request))
-        else:
-            send_response(responder, responses.method_response("GET, HEAD, OPTIONS"))
 
     # ---- writes ----------------------------------------------------------------------------------
 
@@ -159,32 +164,27 @@ class App:
             request.body,
             now_ms=clock.now_ms(),
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
-            source_type=self._source_type,
+            source_type=self._streams.type_of,
             dedup_default=self._dedup,
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
         location = paths.stream_url(origin or self._origin, path)
         self._streams.submit(command, responder, partial(responses.put_response, location=location))
 
-    def _source_type(self, path: str) -> str | None:
-        stream = self._engine.stream(path)
-        return None if stream is None else stream.row.content_type
-
     def _post(self, request: Request, responder: Responder, path: str) -> None:
         is_assignable = path.endswith(ASSIGN_SUFFIX)
         if is_assignable and self._producers.asks_for_id(request, path):
             self._producers.assign(responder)
             return
-        plan = requests.plan_post(
-            path,
-            request.headers,
-            request.repeated,
-            fresh_id=self._producers.fresh_id,
-            is_strict=self._is_strict,
+        plan = valid(
+            requests.plan_post(
+                path,
+                request.headers,
+                request.repeated,
+                fresh_id=self._producers.fresh_id,
+                is_strict=self._is_strict,
+            )
         )
-        if isinstance(plan, Problem):
-            send_response(responder, responses.problem_response(plan))
-            return
         if plan.is_named and not is_assignable:  # the same for every request with this head
             request.head.plan = plan
         self._submit_append(plan, request, responder)
@@ -193,8 +193,7 @@ class App:
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
         if isinstance(command, Problem):
-            send_response(responder, responses.problem_response(command))
-            return
+            raise MalformedRequest(command)
         note = self._tally.note
 
         def reply(outcome: Outcome) -> None:  # a closure is cheaper than an object per append
@@ -210,13 +209,13 @@ class App:
         self._append(command, reply)
 
     def _patch(self, request: Request, responder: Responder, path: str) -> None:
-        now_ms = self._engine.clock.now_ms()
-        command = requests.parse_patch(path, request.headers, request.repeated, now_ms=now_ms)
+        command = requests.parse_patch(
+            path, request.headers, request.repeated, now_ms=self._streams.now_ms
+        )
         self._streams.submit(command, responder, responses.patch_response)
 
     def _delete(self, request: Request, responder: Responder, path: str) -> None:
-        now_ms = self._engine.clock.now_ms()
-        command = requests.parse_delete(path, request.query, now_ms=now_ms)
+        command = requests.parse_delete(path, request.query, now_ms=self._streams.now_ms)
         self._streams.submit(command, responder, responses.outcome_response)
 
     # ---- reads -----------------------------------------------------------------------------------
@@ -231,10 +230,8 @@ class App:
             send_response(responder, responses.outcome_response(outcome))
 
     def _get(self, request: Request, responder: Responder, path: str) -> None:
-        read = requests.parse_get(request.query, request.headers)
-        if isinstance(read, Problem):
-            send_response(responder, responses.problem_response(read))
-        elif read.live == CATCH_UP:
+        read = valid(requests.parse_get(request.query, request.headers))
+        if read.live == CATCH_UP:
             offset = TAIL if read.is_now else read.offset
             reply = partial(self._send_messages, read, responder)
             self._reads.begin(
@@ -261,12 +258,11 @@ class App:
 
     # ---- pages -----------------------------------------------------------------------------------
 
-    def _health(self, _request: Request) -> WireResponse:
-        engine = self._engine
-        status = "full" if engine.is_full else "ok"
-        return responses.json_response(200, Health(status, engine.durable))
+    def _health(self, _request: Request, responder: Responder) -> None:
+        health = Health("full" if self._engine.is_full else "ok", self._engine.durable)
+        send_response(responder, responses.json_response(200, health))
 
-    def _metrics(self, _request: Request) -> WireResponse:
+    def _metrics(self, _request: Request, responder: Responder) -> None:
         text = render_metrics(
             engine_figures(self._engine),
             self._tally,
@@ -275,13 +271,15 @@ class App:
             gaps_held=0 if self._gaps is None else self._gaps.count,
         )
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
-        return WireResponse(200, headers, text.encode())
+        send_response(responder, Response(200, headers, text.encode()))
 
-    def _list(self, request: Request) -> WireResponse:
+    def _list(self, request: Request, responder: Responder) -> None:
         page = streams_page(self._engine.durable_view, request.query)
-        if isinstance(page, Problem):
-            return responses.problem_response(page)
-        return responses.json_response(200, page)
+        send_response(responder, responses.json_response(200, page))
+
+
+def _no_such_address(message: str) -> MalformedRequest:
+    return MalformedRequest(Problem(404, "no_such_address", message))
 
 
 # ---- pages ---------------------------------------------------------------------------------------
@@ -291,9 +289,8 @@ class App:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-@parser
 def streams_page(view: DurableView, query: str) -> StreamsPage:
-    """Return a page of the durable streams, in order of their paths."""
+    """Return a page of the durable streams, in order of their paths. Raises MalformedRequest."""
     parameters = parse_query(query, _PARAMETERS) if query else {}
     limit = read_limit(parameters.get("limit"))
     prefix, after = parameters.get("prefix", ""), parameters.get("after", "")

@@ -13,10 +13,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from semel.server.connections import ConnectionSet
-from semel.server.exchange import CONTINUE_RESPONSE, Exchange
+from semel.server.exchange import CONTINUE_RESPONSE, ConnectionOutput, Exchange
 from semel.server.http import Handler, HttpRefused, Request, internal_error, problem
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import (
@@ -31,9 +30,11 @@ from semel.server.phases import (
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
 
+if TYPE_CHECKING:
+    from semel.server.listener import ConnectionSet
+
 _log: Final = logging.getLogger("semel.server")
 
-_OUT_BYTES_MAX: Final = 64 * 1024
 _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
@@ -55,26 +56,19 @@ class ServerConnection(asyncio.Protocol):
         "_body",
         "_buffer",
         "_clock",
-        "_delivered_bytes",
         "_handler",
         "_held_bytes",
         "_input",
         "_limits",
         "_loop",
-        "_out",
-        "_out_bytes",
         "_phase",
-        "_progress_at",
         "_registry",
-        "_sent_bytes",
         "_transport",
         "_waiting",
-        "is_write_blocked",
-        "unread_bytes",
-        "unread_since",
+        "output",
     )
 
-    def __init__(self, handler: Handler, limits: HttpLimits, registry: ConnectionSet) -> None:
+    def __init__(self, handler: Handler, limits: HttpLimits, registry: "ConnectionSet") -> None:
         self._handler = handler
         self._limits = limits
         self._registry = registry
@@ -88,16 +82,9 @@ class ServerConnection(asyncio.Protocol):
         # Output.
         self._waiting: deque[Exchange] = deque()  # exchanges whose responses are owed
         self._held_bytes = 0  # bodies of their requests
-        self._out: list[bytes] | None = None  # responses to one read, written together at its end
-        self._out_bytes = 0
-        self._sent_bytes = 0
-        self.is_write_blocked = False
-        self.unread_bytes = 0
-        self.unread_since = _UNSET
+        self.output: ConnectionOutput
         # Deadlines.
         self._clock = _UNSET
-        self._progress_at = _UNSET
-        self._delivered_bytes = 0
 
     def _move(self, event: ConnectionEvent) -> None:
         self._phase = CONNECTION.next(self._phase, event)
@@ -105,12 +92,21 @@ class ServerConnection(asyncio.Protocol):
     def _move_input(self, event: InputEvent) -> None:
         self._input = INPUT.next(self._input, event)
 
+    @property
+    def unread_bytes(self) -> int:
+        return self.output.unread_bytes
+
+    @property
+    def unread_since(self) -> float:
+        return self.output.unread_since
+
     # ---- called by the transport ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         # Resume writing only when the buffer is empty: a part of it in use holds all of it.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
+        self.output = ConnectionOutput(self._transport, self._limits, self._registry.unread)
         self._registry.enter(self)
 
     def data_received(self, data: bytes) -> None:
@@ -140,16 +136,14 @@ class ServerConnection(asyncio.Protocol):
         self._closed()
         self._registry.held_bytes -= self._held_bytes
         self._held_bytes = 0
-        self._uncount_unread()
+        self.output.uncount()
         self._registry.leave(self)
 
     def pause_writing(self) -> None:
-        self.is_write_blocked = True
-        self._count_unread(0)
+        self.output.block()
 
     def resume_writing(self) -> None:
-        self.is_write_blocked = False
-        self._uncount_unread()
+        self.output.unblock()
         if self._waiting:
             self._waiting[0].drained()
         self._resume_soon()
@@ -157,7 +151,8 @@ class ServerConnection(asyncio.Protocol):
     # ---- reading -------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> None:
-        self._out = []
+        output = self.output
+        output.held = []
         try:
             position = self._consume(data)
             if position < len(data) and self._phase <= _BODY:
@@ -170,9 +165,9 @@ class ServerConnection(asyncio.Protocol):
                 self.refuse(internal_error())
             else:
                 self.abort()
-        out, self._out = self._out, None
-        if out:
-            self._write_out(out)
+        held, output.held = output.held, None
+        if held:
+            output.write(held)
         if self._phase is _FLUSHING:
             self._end_output()
 
@@ -180,7 +175,7 @@ class ServerConnection(asyncio.Protocol):
         """Handle every complete request; return the position after the last one."""
         position = 0
         while position < len(data) and self._phase <= _BODY:
-            if (self._waiting or self.is_write_blocked) and self._is_overfull():
+            if (self._waiting or self.output.is_blocked) and self._is_overfull():
                 self._pause()
                 break
             before = position
@@ -233,7 +228,7 @@ class ServerConnection(asyncio.Protocol):
     def _send_continue_if_turn(self) -> None:
         if not self._waiting:
             self._move(ConnectionEvent.CONTINUE_SENT)
-            self.emit(CONTINUE_RESPONSE)
+            self.output.emit(CONTINUE_RESPONSE)
 
     def _take_body(self, data: bytes, position: int, body: PartialBody) -> int:
         if self._phase is _CONTINUE:
@@ -252,8 +247,8 @@ class ServerConnection(asyncio.Protocol):
         closes = head.closes or self._registry.is_draining
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
-        starts = self._registry.starts
-        lines = starts.exposed if head.is_exposed else starts.plain
+        prefixes = self._registry.prefixes
+        lines = prefixes.exposed if head.is_exposed else prefixes.plain
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
@@ -283,7 +278,7 @@ class ServerConnection(asyncio.Protocol):
         if self._body is not None:
             return False
         return (
-            self.is_write_blocked
+            self.output.is_blocked
             or len(self._waiting) >= self._limits.pipelined_max
             or (self._held_bytes >= self._limits.pipelined_bytes_max and bool(self._waiting))
         )
@@ -322,54 +317,14 @@ class ServerConnection(asyncio.Protocol):
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
-    def emit(self, data: bytes) -> None:
-        """Send bytes; responses to requests that were received together are sent together."""
-        size = len(data)
-        self._sent_bytes += size
-        out = self._out
-        if out is None:
-            self._transport.write(data)
-            if size > self._limits.write_buffer_bytes:
-                self._count_unread(size)
-            return
-        out.append(data)
-        self._out_bytes += size
-        if self._out_bytes > _OUT_BYTES_MAX:
-            self._out = []
-            self._write_out(out)
-
     def complete(self, exchange: Exchange, data: bytes) -> bool:
         """Send the last bytes of a response; return False, and send nothing, before its turn."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False
-        self.emit(data)
+        self.output.emit(data)
         self.advance()
         return True
-
-    def _write_out(self, out: list[bytes]) -> None:
-        size, self._out_bytes = self._out_bytes, 0
-        if len(out) == 1:
-            self._transport.write(out[0])
-        else:
-            self._transport.writelines(out)
-        if size > self._limits.write_buffer_bytes:
-            self._count_unread(size)
-
-    def _count_unread(self, size: int) -> None:
-        """Count `size` bytes that were just written, while a part of them is in the buffer."""
-        unread = self._transport.get_write_buffer_size()
-        more = max(unread, size) - self.unread_bytes
-        if unread and more > 0:
-            if not self.unread_bytes:
-                self.unread_since = self._loop.time()
-            self.unread_bytes += more
-            self._registry.unread.add(more)
-
-    def _uncount_unread(self) -> None:
-        count, self.unread_bytes = self.unread_bytes, 0
-        if count:
-            self._registry.unread.remove(count)
 
     def advance(self) -> None:
         """Remove complete exchanges; send what the next ones have held until now."""
@@ -394,7 +349,7 @@ class ServerConnection(asyncio.Protocol):
     def refuse(self, refused: HttpRefused) -> None:
         """Send a refusal after all responses that are owed, and close the connection."""
         self._end_reading(ConnectionEvent.READING_ENDED)
-        self._waiting.append(Exchange(self, self._registry.starts.exposed, closes=True))
+        self._waiting.append(Exchange(self, self._registry.prefixes.exposed, closes=True))
         self._waiting[-1].send(problem(refused))
 
     # ---- closing -------------------------------------------------------------------------------
@@ -417,7 +372,7 @@ class ServerConnection(asyncio.Protocol):
         self._drop_waiting()
         if self._phase is not _HALF_CLOSED:
             self._move(ConnectionEvent.LAST_RESPONSE)
-        if self._out is None:
+        if self.output.held is None:
             self._end_output()
 
     def _end_output(self) -> None:
@@ -442,8 +397,8 @@ class ServerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once: what was sent cannot be completed."""
-        if self._out is not None:
-            self._out = []
+        if self.output.held is not None:
+            self.output.held = []
         self._closed()
         self._transport.abort()
 
@@ -466,26 +421,16 @@ class ServerConnection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Refuse or close the connection if a deadline has passed."""
-        if self._sent_bytes != self._delivered_bytes and self._is_stalled(now):
+        if self.output.is_stalled(now):
             self.abort()
-        elif self._clock == _UNSET or self._input is not _RUNNING:
+        elif (
+            self._clock == _UNSET
+            or self._input is not _RUNNING
+            or (self._phase is ConnectionPhase.LINGERING and self.output.is_unread)
+        ):
             self._clock = now
         else:
             self._check_elapsed(now - self._clock)
-
-    def _is_stalled(self, now: float) -> bool:
-        unread = self._transport.get_write_buffer_size()
-        delivered = self._sent_bytes - unread
-        if delivered != self._delivered_bytes or self._progress_at == _UNSET:
-            self._delivered_bytes = delivered
-            self._progress_at = now
-        if not unread:
-            self._uncount_unread()
-            self._progress_at = _UNSET
-            return False
-        if self._phase is ConnectionPhase.LINGERING:
-            self._clock = now
-        return now - self._progress_at > self._limits.stall_seconds
 
     def _check_elapsed(self, elapsed: float) -> None:
         if self._body is not None:

@@ -1,97 +1,72 @@
-"""Server-sent events: a reader catches up alone; at the tail it joins a fan-out group."""
+"""Server-sent events: a reader catches up alone; at the tail it joins a fan-out group.
 
-import asyncio
+A group has one wait, one read and one encoded event for all of its members. Its read is admitted
+like every other one (`admission.py`). A member whose client does not receive an event at once
+leaves the group, and catches up with reads of its own.
+"""
+
 from typing import Final
 
-from semel.broker.broker import TAIL, ReadDone
+from semel.broker.broker import ReadDone
 from semel.broker.durable_view import tail_of_view
+from semel.broker.engine import Waiting
 from semel.model.commands import READ_COMMITTED
 from semel.model.limits import KIB
 from semel.model.outcomes import Outcome
 from semel.server.admission import AdmittedRead, send_response
-from semel.server.fanout import FanoutGroup, FanoutGroups, control_of
 from semel.server.http import Responder, ResponseStream, SharedBytes
-from semel.server.live import Live, blocker_of, facts_of
+from semel.server.live import Live, LiveRead, blocker_of, facts_of
 from semel.wire import responses, sse
 from semel.wire.requests import ReadRequest
+from semel.wire.responses import Blocker
 
 # An event stays in memory until the client has read it. An append is never split, so an event may
 # be longer by one append.
 _EVENT_BYTES: Final = 256 * KIB
 
 
-class EventStream:
+class EventStream(LiveRead):
     """Writes events until the stream is closed, the client is gone, or after `sse_seconds`."""
 
     def __init__(
         self,
         live: Live,
-        groups: FanoutGroups,
+        groups: "FanoutGroups",
         path: str,
         request: ReadRequest,
         responder: Responder,
     ) -> None:
-        self._live = live
+        super().__init__(live, path, request, responder, _EVENT_BYTES)
         self._groups = groups
-        self.path = path
-        self._request = request
-        self._responder = responder
-        self._offset: int | None = TAIL if request.is_now else request.offset
         self._number = 0  # of the stream, after the first read
-        self._encoder: sse.SseEncoder | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.stream: ResponseStream | None = None
+        self._begun: tuple[ResponseStream, sse.SseEncoder] | None = None
         self.group: FanoutGroup | None = None
-        self._is_over = False
-
-    def start(self) -> None:
-        """Begin with a read; the response begins with its result."""
-        self._live.readers.add(self)
-        self._responder.on_gone(self._end)
-        self.read()
-
-    def read(self) -> None:
-        """Continue from the current offset, outside of any group."""
-        if not self._is_over:
-            self._live.reads.begin(
-                AdmittedRead(
-                    self.path,
-                    self._offset,
-                    self.take,
-                    self._responder,
-                    _EVENT_BYTES,
-                    self._request.isolation,
-                )
-            )
 
     def take(self, outcome: Outcome) -> None:
         """Write the result of a read, and continue from there."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
-            self._refuse(outcome)
+            if self._begun is None:
+                self._end()
+                send_response(self._responder, responses.outcome_response(outcome))
+            self.finish()  # the stream is deleted: the client's next request gets the refusal
             return
-        if self.stream is None or self._encoder is None:
-            self._begin(outcome)
-        assert self.stream is not None
-        assert self._encoder is not None
+        stream, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
             self.finish()  # the stream was deleted, and the path has another one now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
-        data = self._encoder.data(
-            outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
-        )
+        data = encoder.data(outcome.slices, next_offset=outcome.next_offset, is_final=is_closed)
         cursor = self._live.cursor(self._request.cursor)
         blocker = blocker_of(self._live.engine, outcome, self._request.isolation)
-        control = control_of(self._encoder, cursor, is_at_tail, is_closed, blocker)
-        self.stream.write(data + control)
+        stream.write(data + control_of(encoder, cursor, is_at_tail, is_closed, blocker))
         self._offset = outcome.next_offset
         if is_closed:
             self.finish()
         else:
-            self._continue(self.stream, outcome)
+            self._continue(stream, outcome)
 
     def _continue(self, stream: ResponseStream, done: ReadDone) -> None:
         is_committed = self._request.isolation == READ_COMMITTED
@@ -105,7 +80,7 @@ class EventStream:
             self._join(done)
 
     def _join(self, done: ReadDone) -> None:
-        key = (self.path, self._request.isolation)
+        key = (self._path, self._request.isolation)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = FanoutGroup(self._live, self._groups, key, done)
@@ -120,9 +95,8 @@ class EventStream:
         That is so if the client sent a cursor, which decides about the next one, and if the first
         bytes of a character are held back, because then the encoder is not at the group's offset.
         """
-        stream, encoder = self.stream, self._encoder
-        assert stream is not None
-        assert encoder is not None
+        assert self._begun is not None
+        stream, encoder = self._begun
         if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset
@@ -136,32 +110,140 @@ class EventStream:
         if self.group is not None:
             self.group.leave(self)
 
-    def _begin(self, done: ReadDone) -> None:
+    def _begin(self, done: ReadDone) -> tuple[ResponseStream, sse.SseEncoder]:
         head = responses.sse_response(facts_of(done))
-        self.stream = self._responder.start(head.status, head.headers)
         start = done.slices[0].offset if done.slices else done.next_offset
         self._number = done.row.number
-        self._encoder = sse.SseEncoder(done.row.content_type, start)
+        self._begun = begun = (
+            self._responder.start(head.status, head.headers),
+            sse.SseEncoder(done.row.content_type, start),
+        )
         self._timer = self._live.loop.call_later(self._live.sse_seconds, self.finish)
-
-    def _refuse(self, outcome: Outcome) -> None:
-        if self.stream is not None:
-            self.finish()  # the stream is deleted: the client's next request gets the refusal
-            return
-        self._end()
-        send_response(self._responder, responses.outcome_response(outcome))
+        return begun
 
     def finish(self) -> None:
         """End the response; nothing if the first read is not done yet."""
-        if not self._is_over and self.stream is not None:
+        if not self._is_over and self._begun is not None:
             self._end()
-            self.stream.end()
+            self._begun[0].end()
 
     def _end(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._live.readers.discard(self)
+        super()._end()
         self.leave()
-        if self._timer is not None:
-            self._timer.cancel()
+
+
+# ---- fan-out groups ------------------------------------------------------------------------------
+
+
+def control_of(
+    encoder: sse.SseEncoder,
+    cursor: int,
+    is_at_tail: bool,
+    is_closed: bool,
+    blocker: Blocker | None = None,
+) -> bytes:
+    """Return the control event for a reader whose events came from `encoder`."""
+    return sse.control_event(
+        encoder.next_offset,
+        cursor=cursor,
+        is_up_to_date=is_at_tail,
+        is_closed=is_closed,
+        blocked_by=None if blocker is None else blocker.transaction,
+    )
+
+
+class FanoutGroup:
+    """The event streams at the tail of one stream, with the same isolation.
+
+    It waits (`_waiting`) or reads (`_is_reading`) while it has members, and never both.
+    """
+
+    def __init__(
+        self, live: Live, groups: "FanoutGroups", key: tuple[str, str], done: ReadDone
+    ) -> None:
+        self._live = live
+        self._groups = groups
+        self._key = key
+        self._path, self._isolation = key
+        self.number = done.row.number
+        self.offset = done.next_offset
+        self._members: dict[EventStream, None] = {}
+        self._waiting: Waiting | None = None
+        self._is_reading = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no members: it is never used again."""
+        return not self._members
+
+    def join(self, member: EventStream) -> None:
+        """Add a member; the first one starts the wait."""
+        self._members[member] = None
+        member.group = self
+        self._wait()
+
+    def leave(self, member: EventStream) -> None:
+        """Remove a member; the last one ends the wait."""
+        self._members.pop(member, None)
+        member.group = None
+        if not self._members:
+            self._close()
+
+    def _wait(self) -> None:
+        """Read when there is something new, unless a wait or a read is under way already."""
+        if self._is_reading or self._waiting is not None or self.is_over:
+            return
+        self._waiting = self._live.engine.wait(self._path, self.offset, self._read, self._isolation)
+        if self._waiting is None:
+            self._is_reading = True
+            self._live.loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        self._waiting = None
+        self._is_reading = True
+        read = AdmittedRead(self._path, self.offset, self._deliver, self, isolation=self._isolation)
+        self._live.reads.begin(read)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        self._is_reading = False
+        if isinstance(outcome, ReadDone) and (event := self._encode(outcome)) is not None:
+            self._share(SharedBytes(event), outcome)
+        else:
+            self._detach_all(outcome)
+
+    def _share(self, event: SharedBytes, done: ReadDone) -> None:
+        self.offset = done.next_offset
+        for member in list(self._members):
+            if not member.share(event, done.next_offset):
+                member.leave()
+                member.take(done)
+        self._wait()
+
+    def _detach_all(self, outcome: Outcome) -> None:
+        members, self._members = list(self._members), {}
+        self._close()
+        for member in members:
+            member.group = None
+            member.take(outcome)
+
+    def _encode(self, done: ReadDone) -> bytes | None:
+        """Return the event for all members, or None if each has to handle the result itself."""
+        is_at_tail = done.next_offset >= done.tail.tail
+        is_same_stream = done.row.number == self.number
+        if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:
+            return None
+        encoder = sse.SseEncoder(done.row.content_type, self.offset)
+        data = encoder.data(done.slices, next_offset=done.next_offset)
+        if encoder.next_offset != done.next_offset:
+            return None
+        return data + control_of(encoder, self._live.cursor(None), True, False)
+
+    def _close(self) -> None:
+        if self._waiting is not None:
+            self._live.engine.stop_waiting(self._waiting)
+            self._waiting = None
+        if self._groups.get(self._key) is self:
+            del self._groups[self._key]
+
+
+FanoutGroups = dict[tuple[str, str], FanoutGroup]  # by path and isolation

@@ -1,14 +1,16 @@
-"""One exchange: a request and its response, which is encoded here and sent in its turn."""
+"""Exchanges: responses are encoded, sent in the order of their requests, and counted until read."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from semel.broker.settings import Clock
+from semel.server.admission import UnreadBudget
 from semel.server.http import (
     Headers,
     Response,
@@ -17,20 +19,27 @@ from semel.server.http import (
     internal_error,
     problem,
 )
+from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
+
+if TYPE_CHECKING:
+    from semel.server.connection import ServerConnection
 
 _log: Final = logging.getLogger("semel.server")
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
+_HELD_BYTES_MAX: Final = 64 * 1024  # more is written at once
 # Below this size, one copy is cheaper than a second buffer for the kernel.
 _JOIN_BYTES_MAX: Final = 16 * 1024
 _BODILESS: Final = frozenset({204, 304})  # neither a body nor a Content-Length
 
 CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+Callbacks = tuple[Callable[[], None], ...]
 
 # Looking up a member of an enum, or a transition, costs more than a global name.
 _WAITING: Final = ExchangePhase.WAITING
@@ -79,30 +88,114 @@ class PrefixCache:
             self.exposed.turn(date)
 
 
-class ExchangeLine(Protocol):
-    """The connection, as an exchange uses it."""
+class ConnectionOutput:
+    """The output of a connection: it writes the responses to one read of the socket together.
 
-    @property
-    def is_write_blocked(self) -> bool:
-        """Whether the client reads too slowly."""
+    It also counts what the client has not read, and notices when the client does not read at all.
+    """
 
-    def is_turn(self, exchange: "Exchange") -> bool:
-        """Return whether no earlier response is owed."""
+    __slots__ = (
+        "_budget",
+        "_delivered_bytes",
+        "_held_bytes",
+        "_limits",
+        "_loop",
+        "_progress_at",
+        "_sent_bytes",
+        "_transport",
+        "held",
+        "is_blocked",
+        "unread_bytes",
+        "unread_since",
+    )
+
+    def __init__(
+        self, transport: asyncio.Transport, limits: HttpLimits, budget: UnreadBudget
+    ) -> None:
+        self._transport = transport
+        self._limits = limits
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self.held: list[bytes] | None = None  # while bytes are parsed: responses to them
+        self._held_bytes = 0
+        self._sent_bytes = 0
+        self._delivered_bytes = 0
+        self._progress_at: float | None = None  # when the client has read last
+        self.is_blocked = False  # the client reads too slowly
+        self.unread_bytes = 0
+        self.unread_since = 0.0
 
     def emit(self, data: bytes) -> None:
         """Send bytes of the exchange whose turn it is."""
+        size = len(data)
+        self._sent_bytes += size
+        held = self.held
+        if held is None:
+            self._transport.write(data)
+            if size > self._limits.write_buffer_bytes:
+                self._count(size)
+            return
+        held.append(data)
+        self._held_bytes += size
+        if self._held_bytes > _HELD_BYTES_MAX:
+            self.held = []
+            self.write(held)
 
-    def complete(self, exchange: "Exchange", data: bytes) -> bool:
-        """Send the last bytes of a response; return False, and send nothing, before its turn."""
+    def write(self, held: list[bytes]) -> None:
+        """Write what was held."""
+        size, self._held_bytes = self._held_bytes, 0
+        if len(held) == 1:
+            self._transport.write(held[0])
+        else:
+            self._transport.writelines(held)
+        if size > self._limits.write_buffer_bytes:
+            self._count(size)
 
-    def advance(self) -> None:
-        """Remove complete exchanges; send what the next ones have held until now."""
+    def block(self) -> None:
+        """Count what is in the buffer of the transport: it is full."""
+        self.is_blocked = True
+        self._count(0)
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back on the next turn of the loop."""
+    def unblock(self) -> None:
+        """Stop counting: the buffer of the transport is empty."""
+        self.is_blocked = False
+        self.uncount()
 
-    def abort(self) -> None:
-        """Close the connection at once: what was sent cannot be completed."""
+    def _count(self, size: int) -> None:
+        """Count `size` bytes that were just written, while a part of them is in the buffer."""
+        unread = self._transport.get_write_buffer_size()
+        more = max(unread, size) - self.unread_bytes
+        if unread and more > 0:
+            if not self.unread_bytes:
+                self.unread_since = self._loop.time()
+            self.unread_bytes += more
+            self._budget.add(more)
+
+    def uncount(self) -> None:
+        """Stop counting what the client has not read."""
+        count, self.unread_bytes = self.unread_bytes, 0
+        if count:
+            self._budget.remove(count)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether something was in the buffer of the transport when `is_stalled` was called."""
+        return self._sent_bytes != self._delivered_bytes
+
+    def is_stalled(self, now: float) -> bool:
+        """Return whether the client has read nothing for `stall_seconds`."""
+        if not self.is_unread:
+            return False
+        unread = self._transport.get_write_buffer_size()
+        delivered = self._sent_bytes - unread
+        if delivered != self._delivered_bytes or self._progress_at is None:
+            self._delivered_bytes = delivered
+            self._progress_at = now
+        if unread:
+            return now - self._progress_at > self._limits.stall_seconds
+        self.uncount()
+        self._progress_at = None
+        return False
 
 
 class Exchange(Struct, eq=False, gc=False):
@@ -113,8 +206,8 @@ class Exchange(Struct, eq=False, gc=False):
     gone.
     """
 
-    _line: ExchangeLine
-    _starts: PrefixLines
+    _line: "ServerConnection"
+    _prefixes: PrefixLines
     _is_head: bool = False
     _is_modern: bool = True
     closes: bool = False
@@ -122,9 +215,9 @@ class Exchange(Struct, eq=False, gc=False):
     phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
-    _held: list[bytes] | None = None  # before its turn
-    _gone: list[Callable[[], None]] | None = None
-    _drained: list[Callable[[], None]] | None = None
+    _held: tuple[bytes, ...] = ()  # before its turn
+    _gone: Callbacks = ()
+    _drained: Callbacks = ()
 
     # ---- a complete response -------------------------------------------------------------------
 
@@ -159,13 +252,13 @@ class Exchange(Struct, eq=False, gc=False):
         framing = b"" if status in _BODILESS else b"Content-Length: 0\r\n"
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
-        self._complete(b"%b%b%b\r\n" % (self._starts[status], lines, framing))
+        self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
 
     def _complete(self, data: bytes) -> None:
         self.phase = _COMPLETE  # the callers have checked that it was WAITING
-        self._gone = None
+        self._gone = ()
         if not self._line.complete(self, data):
-            self._hold(data)
+            self._held += (data,)
 
     def _drop(self, status: int) -> None:
         if self.phase is not ExchangePhase.GONE:
@@ -184,7 +277,7 @@ class Exchange(Struct, eq=False, gc=False):
         # A value may quote what a client sent: it must not become a line of its own.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("a header of a response holds a line end")
-        return self._starts[status] + f"{fields}{framing}\r\n".encode("latin-1")
+        return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
         """Close the connection after a failure of the handler; if it sent nothing, send 500."""
@@ -200,7 +293,7 @@ class Exchange(Struct, eq=False, gc=False):
         """Begin a response of unknown length. A second response is logged and dropped."""
         if self.phase is not _WAITING:
             self._drop(status)
-            return _Nowhere()
+            return self._nowhere()
         self._omits_body = self._is_head or status in _BODILESS
         self._is_chunked = self._is_modern and status not in _BODILESS
         if not self._is_modern and not self._omits_body:
@@ -211,11 +304,15 @@ class Exchange(Struct, eq=False, gc=False):
         except (ValueError, TypeError):
             _log.exception("a response could not be encoded")
             self.fail()
-            return _Nowhere()
+            return self._nowhere()
         self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_BEGUN)
         self._put(head)
         self._line.advance()
         return self
+
+    def _nowhere(self) -> "Exchange":
+        """Return the stream of a response that was dropped: so is everything written to it."""
+        return Exchange(self._line, self._prefixes, phase=ExchangePhase.GONE)
 
     def write(self, data: bytes) -> None:
         """Send a part; nothing if the client is gone."""
@@ -232,8 +329,8 @@ class Exchange(Struct, eq=False, gc=False):
         if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
             return self.is_blocked
-        line.emit(piece.chunk)
-        return line.is_write_blocked
+        line.output.emit(piece.chunk)
+        return line.output.is_blocked
 
     def end(self) -> None:
         """Complete the response."""
@@ -241,7 +338,7 @@ class Exchange(Struct, eq=False, gc=False):
             if self._is_chunked and not self._omits_body:
                 self._put(LAST_CHUNK)
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.RESPONSE_COMPLETE)
-            self._gone = self._drained = None
+            self._gone = self._drained = ()
             self._line.advance()
 
     @property
@@ -249,16 +346,14 @@ class Exchange(Struct, eq=False, gc=False):
         """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
         if self.phase is ExchangePhase.GONE:
             return False
-        return not self._line.is_turn(self) or self._line.is_write_blocked
+        return not self._line.is_turn(self) or self._line.output.is_blocked
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back once, when the stream is not, or no longer, blocked."""
         if not self.is_blocked:
             self._line.call_soon(lambda: _guarded(callback))
-        elif self._drained is None:
-            self._drained = [callback]
         else:
-            self._drained.append(callback)
+            self._drained += (callback,)
 
     # ---- the connection's side -----------------------------------------------------------------
 
@@ -266,10 +361,8 @@ class Exchange(Struct, eq=False, gc=False):
         """Call back if the client goes away before the response is complete."""
         if self.phase is ExchangePhase.GONE:
             _guarded(callback)
-        elif self._gone is None:
-            self._gone = [callback]
         else:
-            self._gone.append(callback)
+            self._gone += (callback,)
 
     @property
     def is_over(self) -> bool:
@@ -278,57 +371,32 @@ class Exchange(Struct, eq=False, gc=False):
 
     def client_gone(self) -> None:
         """Drop what is held; unless the response is complete, call the callbacks of `on_gone`."""
-        self._held = self._drained = None
+        self._held = self._drained = ()
         if self.phase < ExchangePhase.COMPLETE:
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
-            callbacks, self._gone = self._gone, None
-            for callback in callbacks or ():
+            callbacks, self._gone = self._gone, ()
+            for callback in callbacks:
                 _guarded(callback)
 
     def _put(self, data: bytes) -> None:
         if self._line.is_turn(self):
-            self._line.emit(data)
+            self._line.output.emit(data)
         else:
-            self._hold(data)
-
-    def _hold(self, data: bytes) -> None:
-        if self._held is None:
-            self._held = [data]
-        else:
-            self._held.append(data)
+            self._held += (data,)
 
     def take_turn(self) -> None:
         """Send what was held: every earlier response is sent."""
-        held, self._held = self._held, None
-        for data in held or ():
-            self._line.emit(data)
-        if self._drained is not None:
+        held, self._held = self._held, ()
+        for data in held:
+            self._line.output.emit(data)
+        if self._drained:
             self.drained()
 
     def drained(self) -> None:
         """Call the callbacks of `on_drain`: the client has read what was sent."""
-        callbacks, self._drained = self._drained, None
-        for callback in callbacks or ():
+        callbacks, self._drained = self._drained, ()
+        for callback in callbacks:
             _guarded(callback)
-
-
-class _Nowhere:
-    """The stream of a response that was dropped: so is everything written to it."""
-
-    is_blocked: Final = False
-
-    def write(self, data: bytes) -> None:
-        pass
-
-    def write_piece(self, piece: SharedBytes) -> bool:
-        del piece
-        return False
-
-    def end(self) -> None:
-        pass
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        pass
 
 
 def _guarded(callback: Callable[[], None]) -> None:

@@ -54,17 +54,14 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     def seconds_in(self, phase: ConnectionPhase) -> float:
         """Return how long a connection may wait in a phase; a body has its own rule."""
-        match phase:
-            case ConnectionPhase.FRESH | ConnectionPhase.HEAD:
-                return self.header_seconds
-            case ConnectionPhase.IDLE:
-                return self.keep_alive_seconds
-            case ConnectionPhase.HALF_CLOSED:
-                return self.half_closed_seconds
-            case ConnectionPhase.LINGERING:
-                return self.linger_seconds
-            case _:
-                return inf
+        seconds = {
+            ConnectionPhase.FRESH: self.header_seconds,
+            ConnectionPhase.IDLE: self.keep_alive_seconds,
+            ConnectionPhase.HEAD: self.header_seconds,
+            ConnectionPhase.HALF_CLOSED: self.half_closed_seconds,
+            ConnectionPhase.LINGERING: self.linger_seconds,
+        }
+        return seconds.get(phase, inf)
 
     @property
     def sweep_seconds(self) -> float:

@@ -11,9 +11,66 @@ from semel.broker.settings import Clock, SystemClock
 from semel.model.limits import KIB
 from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection
-from semel.server.connections import ConnectionSet
-from semel.server.http import Handler
-from semel.server.limits_http import HttpLimits
+from semel.server.exchange import PrefixCache
+from semel.server.http import Handler, HttpRefused
+from semel.server.limits_http import HttpLimits, connections_allowed
+from semel.server.request_head import HeadCache
+
+# ---- connections ---------------------------------------------------------------------------------
+
+
+class ConnectionSet:
+    """All connections of a listener; `held_bytes` is the size of bodies that wait to be stored."""
+
+    def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
+        self.heads: Final = HeadCache(limits)
+        self.prefixes: Final = PrefixCache(clock)
+        self.unread: Final = unread
+        self.held_bytes = 0
+        self.is_draining = False
+        self.members: Final[set[ServerConnection]] = set()
+        self.on_empty: Callable[[], None] | None = None
+        self._count_max = connections_allowed(limits)
+
+    def enter(self, connection: ServerConnection) -> None:
+        """Add a connection; refuse it, or close it, if there are too many."""
+        self.members.add(connection)
+        if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
+            connection.abort()
+        elif len(self.members) > self._count_max:
+            connection.refuse(
+                HttpRefused(
+                    503, "too_many_connections", f"there are {self._count_max} connections already"
+                )
+            )
+
+    def leave(self, connection: ServerConnection) -> None:
+        """Remove a connection; call `on_empty` after the last one."""
+        self.members.discard(connection)
+        if not self.members and self.on_empty is not None:
+            self.on_empty()
+
+    def sweep(self, now: float) -> None:
+        """Update the date of responses, and check every deadline."""
+        self.prefixes.turn()
+        for connection in tuple(self.members):
+            connection.check(now)
+        self.unread.close_stalled(self.members, now)
+
+    def drain(self) -> None:
+        """Close every connection as soon as it owes no response."""
+        self.is_draining = True
+        for connection in tuple(self.members):
+            connection.drain()
+
+    def abort(self) -> None:
+        """Close every connection at once."""
+        for connection in tuple(self.members):
+            connection.abort()
+
+
+# ---- listener ------------------------------------------------------------------------------------
+
 
 _ABORT_SECONDS: Final = 1.0
 
@@ -55,16 +112,12 @@ class Listener:
         self._acceptor.open(
             lambda: ServerConnection(handler, limits, registry), ssl, limits.header_seconds
         )
-        self._sweep_later(registry, limits.sweep_seconds)
+        self._sweep_every(limits.sweep_seconds, registry)
 
-    def _sweep_later(self, registry: ConnectionSet, seconds: float) -> None:
+    def _sweep_every(self, seconds: float, registry: ConnectionSet) -> None:
         loop = asyncio.get_running_loop()
-
-        def run() -> None:
-            self._timer = loop.call_later(seconds, run)
-            registry.sweep(loop.time())
-
-        self._timer = loop.call_later(seconds, run)
+        self._timer = loop.call_later(seconds, self._sweep_every, seconds, registry)
+        registry.sweep(loop.time())
 
     async def drain(self, seconds: float) -> None:
         """Accept no more, finish requests for at most `seconds`, then close what is open."""

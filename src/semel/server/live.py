@@ -1,11 +1,12 @@
 """Live reads: what all of them share, and the long-poll."""
 
 import asyncio
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine, Waiting
 from semel.model.commands import READ_COMMITTED
+from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import NotFound, Outcome
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
@@ -13,13 +14,6 @@ from semel.wire import requests, responses
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker, StreamFacts
-
-
-class LiveReader(Protocol):
-    """A long-poll or an event stream."""
-
-    def finish(self) -> None:
-        """Complete the response, if the first read is done."""
 
 
 class Live:
@@ -33,7 +27,7 @@ class Live:
         self.long_poll_seconds = long_poll_seconds
         self.sse_seconds = sse_seconds
         self.loop = asyncio.get_running_loop()
-        self.readers: set[LiveReader] = set()
+        self.readers: set[LiveRead] = set()
         self.is_draining = False
 
     def drain(self) -> None:
@@ -83,40 +77,74 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
     )
 
 
-class LongPoll:
-    """A read with one response: when there are messages, or after `long_poll_seconds`."""
+class LiveRead(ABC):
+    """A long-poll or an event stream: it reads, and waits for more, until `_is_over`."""
 
-    def __init__(self, live: Live, path: str, request: ReadRequest, responder: Responder) -> None:
+    def __init__(
+        self,
+        live: Live,
+        path: str,
+        request: ReadRequest,
+        responder: Responder,
+        bytes_max: int = READ_BYTES_DEFAULT,
+    ) -> None:
         self._live = live
         self._path = path
         self._request = request
         self._responder = responder
+        self._bytes_max = bytes_max
         self._offset: int | None = TAIL if request.is_now else request.offset
-        self._last: ReadDone | None = None  # the newest read without messages
-        self._waiting: Waiting | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
 
     def start(self) -> None:
-        """Read what is there, and wait if that is nothing."""
+        """Begin with a read; its result decides about the response."""
         self._live.readers.add(self)
         self._responder.on_gone(self._end)
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
-        self._waiting = None
+    def read(self) -> None:
+        """Continue from the current offset."""
         if not self._is_over:
             self._live.reads.begin(
                 AdmittedRead(
                     self._path,
                     self._offset,
-                    self._take,
+                    self.take,
                     self._responder,
-                    isolation=self._request.isolation,
+                    self._bytes_max,
+                    self._request.isolation,
                 )
             )
 
-    def _take(self, outcome: Outcome) -> None:
+    @abstractmethod
+    def take(self, outcome: Outcome) -> None:
+        """Respond with the result of a read, and continue from there."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Complete the response; nothing if the first read is not done yet."""
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._live.readers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class LongPoll(LiveRead):
+    """A read with one response: when there are messages, or after `long_poll_seconds`."""
+
+    _last: ReadDone | None = None  # the newest read without messages
+    _waiting: Waiting | None = None
+
+    def read(self) -> None:
+        """Continue from the current offset."""
+        self._waiting = None
+        super().read()
+
+    def take(self, outcome: Outcome) -> None:
+        """Respond if there are messages, or can be none; else wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
@@ -147,10 +175,10 @@ class LongPoll:
         if self._timer is None:
             self._timer = self._live.loop.call_later(self._live.long_poll_seconds, self.finish)
         self._waiting = self._live.engine.wait(
-            self._path, done.next_offset, self._read, self._request.isolation
+            self._path, done.next_offset, self.read, self._request.isolation
         )
         if self._waiting is None:
-            self._live.loop.call_soon(self._read)  # there is more since
+            self._live.loop.call_soon(self.read)  # there is more since
 
     def finish(self) -> None:
         """Respond that there is nothing new; nothing if the first read is not done yet."""
@@ -175,11 +203,6 @@ class LongPoll:
         send_response(self._responder, response, self._live.reads.unread)
 
     def _end(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        self._live.readers.discard(self)
+        super()._end()
         if self._waiting is not None:
             self._live.engine.stop_waiting(self._waiting)
-        if self._timer is not None:
-            self._timer.cancel()

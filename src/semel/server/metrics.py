@@ -116,8 +116,6 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         ("aborted", "Transactions aborted, for any reason.", figures.txns_aborted),
         ("timed_out", "Transactions aborted after their deadline.", figures.txns_timed_out),
     )
-    age = _seconds(now_ms, figures.oldest_txn_ms)
-    lag_age = _seconds(now_ms, figures.stable_lag_ms)
     gauges: tuple[tuple[str, str, float], ...] = (
         ("transactions_active", "Pending transactions: open or prepared.", figures.txns_pending),
         (
@@ -125,7 +123,11 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
             "Prepared transactions.",
             figures.txns_prepared,
         ),
-        ("oldest_transaction_seconds", "Age of the oldest pending transaction.", age),
+        (
+            "oldest_transaction_seconds",
+            "Age of the oldest pending transaction.",
+            _seconds(now_ms, figures.oldest_txn_ms),
+        ),
         (
             "stable_lag_offsets",
             "The largest distance from a stable offset to its tail.",
@@ -134,7 +136,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         (
             "stable_lag_seconds",
             "Age of the oldest transaction that causes such a distance.",
-            lag_age,
+            _seconds(now_ms, figures.stable_lag_ms),
         ),
         ("sinks", "Sinks that have committed.", figures.sinks),
     )

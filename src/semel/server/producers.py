@@ -3,29 +3,27 @@
 A response that shows the state is sent when that state is durable (EO-4).
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from heapq import nsmallest
 from typing import Final
 
 from msgspec.structs import asdict
 
-from semel.broker.engine import Engine
 from semel.machine import State, Stream
 from semel.machine.decide import dry_run
 from semel.machine.producers import Receipt, receipts_of, unpack_receipt
 from semel.machine.rows import ProducerRow
 from semel.machine.streams import find_stream
-from semel.model.commands import ClaimProducer, ForgetProducer, Register
+from semel.model.commands import Register
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
-from semel.server.admission import send_response
 from semel.server.http import Request, Responder
+from semel.server.resources import Resource, Route, reads, valid
 from semel.wire import producers as calls
 from semel.wire import responses
 from semel.wire.headers import print_instant
 from semel.wire.paths import CLAIM, EXPLAIN, PRODUCERS
-from semel.wire.problems import Problem
 from semel.wire.producers import explain_outcome
 from semel.wire.rendering import Response
 from semel.wire.schema.producers import (
@@ -43,44 +41,28 @@ _ID_BYTES: Final = 16
 Page = ProducersPage[RegisteredProducer]
 
 
-class ProducersResource:
+class ProducersResource(Resource):
     """Handles requests to the three addresses of producers."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._methods: dict[tuple[str, str], Callable[[Request, Responder], None]] = {
-            (PRODUCERS, "POST"): self._register,
-            (PRODUCERS, "GET"): self._show,
-            (PRODUCERS, "HEAD"): self._show,
-            (PRODUCERS, "DELETE"): self._forget,
-            (CLAIM, "POST"): self._claim,
-            (EXPLAIN, "GET"): self._explain,
-            (EXPLAIN, "HEAD"): self._explain,
+    def pages(self) -> dict[str, Mapping[str, Route]]:
+        """Return what to call, by address and method."""
+        return {
+            PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
+            CLAIM: {"POST": self._claim},
+            EXPLAIN: reads(self._explain),
         }
-
-    def handle(self, request: Request, responder: Responder) -> None:
-        """Handle a request to one of the three addresses."""
-        method = self._methods.get((request.path, request.method))
-        if method is not None:
-            method(request, responder)
-            return
-        allowed = [method for path, method in self._methods if path == request.path]
-        send_response(responder, responses.method_response(", ".join([*allowed, "OPTIONS"])))
 
     def fresh_id(self) -> str:
         """Return a random producer id."""
-        return f"p-{self._engine.clock.random_bytes(_ID_BYTES).hex()}"
+        return f"p-{self.engine.clock.random_bytes(_ID_BYTES).hex()}"
 
     def _register(self, request: Request, responder: Responder) -> None:
-        now_ms = self._engine.clock.now_ms()
-        command = calls.parse_register(request.headers, request.body, now_ms=now_ms)
-        self._submit(command, responder, calls.register_response)
+        command = calls.parse_register(request.headers, request.body, now_ms=self.now_ms)
+        self.submit(command, responder, calls.register_response)
 
     def _claim(self, request: Request, responder: Responder) -> None:
-        now_ms = self._engine.clock.now_ms()
-        command = calls.parse_claim(request.headers, request.body, now_ms=now_ms)
-        path = "" if isinstance(command, Problem) else command.path
-        self._submit(command, responder, partial(calls.claim_response, path=path))
+        command = valid(calls.parse_claim(request.headers, request.body, now_ms=self.now_ms))
+        self.submit(command, responder, partial(calls.claim_response, path=command.path))
 
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return whether a POST to the path of a stream asks for a producer id.
@@ -91,57 +73,37 @@ class ProducersResource:
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
             return False
-        if self._engine.has_stream(path) or not self._engine.has_stream(owner):
+        if self.engine.has_stream(path) or not self.engine.has_stream(owner):
             return False
-        stream = self._engine.stream(owner)
+        stream = self.engine.stream(owner)
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
         """Register a new id as the older dialect expects it: with epoch 1, for any stream."""
-        now_ms = self._engine.clock.now_ms()
-        command = Register(now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
-        self._submit(command, responder, calls.assigned_response)
+        command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
+        self.submit(command, responder, calls.assigned_response)
 
     def _forget(self, request: Request, responder: Responder) -> None:
-        now_ms = self._engine.clock.now_ms()
-        command = calls.parse_forget(request.query, now_ms=now_ms)
-        self._submit(command, responder, responses.outcome_response)
-
-    def _submit(
-        self,
-        command: Register | ClaimProducer | ForgetProducer | Problem,
-        responder: Responder,
-        answer: Callable[[Outcome], Response],
-    ) -> None:
-        if isinstance(command, Problem):
-            send_response(responder, responses.problem_response(command))
-        else:
-            self._engine.submit(command, lambda outcome: send_response(responder, answer(outcome)))
+        command = calls.parse_forget(request.query, now_ms=self.now_ms)
+        self.submit(command, responder, responses.outcome_response)
 
     # ---- show, explain ---------------------------------------------------------------------------
 
     def _show(self, request: Request, responder: Responder) -> None:
-        query = calls.parse_producer_query(request.query)
-        if isinstance(query, Problem):
-            send_response(responder, responses.problem_response(query))
-            return
-        reply = partial(_send_page, responder)
-        self._engine.ask(partial(producers_page, query=query), reply, path=query.stream or "")
+        query = valid(calls.parse_producer_query(request.query))
+        question = partial(producers_page, query=query)
+        self.ask(question, responder, _page_response, query.stream or "")
 
     def _explain(self, request: Request, responder: Responder) -> None:
-        query = calls.parse_explain_query(request.query)
-        if isinstance(query, Problem):
-            send_response(responder, responses.problem_response(query))
-            return
-        ask = partial(explain_append, query=query, now_ms=self._engine.clock.now_ms())
-        self._engine.ask(ask, partial(_send_page, responder), path=query.stream)
+        query = valid(calls.parse_explain_query(request.query))
+        question = partial(explain_append, query=query, now_ms=self.now_ms)
+        self.ask(question, responder, _page_response, query.stream)
 
 
-def _send_page(responder: Responder, page: Page | ExplainResponse | Outcome) -> None:
+def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
     if isinstance(page, Outcome):
-        send_response(responder, responses.outcome_response(page))
-    else:
-        send_response(responder, responses.json_response(200, page))
+        return responses.outcome_response(page)
+    return responses.json_response(200, page)
 
 
 # ---- documents of the state ----------------------------------------------------------------------

@@ -23,30 +23,51 @@ class _Next(Enum):
     NOTHING = auto()
 
 
-class ChunkedBody:
-    """Parses a chunked body, strictly, with limits on its size, its body chunks and its trailers.
+class PartialBody:
+    """A request whose body is incomplete; `length` is its Content-Length, or CHUNKED.
 
+    A chunked body is parsed strictly, with limits on its size, its body chunks and its trailers.
     The caller keeps bytes that were not consumed, and passes them again with the next ones.
     """
 
-    __slots__ = ("_chunk_count", "_limits", "_missing", "_next", "_trailer_bytes", "body")
+    __slots__ = (
+        "_body_bytes",
+        "_chunk_count",
+        "_limits",
+        "_missing_bytes",
+        "_next",
+        "_next_after_data",
+        "_pieces",
+        "_received_bytes",
+        "_trailer_bytes",
+        "request",
+    )
 
-    def __init__(self, limits: HttpLimits) -> None:
-        self.body: Final = bytearray()
+    def __init__(self, request: Request, length: int, limits: HttpLimits) -> None:
+        self.request = request
         self._limits = limits
-        self._next = _Next.SIZE
-        self._missing = 0
+        is_chunked = length == CHUNKED
+        self._next = _Next.SIZE if is_chunked else _Next.DATA
+        self._next_after_data = _Next.DATA_END if is_chunked else _Next.NOTHING
+        self._missing_bytes = length  # of the body, or of the current body chunk
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._received_bytes = 0  # with the lines of body chunks
         self._chunk_count = 0
         self._trailer_bytes = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last body chunk and the trailers have been parsed."""
+        """Whether the body is complete, with its trailers: `request` has it."""
         return self._next is _Next.NOTHING
 
-    def feed(self, data: bytes, position: int) -> int:
-        """Parse from `position` on; return the position of the first byte not consumed."""
-        while True:
+    def take(self, data: bytes, position: int) -> tuple[int, int]:
+        """Parse from `position` on; return the position of the first byte not consumed.
+
+        The second value is how much the body has grown. Raises HttpRefused.
+        """
+        start, body_bytes, before = position, self._body_bytes, -1
+        while not self.is_complete and before < position < len(data):
             before = position
             if self._next is _Next.DATA:
                 position = self._take_data(data, position)
@@ -54,15 +75,18 @@ class ChunkedBody:
                 position = self._take_data_end(data, position)
             else:
                 position = self._take_line(data, position)
-            if self.is_complete or position == before or position == len(data):
-                return position
+        self._received_bytes += position - start
+        if self.is_complete:
+            self.request.body = b"".join(self._pieces)
+        return position, self._body_bytes - body_bytes
 
     def _take_data(self, data: bytes, position: int) -> int:
-        piece = data[position : position + self._missing]
-        self.body.extend(piece)
-        self._missing -= len(piece)
-        if not self._missing:
-            self._next = _Next.DATA_END
+        piece = data[position : position + self._missing_bytes]
+        self._pieces.append(piece)
+        self._body_bytes += len(piece)
+        self._missing_bytes -= len(piece)
+        if not self._missing_bytes:
+            self._next = self._next_after_data
         return position + len(piece)
 
     def _take_data_end(self, data: bytes, position: int) -> int:
@@ -95,67 +119,19 @@ class ChunkedBody:
         match = _CHUNK.fullmatch(line)
         if match is None:
             raise malformed("a chunk size is malformed")
-        self._missing = int(match[1], 16)
+        self._missing_bytes = int(match[1], 16)
         self._chunk_count += 1
-        if len(self.body) + self._missing > self._limits.body_bytes_max:
+        if self._body_bytes + self._missing_bytes > self._limits.body_bytes_max:
             raise body_too_large(self._limits)
         if self._chunk_count > self._limits.chunk_count_max:
             raise HttpRefused(413, "body_too_large", "the body comes in too many chunks")
-        self._next = _Next.DATA if self._missing else _Next.TRAILER
+        self._next = _Next.DATA if self._missing_bytes else _Next.TRAILER
 
     def _skip_trailer(self, line: bytes) -> None:
         check_trailer(line.decode("latin-1"))
         self._trailer_bytes += len(line)
         if self._trailer_bytes > self._limits.trailer_bytes_max:
             raise HttpRefused(431, "headers_too_large", "the trailers are too long")
-
-
-class PartialBody:
-    """A request whose body is incomplete; `length` is its Content-Length, or CHUNKED."""
-
-    __slots__ = (
-        "_chunked",
-        "_limits",
-        "_missing_bytes",
-        "_pieces",
-        "_received_bytes",
-        "is_complete",
-        "request",
-    )
-
-    def __init__(self, request: Request, length: int, limits: HttpLimits) -> None:
-        self.request = request
-        self.is_complete = False
-        self._limits = limits
-        self._chunked = ChunkedBody(limits) if length == CHUNKED else None
-        self._missing_bytes = length
-        self._pieces: list[bytes] = []
-        self._received_bytes = 0
-
-    def take(self, data: bytes, position: int) -> tuple[int, int]:
-        """Add the bytes of the body; return the position after them, and how much it has grown."""
-        if self._chunked is not None:
-            return self._take_chunks(self._chunked, data, position)
-        piece = data[position : position + self._missing_bytes]
-        self._pieces.append(piece)
-        self._received_bytes += len(piece)
-        self._missing_bytes -= len(piece)
-        if not self._missing_bytes:
-            self._complete(b"".join(self._pieces))
-        return position + len(piece), len(piece)
-
-    def _take_chunks(self, chunked: ChunkedBody, data: bytes, position: int) -> tuple[int, int]:
-        before = len(chunked.body)
-        end = chunked.feed(data, position)
-        self._received_bytes += end - position
-        grown = len(chunked.body) - before
-        if chunked.is_complete:
-            self._complete(bytes(chunked.body))
-        return end, grown
-
-    def _complete(self, body: bytes) -> None:
-        self.request.body = body
-        self.is_complete = True
 
     def is_late(self, elapsed: float) -> bool:
         """Return whether it arrives too slowly, `elapsed` seconds after the request head."""

@@ -162,8 +162,7 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
 
 def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
     """Return the refusal of a head that is too long: because of its target, or its headers."""
-    line = raw[: raw.find(b"\r\n")] if b"\r\n" in raw else raw
-    words = line.split(b" ")
+    words = raw.partition(b"\r\n")[0].split(b" ")
     if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
         return _url_too_long(limits)
     message = f"the headers are longer than {limits.head_bytes_max} bytes"

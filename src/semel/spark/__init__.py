@@ -11,14 +11,14 @@ from semel.version import install_advice
 if TYPE_CHECKING:
     from semel.spark.runtime.environment import JavaMissing, WrongPython, ensure_java
     from semel.spark.runtime.session import register, session
-    from semel.spark.sink.foreach import commit_batch
+    from semel.spark.sink.writers import commit_batch
 
 __all__ = ["JavaMissing", "WrongPython", "commit_batch", "ensure_java", "register", "session"]
 
 _MODULES: Final = {
     "JavaMissing": "semel.spark.runtime.environment",
     "WrongPython": "semel.spark.runtime.environment",
-    "commit_batch": "semel.spark.sink.foreach",
+    "commit_batch": "semel.spark.sink.writers",
     "ensure_java": "semel.spark.runtime.environment",
     "register": "semel.spark.runtime.session",
     "session": "semel.spark.runtime.session",

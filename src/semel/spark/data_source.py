@@ -23,25 +23,24 @@ class SemelDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read without a schema."""
+        from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_source
         from semel.spark.source.columns import source_schema
-        from semel.spark.user_errors import hide_traceback
 
         return hide_traceback(lambda: source_schema(parse_source(self.options)))()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for `spark.read`."""
+        from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_source
         from semel.spark.source.readers import BatchReader
-        from semel.spark.user_errors import hide_traceback
 
         return hide_traceback(lambda: BatchReader(parse_source(self.options), schema))()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader for `spark.readStream`; one that raises if the options are wrong."""
         from semel.spark.options import SparkOptionError, parse_source
-        from semel.spark.source.readers import StreamReader
-        from semel.spark.user_errors import RefusedReader
+        from semel.spark.source.readers import RefusedReader, StreamReader
 
         try:
             return StreamReader(parse_source(self.options), schema)
@@ -50,16 +49,16 @@ class SemelDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer for `df.write`."""
+        from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import BatchWriter
-        from semel.spark.user_errors import hide_traceback
 
         return hide_traceback(lambda: BatchWriter(parse_sink(self.options), schema, overwrite))()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return a writer for `df.writeStream`."""
+        from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_sink
         from semel.spark.sink.writers import StreamWriter
-        from semel.spark.user_errors import hide_traceback
 
         return hide_traceback(lambda: StreamWriter(parse_sink(self.options), schema, overwrite))()

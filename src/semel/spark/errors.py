@@ -1,8 +1,11 @@
 """The errors of readers and writers; each message says what to do."""
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 from semel.client.errors import ClientError
+from semel.spark.options import SparkOptionError
 
 # A server that never responded more likely has a wrong address than that it is restarting.
 FIRST_SECONDS: Final = 10.0
@@ -19,6 +22,24 @@ class StreamMissing(LookupError):
 
 class ServerUnreachable(ConnectionError):
     """The server cannot be reached; the message has its address."""
+
+
+class RowError(ValueError):
+    """A row cannot be written; nothing of its batch is written."""
+
+    def __init__(self, partition: int, row: int, what: str) -> None:
+        super().__init__(partition, row, what)
+        self.partition = partition
+        self.row = row
+        self.what = what
+
+    def __str__(self) -> str:
+        where = f"partition {self.partition}, row {self.row}"
+        return f"{where}: {self.what}; nothing of this batch is written"
+
+
+class CheckpointError(RuntimeError):
+    """The offset log cannot be read, so a repeated batch could not be recognised."""
 
 
 def server_unreachable(error: ClientError) -> ServerUnreachable:
@@ -67,3 +88,42 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
         " data, or a backup was restored. Start with a new checkpointLocation;"
         f" {_CONTINUE}"
     )
+
+
+# ---- tracebacks ----------------------------------------------------------------------------------
+# Spark prints the whole traceback of an error before its message. The messages of errors of the
+# user's input or environment are complete, so the frames of semel would only hide them.
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+USER_ERRORS: Final = (
+    CheckpointError,
+    ClientError,
+    DataLossError,
+    RowError,
+    ServerUnreachable,
+    SparkOptionError,
+    StreamMissing,
+)
+
+
+def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function: it raises the errors in USER_ERRORS without a traceback."""
+
+    @wraps(call)
+    def calling(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except USER_ERRORS as error:
+            raise error.with_traceback(None) from None
+
+    return calling
+
+
+def hide_traceback_of_rows(batches: Iterator[T]) -> Iterator[T]:
+    """Yield batches; raise the errors in USER_ERRORS without a traceback."""
+    try:
+        yield from batches
+    except USER_ERRORS as error:
+        raise error.with_traceback(None) from None

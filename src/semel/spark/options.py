@@ -4,9 +4,10 @@ Spark passes options as strings, with names in lower case. Names are compared wi
 that Spark adds itself are accepted.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final, NoReturn, TypeVar
 
@@ -16,13 +17,7 @@ from semel.client.requests import checked_path, parse_address
 from semel.client.sync.client import Client
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import JSON_MEDIA_TYPE
-from semel.spark.source.offsets import (
-    EARLIEST,
-    EARLIEST_NUMBER,
-    LATEST_NUMBER,
-    StartOffsets,
-    parse_starts,
-)
+from semel.model.offsets import parse_offset
 
 # ---- values --------------------------------------------------------------------------------------
 # Each function parses the value of one option; it raises SparkOptionError with the option's name.
@@ -30,7 +25,7 @@ from semel.spark.source.offsets import (
 
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_WORDS: Final = {"true": True, "false": False}
+_BOOLS: Final = {"true": True, "false": False}
 
 
 class Secret(str):
@@ -85,9 +80,9 @@ def read_positive(name: str, text: str) -> int:
 
 
 def read_bool(name: str, text: str) -> bool:
-    if text.lower() not in _WORDS:
+    if text.lower() not in _BOOLS:
         raise SparkOptionError(f"{name} must be true or false, not {text!r}")
-    return _WORDS[text.lower()]
+    return _BOOLS[text.lower()]
 
 
 def read_secret(name: str, text: str) -> Secret | None:
@@ -103,6 +98,71 @@ def read_seconds(name: str, text: str) -> float:
     if not seconds:
         raise SparkOptionError(f"{name} must be a duration such as 120s, 500ms or 2m, not {text!r}")
     return seconds
+
+
+# ---- start and end offsets -----------------------------------------------------------------------
+
+
+EARLIEST_NUMBER: Final = -2
+LATEST_NUMBER: Final = -1
+
+
+class StartOffsets(Struct, frozen=True):
+    """The value of startingOffsets or endingOffsets: offsets by stream, `default` for the others.
+
+    An offset of -2 is the first message that is kept, -1 the tail.
+    """
+
+    default: int
+    by_stream: Mapping[str, int] = {}
+
+    def of(self, stream: str) -> int:
+        return self.by_stream.get(stream, self.default)
+
+    def has_latest(self, streams: Iterable[str]) -> bool:
+        """Return whether one of these streams starts at its tail, which moves."""
+        return self.default == LATEST_NUMBER or any(
+            self.of(stream) == LATEST_NUMBER for stream in streams
+        )
+
+
+EARLIEST: Final = StartOffsets(EARLIEST_NUMBER)
+LATEST: Final = StartOffsets(LATEST_NUMBER)
+_START_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
+
+
+def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
+    """Parse startingOffsets or endingOffsets; raise ValueError if they are not valid.
+
+    `default` is for the streams that a JSON document does not name.
+    """
+    word = _START_WORDS.get(text.lower())
+    if word is not None:
+        return word
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or not document:
+        raise ValueError(f"{text!r} is not valid; {_EXAMPLE}")
+    by_stream = {name: _ordinal(name, value) for name, value in document.items()}
+    return StartOffsets(default, by_stream)
+
+
+def _ordinal(stream: str, value: object) -> int:
+    if isinstance(value, str):
+        value = parse_offset(value)
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not EARLIEST_NUMBER <= value <= NUMBER_MAX
+    ):
+        raise ValueError(
+            f"the offset of {stream} is not valid; expected a number, an offset as semel prints it,"
+            " -1 for the end or -2 for the start"
+        )
+    return value
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -138,11 +198,17 @@ _SINK: Final = (
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-class SourceOptions(Struct, frozen=True):
-    """What to read, and how. Either `streams` or `pattern` is set."""
+class ServerOptions(Struct, frozen=True):
+    """Which server, and for how long to try to reach it."""
 
     url: str
     token: Secret | None
+    retry_seconds: float
+
+
+class SourceOptions(ServerOptions, frozen=True):
+    """What to read, and how. Either `streams` or `pattern` is set."""
+
     streams: tuple[str, ...]
     pattern: str | None
     starts: StartOffsets
@@ -152,14 +218,11 @@ class SourceOptions(Struct, frozen=True):
     min_partitions: int
     is_loss_fatal: bool
     has_headers: bool
-    retry_seconds: float
 
 
-class SinkOptions(Struct, frozen=True):
+class SinkOptions(ServerOptions, frozen=True):
     """Where to write, and as which sink. Without `stream` each row names its own."""
 
-    url: str
-    token: Secret | None
     stream: str | None
     app_id: str | None
     version: int | None
@@ -167,7 +230,6 @@ class SinkOptions(Struct, frozen=True):
     content_type: str
     checkpoint: str | None
     query_name: str | None
-    retry_seconds: float
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
@@ -253,14 +315,13 @@ class _OptionReader:
     def url(self) -> str:
         """Return the address of the server, from the option `url` or `path`."""
         url, path = self.text("url"), self.text("path")
-        if url is None and path is None:
+        address = url or path
+        if address is None:
             raise SparkOptionError(
                 'the address of the server is missing: add .option("url", "http://127.0.0.1:4437")'
             )
-        if url is not None and path is not None and url != path:
+        if path not in (None, address):
             raise SparkOptionError(f"url is {url} and path is {path}: set only one of them")
-        address = url or path
-        assert address is not None
         try:
             parse_address(address)
         except ValueError as error:
@@ -287,15 +348,10 @@ def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
         raise SparkOptionError(
             f"set exactly one of stream, subscribe and subscribePattern; {present} is set"
         )
-    pattern = values.take("subscribePattern", read_pattern)
-    if pattern is not None:
-        return (), pattern
     stream = values.take("stream", read_path)
-    if stream is not None:
-        return (stream,), None
-    paths = values.take("subscribe", read_paths)
-    assert paths is not None
-    return paths, None
+    paths = values.take("subscribe", read_paths) or ()
+    pattern = values.take("subscribePattern", read_pattern)
+    return (paths if stream is None else (stream,)), pattern
 
 
 def _starts(
@@ -329,7 +385,7 @@ def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | Non
 _clients: Final[dict[tuple[int, str, str | None, float], Client]] = {}
 
 
-def client_for(options: SourceOptions | SinkOptions) -> Client:
+def client_for(options: ServerOptions) -> Client:
     """Return the client of this process for a server; it is never closed.
 
     Spark reuses its worker processes, and so their connections. A forked process gets its own.

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.spark.sink.commit import UNKNOWN, CheckpointError, Digests, find_checkpoint, read_digests
+from semel.spark.errors import CheckpointError
+from semel.spark.sink.commit import UNKNOWN, Digests, find_checkpoint, read_digests
 
 
 def log(checkpoint: Path, batch_id: int, *ranges: str, watermark: int = 0) -> None:

@@ -4,14 +4,9 @@ import json
 
 import pytest
 
-from semel.spark.source.offsets import (
-    PIN,
-    StartOffsets,
-    StreamPosition,
-    from_document,
-    is_pin,
-    to_document,
-)
+from semel.spark.options import StartOffsets
+from semel.spark.source.catalog import StreamPosition
+from semel.spark.source.readers import PIN, from_document, is_pin, to_document
 
 
 def test_an_offset_is_what_the_design_says_with_its_keys_in_order() -> None:

@@ -4,8 +4,15 @@ import pickle
 
 import pytest
 
-from semel.spark.options import SparkOptionError, parse_sink, parse_source
-from semel.spark.source.offsets import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER
+from semel.spark.options import (
+    EARLIEST,
+    EARLIEST_NUMBER,
+    LATEST,
+    LATEST_NUMBER,
+    SparkOptionError,
+    parse_sink,
+    parse_source,
+)
 
 URL = "http://127.0.0.1:4437"
 READ = {"url": URL, "stream": "orders"}

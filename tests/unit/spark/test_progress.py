@@ -3,8 +3,7 @@
 import pytest
 
 from semel.spark.errors import DataLossError
-from semel.spark.source.catalog import StreamEnd
-from semel.spark.source.offsets import StreamPosition
+from semel.spark.source.catalog import StreamEnd, StreamPosition
 from semel.spark.source.readers import limit_positions, next_positions
 
 AT = {"a": StreamPosition("i", 5)}

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import headers_of, keys_of, split_messages, timestamps_of
+from semel.spark.errors import RowError
 from semel.spark.sink import staging
 from semel.spark.sink.columns import SinkColumns
-from semel.spark.sink.rows import RowError, StreamRows
+from semel.spark.sink.rows import StreamRows
 from semel.spark.sink.staging import Chunker, RowSplitter
 from semel.wire.bodies import decode_batch
 

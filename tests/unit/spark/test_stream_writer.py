@@ -16,11 +16,9 @@ from semel.broker.settings import Settings
 from semel.client.commit_calls import TaskCalls
 from semel.model.limits import KIB
 from semel.server.limits_http import HttpLimits
-from semel.spark.errors import ServerUnreachable
+from semel.spark.errors import CheckpointError, RowError, ServerUnreachable
 from semel.spark.options import SparkOptionError, parse_sink
 from semel.spark.sink import staging
-from semel.spark.sink.commit import CheckpointError
-from semel.spark.sink.rows import RowError
 from semel.spark.sink.writers import BATCH_ID, QUERY_ID, StagedTask, StreamWriter
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_proxy import FaultProxy

@@ -12,13 +12,9 @@ from pyspark.sql.types import StructType
 
 from semel.client.errors import BadRequest
 from semel.spark.data_source import SemelDataSource
+from semel.spark.errors import USER_ERRORS, hide_traceback, hide_traceback_of_rows
 from semel.spark.options import SparkOptionError
-from semel.spark.user_errors import (
-    USER_ERRORS,
-    RefusedReader,
-    hide_traceback,
-    hide_traceback_of_rows,
-)
+from semel.spark.source.readers import RefusedReader
 
 NOWHERE = {"url": "http://127.0.0.1:9", "stream": "orders", "retryTimeout": "50ms"}
 PLAIN = StructType().add("value", "string")

@@ -157,7 +157,28 @@ def _write_launcher(real: Path) -> Path:
 
 
 WORKER_SECONDS_MAX: Final = 120
-_PROBE: Final = Path(__file__).with_name("probe.py")
+# Run with the Python of tasks: prints a ProbeResult as a line of JSON. It must not import semel nor
+# use new features of Python: that Python may be old, without semel. It imports as Spark does.
+_PROBE: Final = """
+import importlib, importlib.util, json, pkgutil, sys
+
+def import_error(name):
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return type(error).__name__ + ": " + str(error)
+    return ""
+
+names = [module.name for module in pkgutil.iter_modules()]
+needed = ("pyarrow", "semel", "pyspark_semel")
+result = {
+    "version": "%d.%d" % sys.version_info[:2],
+    "missing": [name for name in needed if importlib.util.find_spec(name) is None],
+    "packages": {name: import_error(name) for name in names if name.startswith("pyspark_")},
+}
+print()
+print(json.dumps(result))
+"""
 
 
 class WrongPython(RuntimeError):
@@ -165,7 +186,7 @@ class WrongPython(RuntimeError):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What `probe.py` prints about the Python that runs it."""
+    """What the probe prints about the Python that runs it."""
 
     version: str
     missing: list[str]  # of the modules a task imports
@@ -178,10 +199,10 @@ def worker_python() -> str:
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run `probe.py` with a Python; return None if it does not run."""
+    """Run the probe with a Python; return None if it does not run."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
-            [python, "-c", _PROBE.read_text()],
+            [python, "-c", _PROBE],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_spark_path())},
             capture_output=True,
             timeout=WORKER_SECONDS_MAX,

@@ -29,7 +29,7 @@ _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
     """Start a Spark session, or return the one that runs.
 
-    `conf` sets Spark's configuration. In a keyword, underscores stand for dots and `spark.` is
+    `conf` sets Spark's configuration. In a keyword, underscores become dots and `spark.` is
     added: `sql_shuffle_partitions=8`. A name with dots is used as it is:
     `**{"spark.sql.shuffle.partitions": "8"}`. A running session is returned whatever `app` and
     `master` are, with `conf` set on it; raises ValueError for what cannot be set while it runs.
@@ -73,12 +73,10 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
-    settings = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **conf}
+    settings: dict[str, Any] = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local else {}), **conf}
     settings[_OPTIONS] = f"-Dlog4j2.configurationFile={_LOGS} {settings.get(_OPTIONS, '')}".strip()
     builder = SparkSession.Builder().appName(app).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder.config(map=settings).getOrCreate()
 
 
 def _choose_python(*, is_local: bool) -> None:

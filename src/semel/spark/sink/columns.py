@@ -44,8 +44,9 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
 
     Raises SparkOptionError if the schema cannot be written.
     """
-    indices = {field.name.lower(): index for index, field in enumerate(schema.fields)}
-    _require_once(name for name in _lower(schema) if name in ("stream", "value"))
+    names = [name.lower() for name in schema.names]
+    indices = {name: index for index, name in enumerate(names)}
+    _require_once(name for name in names if name in ("stream", "value"))
     route = None if stream is not None else indices.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
@@ -63,7 +64,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
         _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
     _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) to write a row")
-    _require_once(name for name in _lower(schema) if name in ("headers", "key", "timestamp"))
+    _require_once(name for name in names if name in ("headers", "key", "timestamp"))
     key, headers = indices.get("key"), indices.get("headers")
     timestamp = indices.get("timestamp")
     if key is not None:
@@ -73,10 +74,6 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     if timestamp is not None:
         _require(schema, timestamp, (TimestampType, TimestampNTZType), "timestamp")
     return SinkColumns(value, route, key, headers, timestamp, ())
-
-
-def _lower(schema: StructType) -> list[str]:
-    return [name.lower() for name in schema.names]
 
 
 def _require_once(names: Iterable[str]) -> None:

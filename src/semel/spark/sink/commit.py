@@ -16,7 +16,7 @@ from semel.client.errors import ClientError, Indeterminate, SinkRefused, Unavail
 from semel.client.sync.transaction import Sink
 from semel.client.values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.spark.errors import server_unreachable
+from semel.spark.errors import CheckpointError, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.wire.refusal_table import BY_CODE
 
@@ -28,10 +28,6 @@ from semel.wire.refusal_table import BY_CODE
 
 _HEADER_LINES: Final = 2  # the version of the log, and metadata: watermark, time, settings
 _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
-
-
-class CheckpointError(RuntimeError):
-    """The offset log cannot be read, so a repeated batch could not be recognised."""
 
 
 class Digests(Struct, frozen=True):
@@ -145,23 +141,34 @@ def sink_of(options: SinkOptions, app: str) -> Sink:
 
 
 def commit_staged(
-    sink: Sink, query_id: str, version: int, tokens: Sequence[str], digests: Digests = UNKNOWN
+    options: SinkOptions,
+    app: str,
+    query_id: str,
+    version: int,
+    tokens: Sequence[str],
+    digests: Digests = UNKNOWN,
 ) -> CommitResult:
-    """Commit staged tasks as a version; a SinkRefused has advice in terms of Spark."""
+    """Commit staged tasks as a version; a SinkRefused has advice in terms of Spark.
+
+    If the version is committed already, the tasks that are not a part of it are aborted.
+    """
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
             f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}: coalesce the"
             f" DataFrame to {TXN_LIST_MAX} partitions before it is written"
         )
     try:
-        return sink.commit(
+        result = sink_of(options, app).commit(
             version, tokens, query_id=query_id, input=digests.input, previous=digests.previous
         )
     except Unavailable as error:
         raise server_unreachable(error) from None
     except SinkRefused as error:
-        error.advice = BY_CODE[error.code].spark.format(app=sink.app, query_id=query_id)
+        error.advice = BY_CODE[error.code].spark.format(app=app, query_id=query_id)
         raise
+    if result.duplicate:
+        abort_staged(options, app, tokens)
+    return result
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:

@@ -19,20 +19,6 @@ _MESSAGE_BYTES: Final = 16  # the length of a message, the length of its key, an
 _SHOWN_BYTES_MAX: Final = 60
 
 
-class RowError(ValueError):
-    """A row cannot be written; nothing of its batch is written."""
-
-    def __init__(self, partition: int, row: int, what: str) -> None:
-        super().__init__(partition, row, what)
-        self.partition = partition
-        self.row = row
-        self.what = what
-
-    def __str__(self) -> str:
-        where = f"partition {self.partition}, row {self.row}"
-        return f"{where}: {self.what}; nothing of this batch is written"
-
-
 class StreamRows(Struct, frozen=True):
     """Messages of one stream as columns; `numbers` are the numbers of the rows in the partition."""
 
@@ -254,8 +240,7 @@ def _timestamp(array: pa.Array) -> pa.Array:
     # Without its zone an instant is in UTC; printing it with a zone takes thirty times as long.
     times = pc.cast(array, pa.timestamp("us"))
     _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
-    texts = pc.cast(times, pa.string())
-    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    texts = pc.replace_substring(pc.cast(times, pa.string()), " ", "T", max_replacements=1)
     return pc.binary_join_element_wise('"', texts, '"' if array.type.tz is None else 'Z"', "")
 
 
@@ -290,16 +275,12 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _map(array: pa.MapArray) -> pa.Array:
-    entries = array.cast(_as_list(array.type))
+    fields = [pa.field("key", array.type.key_type, nullable=False), ("value", array.type.item_type)]
+    entries = array.cast(pa.list_(pa.struct(fields)))
     keys, values = entries.flatten().flatten()
     names = _string(keys) if types.is_string(keys.type) else _quoted(keys)
     pairs = pc.binary_join_element_wise(names, json_texts(values), ":")
     return _enclosed(entries, "{", pairs, "}")
-
-
-def _as_list(type_: pa.MapType) -> pa.ListType:
-    fields = [pa.field("key", type_.key_type, nullable=False), ("value", type_.item_type)]
-    return pa.list_(pa.struct(fields))
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:

@@ -32,11 +32,10 @@ from semel.model.limits import (
     TXN_STREAMS_MAX,
 )
 from semel.model.messages import is_json
-from semel.spark.errors import FIRST_SECONDS, server_unreachable
+from semel.spark.errors import FIRST_SECONDS, RowError, server_unreachable
 from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import (
-    RowError,
     StreamRows,
     compact,
     concatenate,
@@ -271,11 +270,11 @@ class Sender:
         if len(body) <= self._bytes_max and self._is_accepted(rows, body):
             return
         if len(rows) == 1:
-            what = f"the message has {len(body):,} bytes with its key and headers"
             raise RowError(
                 self._partition,
                 int(rows.numbers[0]),
-                f"{what}, which is too large for the server: make it smaller",
+                f"the message has {len(body):,} bytes with its key and headers, which is too large"
+                " for the server: make it smaller",
             )
         middle = len(rows) // 2
         self._send_in_parts(rows.part(0, middle))
@@ -308,13 +307,12 @@ HELD_BYTES_MAX: Final = 16 * MIB  # of rows that wait for more of their stream, 
 _OVERHEAD_BYTES: Final = 1 * KIB  # the header of a body, its content type, the columns of extras
 
 
-class _PendingRows:
+class _PendingRows(Struct):
     """Rows of one stream that wait for more."""
 
-    def __init__(self) -> None:
-        self.parts: list[StreamRows] = []
-        self.count = 0
-        self.size = 0
+    parts: list[StreamRows] = []
+    count: int = 0
+    size: int = 0
 
     def add(self, rows: StreamRows, size: int) -> None:
         self.parts.append(rows)

@@ -1,13 +1,13 @@
 """The sinks for streaming and batch: tasks stage their rows, the driver commits them once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -16,7 +16,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.client.transport import random_id
-from semel.spark.options import SinkOptions, SparkOptionError
+from semel.spark.errors import hide_traceback
+from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
 from semel.spark.sink.commit import (
     UNKNOWN,
@@ -28,7 +29,7 @@ from semel.spark.sink.commit import (
     sink_of,
 )
 from semel.spark.sink.staging import TaskId, stage
-from semel.spark.user_errors import hide_traceback
+from semel.wire.schema.commits import CommitResult
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -122,9 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert tasks
         app, query_id, tokens = tasks[0].app, tasks[0].query_id, tokens_of(tasks)
         digests = self._digests(tasks[0], batchId)
-        result = commit_staged(sink_of(self.options, app), query_id, batchId, tokens, digests)
-        if result.duplicate:
-            abort_staged(self.options, app, tokens)  # not those that are committed already
+        commit_staged(self.options, app, query_id, batchId, tokens, digests)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
@@ -187,14 +186,101 @@ class BatchWriter(DataSourceArrowWriter):
         if not tasks or (self.options.app_id is None and not tokens):
             return
         app, query_id = tasks[0].app, tasks[0].query_id
-        sink = sink_of(self.options, app)
-        result = commit_staged(sink, query_id, self.version, tokens)
+        commit_staged(self.options, app, query_id, self.version, tokens)
         if self.options.app_id is None:
             with suppress(Exception):  # the rows are written; an unused sink may stay
-                sink.forget()
-        elif result.duplicate:
-            abort_staged(self.options, app, tokens)
+                sink_of(self.options, app).forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged; never raises, and never undoes a commit."""
         _abort(self.options, messages)
+
+
+# ---- foreachBatch --------------------------------------------------------------------------------
+# foreachBatch, exactly once: DataFrames to streams, staged by one job each, in one commit.
+
+
+_RUN_ID: Final = "spark.jobGroup.id"  # of a query's thread: new with each start
+# A StagedTask as a row: the partition and the token.
+_STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
+_STAGED_DDL: Final = "partition int, token string"
+
+# The last batch each run of a query has committed, by run and sink.
+_committed: Final[dict[tuple[str, str], int]] = {}
+
+
+def commit_batch(
+    batch_id: int,
+    frames: Mapping[str, DataFrame],
+    *,
+    url: str,
+    app: str | None = None,
+    **options: str,
+) -> CommitResult:
+    """Write DataFrames to streams, by path: all of them at once, and once per batch.
+
+    For foreachBatch, which passes `batch_id`. `app` names the sink, by default the query's id; two
+    calls in one batch need two names. A batch that is run again returns the result of the first
+    time, with `duplicate`. `options` are those of the sink: `token`, `createStream`, `contentType`,
+    `retryTimeout`; with `checkpointLocation`, that of the query, a checkpoint that was copied or
+    restored is recognised, too.
+    """
+    if not frames:
+        raise ValueError("nothing to write: frames is empty")
+    parsed = {path: parse_sink({"url": url, "stream": path, **options}) for path in frames}
+    for path, frame in frames.items():
+        if frame.isStreaming:
+            raise SparkOptionError(
+                f"the DataFrame for {path} is a stream: call commit_batch in foreachBatch"
+            )
+    query_id, run_id = _query_of(next(iter(frames.values())).sparkSession)
+    name = app or query_id
+    if name is None:
+        raise SparkOptionError(
+            "outside foreachBatch, and in Spark Connect, the query's id is unknown: add app="
+        )
+    _require_first(run_id, name, batch_id)
+    first = next(iter(parsed.values()))
+    digests = UNKNOWN if first.checkpoint is None else read_digests(first.checkpoint, batch_id)
+    tokens: list[str] = []
+    try:
+        for path, frame in frames.items():
+            tokens += _stage(frame, parsed[path], name, batch_id)
+        result = commit_staged(first, name, query_id or name, batch_id, tokens, digests)
+    except BaseException:
+        abort_staged(first, name, tokens)
+        raise
+    if run_id is not None:
+        _committed[run_id, name] = batch_id
+    return result
+
+
+def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
+    """Return the query of this thread and its run; Spark Connect does not provide them."""
+    try:
+        context = spark.sparkContext
+    except Exception:  # noqa: BLE001 - Connect raises its own, which may not be installed
+        return None, None
+    query_id = context.getLocalProperty(QUERY_ID)
+    return query_id, None if query_id is None else context.getLocalProperty(_RUN_ID)
+
+
+def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
+    """Refuse a second call in a batch: it would be recognised as a duplicate and be lost."""
+    if run_id is not None and _committed.get((run_id, app)) == batch_id:
+        raise SparkOptionError(
+            f"commit_batch was called twice for batch {batch_id}: pass all DataFrames in one call,"
+            " or use a different app= in each call"
+        )
+
+
+def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> list[str]:
+    columns = find_columns(frame.schema, options.stream)
+
+    def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the rows of a task; yield one row with the token, or none without rows."""
+        task = stage_task(options, columns, app, version, batches)
+        if task.token is not None:
+            yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)
+
+    return tokens_of(frame.mapInArrow(stage_rows, _STAGED_DDL).collect())

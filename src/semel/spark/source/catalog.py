@@ -20,9 +20,14 @@ from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
 from semel.spark.errors import FIRST_SECONDS, StreamMissing, not_a_semel_server, server_unreachable
-from semel.spark.options import SourceOptions, SparkOptionError, client_for
+from semel.spark.options import (
+    EARLIEST_NUMBER,
+    LATEST_NUMBER,
+    SourceOptions,
+    SparkOptionError,
+    client_for,
+)
 from semel.spark.source.frames import FrameRows, rows_of
-from semel.spark.source.offsets import EARLIEST_NUMBER, LATEST_NUMBER, StreamPosition
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
@@ -30,6 +35,13 @@ _SIMILAR_FROM: Final = 5_000  # paths that are searched for similar ones
 # Times are not quite in order: a staged message has the time of its staging, but gets its offset
 # only when the transaction is committed. By more than this, times cannot be out of order.
 _STAGED_MS_MAX: Final = 3_600_000
+
+
+class StreamPosition(Struct, frozen=True, order=True):
+    """The next offset to read, in the stream of this incarnation."""
+
+    id: str
+    next: int
 
 
 class StreamEnd(Struct, frozen=True):
@@ -133,8 +145,8 @@ class StreamCatalog:
             offset = page.next_offset  # the page has gaps only
 
     def _page(self, stream: str, offset: int) -> FramesPage:
-        calls = self._client().stream(stream).calls
-        return self._ask(lambda client: client.run(frames_page(calls, print_offset(offset))))
+        at = print_offset(offset)
+        return self._ask(lambda client: client.run(frames_page(client.stream(stream).calls, at)))
 
     def _paths(self) -> list[str]:
         options = self._options
@@ -158,16 +170,13 @@ class StreamCatalog:
 
     def _ask(self, call: Callable[[Client], T]) -> T:
         try:
-            result = call(self._client())
+            result = call(client_for(self._options))
         except Unavailable as error:
             raise server_unreachable(error) from None
         except (NotSupported, ProtocolError) as error:
             raise not_a_semel_server(self._options.url, error) from None
         self._has_responded = True
         return result
-
-    def _client(self) -> Client:
-        return client_for(self._options)
 
     def _first_timeout(self) -> float:
         seconds = self._options.retry_seconds

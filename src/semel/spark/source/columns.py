@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from semel.model.messages import Header
 from semel.spark.options import SourceOptions, SparkOptionError
 from semel.spark.source.decode import Decoder
 from semel.spark.source.frames import FrameRows
@@ -116,7 +117,9 @@ class PlainColumns(Columns):
         ]
         if self.has_headers:
             kind = self.arrow.field("headers").type
-            columns.append(pa.nulls(count, kind) if rows.headers is None else _headers(rows, kind))
+            columns.append(
+                pa.nulls(count, kind) if rows.headers is None else _headers(rows.headers, kind)
+            )
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
@@ -127,13 +130,14 @@ class DecodedColumns(Columns):
         for field in schema.fields:
             _check_field(field)
         super().__init__(schema)
+        self._schema = schema
         self._decoder = Decoder(
             pa.schema([field for field in self.arrow if field.name not in _FILLED])
         )
 
     def __reduce__(self) -> Any:
         """Pickle the schema only: a decoder cannot be pickled."""
-        return _rebuilt, (self.arrow,)
+        return DecodedColumns, (self._schema,)
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
         table, bad = self._decoder.decode(rows.values)
@@ -150,13 +154,6 @@ class DecodedColumns(Columns):
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
-def _rebuilt(arrow: pa.Schema) -> DecodedColumns:
-    columns = DecodedColumns.__new__(DecodedColumns)
-    columns.arrow = arrow
-    columns._decoder = Decoder(pa.schema([field for field in arrow if field.name not in _FILLED]))
-    return columns
-
-
 # ---- columns -------------------------------------------------------------------------------------
 
 
@@ -168,11 +165,10 @@ def _times(rows: FrameRows) -> pa.Array:
     return pa.array(rows.times_us).view(_TIME)
 
 
-def _headers(rows: FrameRows, kind: pa.DataType) -> pa.Array:
-    assert rows.headers is not None
+def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
     entries = [
         None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
-        for pairs in rows.headers
+        for pairs in headers
     ]
     return pa.array(entries, kind)
 
@@ -211,16 +207,13 @@ def _check_type(name: str, kind: DataType) -> None:
         for field in kind.fields:
             _check_type(f"{name}.{field.name}", field.dataType)
             _check_nullable(f"{name}.{field.name}", is_nullable=field.nullable)
-        return
-    if isinstance(kind, ArrayType):
+    elif isinstance(kind, ArrayType):
         _check_nullable(name, is_nullable=kind.containsNull)
         _check_type(name, kind.elementType)
-        return
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+    elif isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         _check_nullable(name, is_nullable=kind.valueContainsNull)
         _check_type(name, kind.valueType)
-        return
-    if not isinstance(kind, _DECODED):
+    elif not isinstance(kind, _DECODED):
         raise SchemaError(
             f"the column {name} cannot be decoded from JSON as {kind.simpleString()}:"
             " read without a schema and convert the column value"

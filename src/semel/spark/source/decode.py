@@ -8,7 +8,8 @@ two, and a bare `null` crashes the process. So each record is checked before, wh
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -120,7 +121,7 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
     """Return whether Arrow's parser supports the type: no maps, dates and times only as columns."""
     if pa.types.is_struct(kind):
-        return all(_is_plain(kind.field(index).type) for index in range(kind.num_fields))
+        return all(_is_plain(field.type) for field in kind)
     if pa.types.is_map(kind):
         return False
     if pa.types.is_list(kind):
@@ -137,6 +138,7 @@ def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
 
 Convert = Callable[[Any], Any]
 Parse = Callable[[bytes], dict[str, Any]]
+Fields = list[tuple[str, Convert]]
 _FLOAT_MAX: Final = 3.4028235677973364e38  # the largest double that rounds to a finite float
 
 
@@ -159,18 +161,21 @@ _load: Final = json.JSONDecoder(parse_float=_Real, parse_constant=_refuse).decod
 
 def record_parser(schema: pa.Schema) -> Parse:
     """Return a function from a record to the values of a schema; it raises BadRecord."""
-    fields = [(field.name, _converter(field.type)) for field in schema]
+    convert = partial(_struct, _fields(schema))
 
     def parse(raw: bytes) -> dict[str, Any]:
         try:
             document = _load(raw.decode())
         except (ValueError, RecursionError) as error:
             raise BadRecord(str(error)) from None
-        if not isinstance(document, dict):
-            _refuse(document)
-        return {name: convert(document.get(name)) for name, convert in fields}
+        values: dict[str, Any] = convert(document)
+        return values
 
     return parse
+
+
+def _fields(fields: Iterable[pa.Field]) -> Fields:
+    return [(field.name, _converter(field.type)) for field in fields]
 
 
 def _converter(kind: pa.DataType) -> Convert:
@@ -182,17 +187,17 @@ def _converter_of_value(kind: pa.DataType) -> Convert:
     if pa.types.is_boolean(kind):
         return _boolean
     if pa.types.is_integer(kind):
-        return _integer(kind.bit_width)
+        return partial(_integer, 2 ** (kind.bit_width - 1))
     if pa.types.is_floating(kind):
-        return _real(kind)
+        return partial(_real, _FLOAT_MAX if kind.bit_width == 32 else sys.float_info.max)
     if pa.types.is_string(kind):
         return _text
     if pa.types.is_struct(kind):
-        return _struct(kind)
+        return partial(_struct, _fields(kind))
     if pa.types.is_map(kind):
-        return _map(kind)
+        return partial(_map, _converter(kind.item_type))
     if pa.types.is_list(kind):
-        return _list(kind)
+        return partial(_list, _converter(kind.value_type))
     return lambda value: parse_texts(pa.array([_number_or_text(value, kind)]), kind)[0].as_py()
 
 
@@ -213,29 +218,22 @@ def _boolean(value: Any) -> Any:
     return value if isinstance(value, bool) else _refuse(value)
 
 
-def _integer(bits: int) -> Convert:
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-
-    def convert(value: Any) -> Any:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        return value if is_whole and low <= value <= high else _refuse(value)
-
-    return convert
+def _is_number(value: Any, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def _real(kind: pa.DataType) -> Convert:
-    high = _FLOAT_MAX if kind.bit_width == 32 else sys.float_info.max
+def _integer(limit: int, value: Any) -> Any:
+    return value if _is_number(value, int) and -limit <= value < limit else _refuse(value)
 
-    def convert(value: Any) -> Any:
-        if not isinstance(value, _Real | int) or isinstance(value, bool):
-            return _refuse(value)
-        try:
-            number = float(value)
-        except OverflowError:
-            return _refuse(value)
-        return number if abs(number) <= high else _refuse(value)
 
-    return convert
+def _real(limit: float, value: Any) -> Any:
+    if not _is_number(value, _Real, int):
+        return _refuse(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return _refuse(value)
+    return number if abs(number) <= limit else _refuse(value)
 
 
 def _text(value: Any) -> Any:
@@ -248,43 +246,23 @@ def _text(value: Any) -> Any:
     return value
 
 
-def _number_or_text(value: Any, kind: pa.DataType) -> str:
+def _number_or_text(value: Any, kind: pa.DataType) -> Any:
     """Return the text for `parse_texts`: numbers are allowed for decimals only."""
-    if pa.types.is_decimal(kind) and isinstance(value, _Real | int) and not isinstance(value, bool):
-        return str(value)
-    text: str = _text(value)
-    return text
+    is_number = pa.types.is_decimal(kind) and _is_number(value, _Real, int)
+    return str(value) if is_number else _text(value)
 
 
-def _struct(kind: pa.DataType) -> Convert:
-    fields = [
-        (kind.field(index).name, _converter(kind.field(index).type))
-        for index in range(kind.num_fields)
-    ]
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return _refuse(value)
-        return {name: inner(value.get(name)) for name, inner in fields}
-
-    return convert
+def _struct(fields: Fields, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _refuse(value)
+    return {name: convert(value.get(name)) for name, convert in fields}
 
 
-def _list(kind: pa.DataType) -> Convert:
-    inner = _converter(kind.value_type)
-
-    def convert(value: Any) -> Any:
-        return [inner(each) for each in value] if isinstance(value, list) else _refuse(value)
-
-    return convert
+def _list(convert: Convert, value: Any) -> Any:
+    return [convert(each) for each in value] if isinstance(value, list) else _refuse(value)
 
 
-def _map(kind: pa.DataType) -> Convert:
-    inner = _converter(kind.item_type)
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return _refuse(value)
-        return [(_text(name), inner(each)) for name, each in value.items()]
-
-    return convert
+def _map(convert: Convert, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _refuse(value)
+    return [(_text(name), convert(each)) for name, each in value.items()]

@@ -58,25 +58,24 @@ class FrameRows(NamedTuple):
         )
 
 
-class _Slices:
-    """Where the slices of a body are: one element of each list per slice."""
+class _Slices(NamedTuple):
+    """Where the slices of a body are: one element of each array, and of `lengths`, per slice."""
 
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.times_ms: list[int] = []
-        self.counts: list[int] = []
-        self.sizes: list[int] = []
-        self.flags: list[int] = []
-        self.starts: list[int] = []
-        self.lengths: list[bytes] = []
-        self.extras: dict[int, tuple[int, int]] = {}  # by slice: their start and end in the body
+    offsets: Ints
+    times_ms: Ints
+    counts: Ints
+    sizes: Ints
+    flags: Ints
+    starts: Ints
+    lengths: list[bytes]
+    extras: dict[int, tuple[int, int]]  # by the number of the slice: their start and end
 
 
 def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
     """Decode a page. Raises BadFormat. The headers are decoded only with `has_headers`."""
     try:
         return _columns(body, _find_slices(body), has_headers=has_headers)
-    except (struct.error, ValueError) as error:
+    except (struct.error, OverflowError, ValueError) as error:
         raise BadFormat(f"the frames are cut short or malformed: {error}") from None
 
 
@@ -86,49 +85,49 @@ def _find_slices(body: bytes) -> _Slices:
     if magic != FRAMES_MAGIC:
         raise BadFormat("not frames of this version")
     at = FRAMES_HEAD.size + type_bytes
-    slices = _Slices()
+    numbers: list[int] = []  # six of each slice
+    lengths: list[bytes] = []
+    extras: dict[int, tuple[int, int]] = {}
     unpack, head_bytes = SLICE_HEAD.unpack_from, SLICE_HEAD.size
     for number in range(count):
         offset, time_ms, messages, size, flags = unpack(body, at)
         # A single message has no length of its own: it is that of the payload, in the head.
         lengths_at = at + (SLICE_PAYLOAD_BYTES_AT if messages == 1 else head_bytes)
-        slices.lengths.append(body[lengths_at : lengths_at + 4 * messages])
+        lengths.append(body[lengths_at : lengths_at + 4 * messages])
         at += head_bytes + (4 * messages if messages != 1 else 0)
         if flags & SLICE_EXTRAS:
             start = at + U32.size
             at = start + U32.unpack_from(body, at)[0]
-            slices.extras[number] = start, at
+            extras[number] = start, at
         if flags & SLICE_PRODUCER:
             at += PRODUCER_HEAD.size + PRODUCER_HEAD.unpack_from(body, at)[-1]
-        slices.offsets.append(offset)
-        slices.times_ms.append(time_ms)
-        slices.counts.append(messages)
-        slices.sizes.append(size)
-        slices.flags.append(flags)
-        slices.starts.append(at)
+        numbers += (offset, time_ms, messages, size, flags, at)
         at += size
     if at != len(body):
         raise BadFormat("the slices do not add up to the body")
-    return slices
+    offsets, times_ms, counts, sizes, flags, starts = np.array(numbers, np.int64).reshape(-1, 6).T
+    return _Slices(
+        offsets, times_ms, counts, sizes, flags=flags, starts=starts, lengths=lengths, extras=extras
+    )
 
 
 def _columns(body: bytes, slices: _Slices, *, has_headers: bool) -> FrameRows:
-    if not slices.counts:
+    if not slices.lengths:
         empty = np.zeros(0, np.int64)
         return FrameRows(pa.array([], pa.binary()), empty, empty, empty, None, None)
     lengths = _numbers(slices.lengths)
-    counts = np.array(slices.counts)
+    counts = slices.counts
     firsts = np.cumsum(counts) - counts
     if counts.min() < 1 or len(lengths) != counts.sum():
         raise BadFormat("a slice does not have one length per message")
-    joined = np.array(slices.flags) & SLICE_JOINED
+    joined = slices.flags & SLICE_JOINED
     sizes = np.add.reduceat(lengths, firsts) + joined * (counts - 1)
     if not np.array_equal(sizes, slices.sizes):
         raise BadFormat("the lengths do not add up to a slice")
     within = _within(lengths + np.repeat(joined, counts), counts, firsts)
-    starts = np.repeat(np.array(slices.starts), counts) + within
+    starts = np.repeat(slices.starts, counts) + within
     rank = np.arange(len(lengths)) - np.repeat(firsts, counts)
-    stored_ms = times_ms = np.repeat(np.array(slices.times_ms), counts)
+    stored_ms = times_ms = np.repeat(slices.times_ms, counts)
     keys = headers = None
     if slices.extras:
         times_ms = stored_ms.copy()
@@ -137,7 +136,7 @@ def _columns(body: bytes, slices: _Slices, *, has_headers: bool) -> FrameRows:
         headers = _headers(body, slices) if has_headers else None
     return FrameRows(
         _gather(body, starts, lengths),
-        np.repeat(np.array(slices.offsets), counts) + rank,
+        np.repeat(slices.offsets, counts) + rank,
         stored_ms,
         times_ms * 1000,
         keys,
@@ -179,10 +178,9 @@ def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> No
 def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
     """Return the keys, which are stored in the extras end to end; None if there are none."""
     parts: list[bytes] = []
-    starts = list(slices.starts)
-    ends = list(slices.starts)
+    starts, ends = slices.starts.copy(), slices.starts.copy()
     has_any = False
-    for number, count in enumerate(slices.counts):
+    for number, count in enumerate(counts.tolist()):
         at, end = slices.extras.get(number, (0, 0))
         columns: int = U32.unpack_from(body, at)[0] if end else 0
         if not columns & HAS_KEYS:
@@ -198,17 +196,15 @@ def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.Binary
     has_key = lengths != NO_KEY
     lengths = np.where(has_key, lengths, 0)
     totals = np.add.reduceat(lengths, firsts)
-    _require(bool(np.all(np.array(starts) + totals <= np.array(ends))))
-    spans = _gather(
-        body, np.repeat(np.array(starts), counts) + _within(lengths, counts, firsts), lengths
-    )
+    _require(bool(np.all(starts + totals <= ends)))
+    spans = _gather(body, np.repeat(starts, counts) + _within(lengths, counts, firsts), lengths)
     return pc.if_else(pa.array(has_key), spans, pa.scalar(None, pa.binary()))
 
 
 def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
     """Return the headers, message by message: they are rare."""
     headers: list[list[Header] | None] = []
-    for number, count in enumerate(slices.counts):
+    for number, count in enumerate(slices.counts.tolist()):
         at, end = slices.extras.get(number, (0, 0))
         if end:
             headers += [pairs or None for pairs in headers_of(body[at:end], count)]

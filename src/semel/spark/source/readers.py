@@ -1,8 +1,9 @@
 """The sources: `spark.readStream.format("semel")` and `spark.read.format("semel")`."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -15,21 +16,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.spark import errors
-from semel.spark.errors import StreamMissing, stream_deleted
-from semel.spark.options import SourceOptions, SparkOptionError
-from semel.spark.source.catalog import StreamCatalog, StreamEnd
-from semel.spark.source.columns import columns_for
-from semel.spark.source.offsets import (
-    LATEST,
-    LATEST_NUMBER,
-    PIN,
-    StreamPosition,
-    from_document,
-    is_pin,
-    to_document,
+from semel.spark.errors import (
+    StreamMissing,
+    hide_traceback,
+    hide_traceback_of_rows,
+    stream_deleted,
 )
+from semel.spark.options import LATEST, LATEST_NUMBER, SourceOptions, SparkOptionError
+from semel.spark.source.catalog import StreamCatalog, StreamEnd, StreamPosition
+from semel.spark.source.columns import columns_for
 from semel.spark.source.slices import Span, TaskInput, read_task, split_range
-from semel.spark.user_errors import hide_traceback, hide_traceback_of_rows
 
 # When there is nothing new, Spark asks about 80 times a second. Waiting here makes it about once.
 WAIT_SECONDS: Final = 1.0
@@ -37,7 +33,21 @@ _PAUSE_SECONDS_MIN: Final = 0.01
 _PAUSE_SECONDS_MAX: Final = 0.1
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _TaskReader:
+    """What the readers have in common: their options, and the reading in tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns_for(options, schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task."""
+        if not isinstance(partition, TaskInput):
+            return iter(())  # Spark runs one empty task for an empty batch or read
+        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
+
+
+class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams batch by batch, each message once, as long as Spark keeps its checkpoint.
 
     Spark creates one for planning, which is used for the whole query, and sends copies to the
@@ -49,11 +59,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SparkOptionError(
                 "endingOffsets has no meaning in a stream: remove it, or use spark.read"
             )
-        self._options = options
-        self._columns = columns_for(options, schema)
+        super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
-        self._target: dict[str, StreamEnd] | None = None
         self._last_ends: dict[str, StreamEnd] = {}
+        self._is_end_fixed = False  # with availableNow
         # The first offsets of streams in which the query has no position, by incarnation.
         self._firsts: dict[tuple[str, str], int] = {}
 
@@ -77,7 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Store the current ends of the streams: the run ends there."""
-        self._target = self._last_ends = self._catalog.ends()
+        self._last_ends = self._catalog.ends()
+        self._is_end_fixed = True
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -119,14 +129,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing: there are no resources."""
 
-    # ---- tasks -----------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task."""
-        if not isinstance(partition, TaskInput):
-            return iter(())  # Spark runs one empty task for an empty batch
-        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
-
     # ---- positions -------------------------------------------------------------------------------
 
     def _wait_for_ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
@@ -141,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             ends = self._ends(read)
             latest = kept | next_positions(read, ends, is_loss_fatal=self._options.is_loss_fatal)
-            is_over = self._target is not None or time.monotonic() >= deadline
+            is_over = self._is_end_fixed or time.monotonic() >= deadline
             if latest != positions or is_over:
                 return latest
             time.sleep(pause)
@@ -149,11 +151,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
         """Return the ends of the streams; with availableNow, those at the start of the run."""
-        if self._target is None:
+        if not self._is_end_fixed:
             self._last_ends = self._catalog.ends()
-        ends = self._last_ends if self._target is None else self._target
-        self._catalog.require(ends, positions)
-        return ends
+        self._catalog.require(self._last_ends, positions)
+        return self._last_ends
 
     def _span(
         self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
@@ -171,6 +172,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise stream_deleted(stream) from None
                 return Span(end.id, end.next, end.next)
         return Span(end.id, min(self._firsts[key], end.next), end.next, is_open=True)
+
+
+# ---- offsets in the Spark checkpoint -------------------------------------------------------------
+# A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Spark compares offsets as
+# texts, so the keys are always sorted. `{"pin": "latest"}` means the tail at the time the query was
+# first planned: the first batch is empty and stores the actual offsets in Spark's log, so that a
+# crash before it has ended cannot move the start.
+
+
+PIN: Final = {"pin": "latest"}
+
+
+def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
+    """Return the offset for Spark; keys are sorted, so that equal offsets are equal texts."""
+    return {
+        stream: {"id": position.id, "next": position.next}
+        for stream, position in sorted(positions.items())
+    }
+
+
+def is_pin(document: Mapping[str, Any]) -> bool:
+    """Return whether an offset is the pin. The entry of a stream is never a string."""
+    return document.get("pin") == PIN["pin"]
+
+
+def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
+    """Parse an offset from Spark's checkpoint; raise ValueError if it is of another source."""
+    try:
+        return {
+            stream: StreamPosition(str(entry["id"]), int(entry["next"]))
+            for stream, entry in document.items()
+        }
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: it"
+            " belongs to another source, start with a new checkpointLocation"
+        ) from None
 
 
 # ---- the end of a batch --------------------------------------------------------------------------
@@ -222,7 +260,7 @@ def limit_positions(
 # ---- batch reads ---------------------------------------------------------------------------------
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(_TaskReader, DataSourceReader):
     """Reads a range of each stream once. The range is fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -230,8 +268,7 @@ class BatchReader(DataSourceReader):
             raise SparkOptionError(
                 "maxOffsetsPerTrigger has no meaning in a batch: remove it, or set endingOffsets"
             )
-        self._options = options
-        self._columns = columns_for(options, schema)
+        super().__init__(options, schema)
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
@@ -245,12 +282,6 @@ class BatchReader(DataSourceReader):
             spans[stream] = Span(begin.id, min(begin.next, end), end)
         return list(split_range(spans, self._options.min_partitions))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task."""
-        if not isinstance(partition, TaskInput):
-            return iter(())  # Spark runs one empty task for an empty read
-        return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
-
     def _end(self, stream: str, end: StreamEnd) -> int:
         limit = (self._options.ends or LATEST).of(stream)
         if limit == LATEST_NUMBER:
@@ -261,3 +292,25 @@ class BatchReader(DataSourceReader):
                 f" stable offset {end.stable}: write a smaller offset, or latest"
             )
         return limit
+
+
+# ---- wrong options -------------------------------------------------------------------------------
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes the place of a reader with wrong options: its methods raise the error.
+
+    An error while a reader is created would be wrapped by Spark, which hides the message.
+    """
+
+    def __init__(self, error: SparkOptionError) -> None:
+        self._error = error
+
+    def _refuse(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        raise self._error.with_traceback(None)
+
+    initialOffset = latestOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
+    read = _refuse
+
+    def stop(self) -> None:
+        """Do nothing."""

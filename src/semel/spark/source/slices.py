@@ -51,11 +51,11 @@ class TaskInput(InputPartition):
     """The offset ranges that one task reads, in order."""
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        super().__init__(tuple((one.stream, *astuple(one.span)) for one in ranges))
+        super().__init__(tuple((part.stream, *astuple(part.span)) for part in ranges))
         self.ranges = tuple(ranges)
 
     def __repr__(self) -> str:
-        listed = (f"{one.stream} {one.span.begin}-{one.span.end}" for one in self.ranges)
+        listed = (f"{part.stream} {part.span.begin}-{part.span.end}" for part in self.ranges)
         return f"TaskInput({', '.join(listed)})"
 
 
@@ -84,12 +84,12 @@ def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
     """Combine small ranges: a thousand streams with a message each are not a thousand tasks."""
     inputs: list[list[OffsetRange]] = []
     budget = 0
-    for one in ranges:
-        budget -= len(one)
+    for part in ranges:
+        budget -= len(part)
         if budget < 0:
             inputs.append([])
-            budget = offsets_max - len(one)
-        inputs[-1].append(one)
+            budget = offsets_max - len(part)
+        inputs[-1].append(part)
     return [TaskInput(members) for members in inputs]
 
 

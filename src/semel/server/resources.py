@@ -1,0 +1,253 @@
+"""`/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
+
+A handler raises MalformedRequest for a request that it refuses; `App.handle` responds with its
+problem.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from semel.broker.engine import Engine
+from semel.machine import State
+from semel.machine.txn.views import (
+    TxnView,
+    group_view,
+    sink,
+    sinks,
+    snapshot,
+    transaction,
+    transactions,
+)
+from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import UnknownTransaction
+from semel.server.admission import send_response
+from semel.server.http import Request, Responder
+from semel.server.metrics import OutcomeCounts
+from semel.wire import commits, groups, responses
+from semel.wire.problems import MalformedRequest, Problem
+from semel.wire.rendering import Response
+from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
+from semel.wire.transactions import (
+    ACTIONS,
+    STUCK,
+    TxnQuery,
+    begin_response,
+    call_response,
+    ended_transaction,
+    is_stuck,
+    parse_begin,
+    parse_call,
+    parse_txn_epoch,
+    parse_txn_query,
+    pending_transaction,
+)
+
+T = TypeVar("T")
+# Called with a request, its responder, and the first name in the address, if there is one.
+Route = Callable[..., None]
+# By the names in the address, of which the first may be any: what to call for each method.
+Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
+
+
+class Resource:
+    """Handles the requests to one address and those below it."""
+
+    def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
+        self.engine = engine
+        self._tally = tally  # of outcomes, if they are counted
+
+    @property
+    def now_ms(self) -> int:
+        """The current time, for commands."""
+        return self.engine.clock.now_ms()
+
+    def type_of(self, path: str) -> str | None:
+        """Return the content type of a stream; None if it does not exist."""
+        stream = self.engine.stream(path)
+        return None if stream is None else stream.row.content_type
+
+    def submit(
+        self,
+        command: EngineCommand | Problem,
+        responder: Responder,
+        response_of: Callable[[Outcome], Response],
+    ) -> None:
+        """Submit a command, and respond with its outcome. Raises MalformedRequest."""
+        if isinstance(command, Problem):
+            raise MalformedRequest(command)
+
+        def reply(outcome: Outcome) -> None:
+            if self._tally is not None:
+                self._tally.note(outcome)
+            send_response(responder, response_of(outcome))
+
+        self.engine.submit(command, reply)
+
+    def ask(
+        self,
+        question: Callable[[State], T],
+        responder: Responder,
+        response_of: Callable[[T], Response],
+        path: str = "",
+    ) -> None:
+        """Read the state, and respond when what was read is durable (EO-4).
+
+        The stream at `path` is ended first if it has expired.
+        """
+        self.engine.ask(
+            question, lambda view: send_response(responder, response_of(view)), path=path
+        )
+
+
+def valid(value: T | Problem) -> T:
+    """Return what a parser returned; raise MalformedRequest for a problem."""
+    if isinstance(value, Problem):
+        raise MalformedRequest(value)
+    return value
+
+
+def reads(handler: Route) -> dict[str, Route]:
+    """Return the methods of an address that only shows something."""
+    return {"GET": handler, "HEAD": handler}
+
+
+class TransactionsResource(Resource):
+    """Begins, lists and shows transactions, and handles the calls in ACTIONS."""
+
+    def routes(self) -> Routes:
+        return {
+            (): {**reads(self._list), "POST": self._begin},
+            ("*",): reads(self._show),
+            **{("*", action): {"POST": partial(self._call, action)} for action in ACTIONS},
+        }
+
+    def _begin(self, request: Request, responder: Responder) -> None:
+        command = parse_begin(request.headers, request.body, now_ms=self.now_ms)
+        self.submit(command, responder, begin_response)
+
+    def _call(self, action: str, request: Request, responder: Responder, name: str) -> None:
+        command = parse_call(name, action, request.headers, request.body, now_ms=self.now_ms)
+        if isinstance(command, Problem):
+            raise MalformedRequest(command)
+        self.submit(command, responder, partial(call_response, command=command))
+
+    def _list(self, request: Request, responder: Responder) -> None:
+        query = valid(parse_txn_query(request.query))
+        question = partial(transactions_page, query=query, now_ms=self.now_ms)
+        self.ask(question, responder, partial(responses.json_response, 200))
+
+    def _show(self, request: Request, responder: Responder, name: str) -> None:
+        epoch = valid(parse_txn_epoch(request.query))
+        # Both read the same state, and the replies come in this order.
+        views: list[TxnView | None] = []
+        self.engine.ask(partial(transaction, txn_id=name), views.append)
+        now_ms = self.now_ms
+
+        def reply(ended: TxnOutcome | Outcome | None) -> None:
+            send_response(responder, _transaction_response(views[0], ended, epoch, now_ms))
+
+        self.engine.outcome(name, epoch, reply)
+
+
+def _transaction_response(
+    view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
+) -> Response:
+    """Show the pending transaction if it has the epoch that was asked for, else how it ended."""
+    if view is not None and epoch in (None, view.epoch):
+        return responses.json_response(200, pending_transaction(view, now_ms))
+    if isinstance(ended, TxnOutcome):
+        return responses.json_response(200, ended_transaction(ended))
+    return responses.outcome_response(ended if ended is not None else UnknownTransaction())
+
+
+def transactions_page(
+    state: State, query: TxnQuery, now_ms: int
+) -> TransactionsPage[PendingTransaction]:
+    """Return a page of the pending transactions, oldest first."""
+    views = (
+        view
+        for view in transactions(
+            state, None if query.state == STUCK else query.state, query.stream, query.after
+        )
+        if query.state != STUCK or is_stuck(view, now_ms)
+    )
+    page = list(islice(views, query.limit + 1))
+    return TransactionsPage(
+        [pending_transaction(view, now_ms) for view in page[: query.limit]],
+        page[query.limit - 1].number if len(page) > query.limit else None,
+    )
+
+
+class SinksResource(Resource):
+    """Lists, shows, forgets and rebinds sinks."""
+
+    def routes(self) -> Routes:
+        return {
+            (): reads(self._list),
+            ("*",): {"DELETE": self._forget, **reads(self._show)},
+            ("*", "rebind"): {"POST": self._rebind},
+        }
+
+    def _list(self, _request: Request, responder: Responder) -> None:
+        self.ask(sinks, responder, commits.sinks_response)
+
+    def _show(self, _request: Request, responder: Responder, app: str) -> None:
+        self.ask(partial(sink, app=app), responder, commits.sink_response)
+
+    def _forget(self, _request: Request, responder: Responder, app: str) -> None:
+        self.submit(ForgetSink(self.now_ms, app), responder, responses.outcome_response)
+
+    def _rebind(self, request: Request, responder: Responder, app: str) -> None:
+        command = valid(
+            commits.parse_rebind(app, request.headers, request.body, now_ms=self.now_ms)
+        )
+        self.submit(command, responder, partial(commits.rebound_response, command=command))
+
+
+class CommitsResource(Resource):
+    """Handles one-shot commits: `POST /v1/commits`."""
+
+    def commit(self, request: Request, responder: Responder) -> None:
+        """Submit the commit of a request, and respond with its outcome."""
+        command = valid(
+            commits.parse_commit(
+                request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
+            )
+        )
+        self.submit(command, responder, partial(commits.commit_response, command=command))
+
+
+class GroupsResource(Resource):
+    """Shows and moves the positions of groups, shows and pins their steps."""
+
+    def routes(self) -> Routes:
+        return {
+            ("*", "offsets"): {**reads(self._show), "POST": self._move},
+            ("*", "snapshot"): {**reads(self._show_snapshot), "POST": self._pin},
+        }
+
+    def _show(self, request: Request, responder: Responder, group: str) -> None:
+        query = valid(groups.parse_group_query(request.query))
+        self.ask(
+            partial(group_view, group=group, stream=query.stream, transaction=query.transaction),
+            responder,
+            partial(groups.positions_response, query=query, now_ms=self.now_ms),
+        )
+
+    def _show_snapshot(self, _request: Request, responder: Responder, group: str) -> None:
+        self.ask(partial(snapshot, group=group), responder, groups.snapshot_response)
+
+    def _pin(self, request: Request, responder: Responder, group: str) -> None:
+        command = groups.parse_snapshot(group, request.headers, request.body, now_ms=self.now_ms)
+        self.submit(command, responder, partial(groups.pinned_response, group=group))
+
+    def _move(self, request: Request, responder: Responder, group: str) -> None:
+        command = valid(
+            groups.parse_positions(group, request.headers, request.body, now_ms=self.now_ms)
+        )
+        self.submit(
+            command, responder, partial(groups.moved_response, command=command, group=group)
+        )
