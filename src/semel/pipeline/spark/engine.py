@@ -12,17 +12,26 @@ from typing import Any, Final
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from semel.client.commit_calls import (
+    Parts,
+    SinkInfo,
+    Version,
+    commit_version,
+    rebind_sink_info,
+    show_sink_info,
+)
+from semel.client.errors import AppBound, Refused
+from semel.client.flows import Flow
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
+from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
 from semel.pipeline.evaluate import Call
-from semel.pipeline.executor import ProcessorRun, StepOutput, Work
+from semel.pipeline.executor import Committer, ProcessorRun, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of, takes_binding
-from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.local.engine import deliver
-from semel.pipeline.spark.frames import input_frames, offset_count, run_frames
-from semel.pipeline.spark.query import QueryLoop, SinkCommitter
+from semel.pipeline.spark.frames import QueryLoop, input_frames, offset_count, run_frames
 from semel.pipeline.spark.reading import (
     InputPart,
     input_messages,
@@ -40,6 +49,7 @@ from semel.pipeline.spark.tasks import (
     run_job,
     step_output_of,
 )
+from semel.pipeline.values import Step
 from semel.spark.errors import DataLossError
 from semel.spark.runtime.environment import JavaMissing, WrongPython
 from semel.spark.runtime.session import session
@@ -102,7 +112,7 @@ class SparkEngine:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+    def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         """Return a committer that uses a sink: its tasks may stage any number of transactions."""
         return SinkCommitter(client, name, stop)
 
@@ -181,6 +191,54 @@ def _complaints(one: Processor) -> Iterator[str]:
         complaint = unsendable(one.function)
         if complaint is not None:
             yield complaint
+
+
+# ---- commits -------------------------------------------------------------------------------------
+# Steps are committed as versions of a sink, because a producer can have only five staged
+# transactions, and a sink any number. The sink is called `<graph>/<processor>`, and its versions
+# count its commits: whether a step was committed follows from the positions the commit moves, never
+# from the version. So a step with two commits, a trace record, and a group that was set back by
+# hand need no special rules.
+
+
+class SinkCommitter(Committer):
+    """Commits each step as the next version of a sink.
+
+    `begin` binds the sink to this instance: older ones are refused from then on, and the next
+    commit drops what they have staged. The epoch of the producer of the same name distinguishes
+    instances, and fences one that runs on the other engine.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        info = self._info()
+        if info is None:
+            # The first commit creates the sink and sets its owner. It is empty.
+            try:
+                self._commit(None, Parts())
+            except AppBound:
+                info = self._info()  # another instance was faster
+        if info is not None:
+            last = info.last_version
+            self._run(rebind_sink_info(self._client.site, self.producer_id, self._owner, last))
+            self.version = last + 1
+
+    def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
+        hash = None if step is None else step.hash
+        version = Version(self.producer_id, self._owner, self.version, hash)
+        return commit_version(self._known, version, parts)
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.producer_id} instance {self.epoch}"
+
+    def _info(self) -> SinkInfo | None:
+        try:
+            return self._run(show_sink_info(self._client.site, self.producer_id))
+        except Refused as error:
+            if error.code == "unknown_sink":
+                return None
+            raise
 
 
 # ---- pickling ------------------------------------------------------------------------------------
