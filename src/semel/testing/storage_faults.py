@@ -1,7 +1,8 @@
 """What goes wrong with a virtual disk or store: faults of single operations, and power losses."""
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal, Protocol, TypeAlias, get_args
@@ -54,6 +55,54 @@ class Faults(Protocol):
 
     def before(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault of one operation on the file `name` with `size` bytes; None for none."""
+
+
+class FaultyStorage:
+    """The faults of a virtual disk or store, for all its operations.
+
+    Attributes:
+        faults: called before every operation.
+        on_operation: called with (operation, name) after each one that changes something.
+        operations: the number of those operations.
+        capacity_bytes: the limit of the content; can be changed.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
+        self.faults = faults
+        self.on_operation: Callable[[str, str], None] | None = None
+        self.operations = 0
+        self.capacity_bytes = capacity_bytes
+        self._death: Death | None = None
+
+    def _check_alive(self) -> None:
+        """Raise the error that has ended the process, if there is one."""
+        if self._death is not None:
+            raise self._death
+
+    def _begin(self, operation: str, name: str, size: int) -> Fault | None:
+        """Return the fault of an operation; raise it, if it replaces the operation."""
+        self._check_alive()
+        fault = self.faults.before(operation, name, size) if self.faults is not None else None
+        assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
+        assert not isinstance(fault, LostSync) or "sync" in operation, "only syncs are lost"
+        if isinstance(fault, Fail) and not fault.is_after:
+            self._raise(fault)
+        return fault
+
+    def _end(self, operation: str, name: str, fault: Fault | None) -> None:
+        """Count an operation that has taken effect, and raise its fault, if it has one."""
+        self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation(operation, name)
+        self._raise(fault)
+
+    def _raise(self, fault: Fault | None) -> None:
+        if isinstance(fault, LostSync):
+            raise system_error(errno.EIO)
+        if isinstance(fault, Fail):
+            if isinstance(fault.error, Death):
+                self._death = fault.error
+            raise fault.error
 
 
 def refuse(code: int) -> Fail:

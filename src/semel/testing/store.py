@@ -8,14 +8,14 @@ its begin, and a copy of the store shares them.
 import errno
 import hashlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from semel.journal.store import TABLES, StoreFull
-from semel.testing.storage_faults import Death, Fail, Fault, Faults, system_error
+from semel.testing.storage_faults import Faults, FaultyStorage, system_error
 
 KEY_BYTES_MAX: Final = 511  # the limit of LMDB by default
 
@@ -150,25 +150,18 @@ class VirtualWriter:
         self._room_bytes -= growth
 
 
-class VirtualStore:
+class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
-    Attributes:
-        faults: called before every "commit", with no name and the number of changed tables as size.
-            `Fail` may have StoreFull, an OSError or a Death, before or after the commit.
-        on_operation: called with ("commit", "") after each commit.
-        operations: the number of commits.
-        capacity_bytes: keys and values beyond it raise StoreFull; counts from the next transaction.
+    Its only operation is "commit", with no name and the number of changed tables as size. `Fail`
+    may have StoreFull, an OSError or a Death, before or after the commit. Keys and values beyond
+    the capacity raise StoreFull; a change of the capacity counts from the next transaction.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
-        self.faults = faults
-        self.on_operation: Callable[[str, str], None] | None = None
-        self.operations = 0
-        self.capacity_bytes = capacity_bytes
+        super().__init__(capacity_bytes=capacity_bytes, faults=faults)
         self._tables: Mapping[str, _Table] = {name: _Table() for name in TABLES}
         self._writer: VirtualWriter | None = None
-        self._death: Death | None = None
 
     # ---- the interface of Store ------------------------------------------------------------------
 
@@ -234,30 +227,13 @@ class VirtualStore:
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")
-        fault = self.faults.before("commit", "", changed_count) if self.faults is not None else None
-        if isinstance(fault, Fail) and not fault.is_after:
-            self._fail(fault)
+        fault = self._begin("commit", "", changed_count)
         self._tables = tables
-        self.operations += 1
-        if self.on_operation is not None:
-            self.on_operation("commit", "")
-        self._fail(fault)
+        self._end("commit", "", fault)
 
     def _abort(self, writer: VirtualWriter) -> None:
         if self._writer is writer:
             self._writer = None
-
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise self._death
-
-    def _fail(self, fault: Fault | None) -> None:
-        if fault is None:
-            return
-        assert isinstance(fault, Fail), "a commit is never short and its sync never lies"
-        if isinstance(fault.error, Death):
-            self._death = fault.error
-        raise fault.error
 
     def _room_bytes(self) -> int | None:
         if self.capacity_bytes is None:
