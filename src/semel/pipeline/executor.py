@@ -1,4 +1,4 @@
-"""The interface of an engine, which carries out pinned steps, and the choice of one."""
+"""The interface of an engine, which carries out pinned steps, and the choice of an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -94,13 +94,7 @@ class Work(Struct, frozen=True):
     @property
     def evaluation(self) -> Evaluation:
         """Everything needed to call the function, in any process."""
-        return evaluation_of(
-            self.graph.id,
-            self.processor,
-            strategy=self.graph.strategy_of(self.processor),
-            errors=self.graph.errors_of(self.processor),
-            hash=self.step.hash,
-        )
+        return evaluation_of(self.graph, self.processor, self.step.hash)
 
     @property
     def delivery(self) -> Delivery:

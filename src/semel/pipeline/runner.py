@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -167,12 +166,7 @@ class Runner:
             self.close()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def start(self) -> Self:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, Final
 
 from semel.client.commit_calls import CommitId, Parts, commit_parts
@@ -20,6 +19,7 @@ from semel.pipeline.evaluate import (
     Evaluation,
     InputMessage,
     arrow_batch_of,
+    calls_from,
     evaluate,
     passing,
 )
@@ -90,17 +90,12 @@ def _complaint(processor: Processor) -> str | None:
 
 
 def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
-    """Group messages into calls of the function.
-
-    For a join, the i-th of every input. Otherwise one by one, in the order of the bindings.
-    """
-    inputs = [
+    """Group messages, by binding, into calls of the function."""
+    inputs = (
         [_input(binding, evaluation.inputs[binding], message) for message in batch]
         for binding, batch in messages.items()
-    ]
-    if evaluation.is_join:
-        return list(zip(*inputs, strict=True))
-    return [(message,) for message in chain.from_iterable(inputs)]
+    )
+    return calls_from(inputs, is_join=evaluation.is_join)
 
 
 def _input(binding: str, path: str, message: Message) -> InputMessage:

@@ -26,7 +26,7 @@ from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.txn_values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.pipeline.evaluate import Call
+from semel.pipeline.evaluate import Call, calls_from
 from semel.pipeline.executor import Committer, ProcessorRun, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of, takes_binding
@@ -83,15 +83,10 @@ class SparkEngine:
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Return what cannot run on a worker; if there is nothing, start Spark."""
         complaints = [
-            f"{one.id}: {complaint}" for one in graph.processors for complaint in _complaints(one)
+            f"{processor.id}: {complaint}"
+            for processor in graph.processors
+            for complaint in self._complaints(processor)
         ]
-        if self._checkpoints is None:
-            complaints += [
-                f"{one.id}: a stateful processor needs a directory for its checkpoint; set it with"
-                " --checkpoints"
-                for one in graph.processors
-                if one.stateful
-            ]
         if not complaints:
             try:
                 self._session()
@@ -100,6 +95,25 @@ class SparkEngine:
             except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors
                 complaints.append(f"Spark does not start: {error_text(error)}; check the master")
         return complaints
+
+    def _complaints(self, processor: Processor) -> Iterator[str]:
+        kind, function = kind_of(processor), processor.function
+        if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
+            yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
+        if processor.stateful and (processor.types or processor.topics):
+            yield (
+                "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
+                " function"
+            )
+        if processor.stateful and self._checkpoints is None:
+            yield (
+                "a stateful processor needs a directory for its checkpoint; set it with"
+                " --checkpoints"
+            )
+        if processor.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
+            complaint = unsendable(function)
+            if complaint is not None:
+                yield complaint
 
     def _session(self) -> SparkSession:
         with self._lock:
@@ -130,7 +144,7 @@ class SparkEngine:
 
     def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        # Each task stages a transaction, and a commit can list only so many.
+        # Each task stages a transaction, and the number of those in a commit is limited.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
             return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
@@ -151,18 +165,16 @@ class SparkEngine:
         return StepOutput(read=offset_count(work))
 
     def _calls(self, work: Work) -> list[Call]:
-        ranges = {one.stream: one for one in work.step.ranges}
-        columns = [
+        ranges = {r.stream: r for r in work.step.ranges}
+        inputs = (
             [
                 message
                 for page in read_parts(work.url, ranges[path])
                 for message in input_messages(binding, page, path)
             ]
             for binding, path in work.processor.inputs.items()
-        ]
-        if work.processor.is_join:
-            return list(zip(*columns, strict=True))
-        return [(message,) for column in columns for message in column]
+        )
+        return calls_from(inputs, is_join=work.processor.is_join)
 
     def query(self, running: ProcessorRun) -> QueryLoop:
         """Return the loop of a stateful processor."""
@@ -175,22 +187,6 @@ class SparkEngine:
             if self._spark is not None and self._is_own:
                 self._spark.stop()
             self._spark = None
-
-
-def _complaints(one: Processor) -> Iterator[str]:
-    """Yield what this engine cannot run of a processor."""
-    kind = kind_of(one)
-    if kind is FunctionKind.DATAFRAME and one.is_alternatives and takes_binding(one.function):
-        yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
-    if one.stateful and (one.types or one.topics):
-        yield (
-            "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
-            " function"
-        )
-    if one.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
-        complaint = unsendable(one.function)
-        if complaint is not None:
-            yield complaint
 
 
 # ---- commits -------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 def offset_count(work: Work) -> int:
     """Return the number of offsets of a step, without reading it."""
-    return sum(one.to - one.start for one in work.step.ranges)
+    return sum(r.to - r.start for r in work.step.ranges)
 
 
 def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
@@ -173,19 +173,11 @@ class QueryLoop:
 
     def _tagged(self) -> DataFrame:
         """Call the function once, with streaming DataFrames; all outputs are one query."""
-        graph, processor = self._running.graph, self._running.processor
+        processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         function = processor.function
         result = function(**frames) if processor.is_join else function(union(frames))
-        evaluation = without_function(
-            evaluation_of(
-                graph.id,
-                processor,
-                strategy=graph.strategy_of(processor),
-                errors=graph.errors_of(processor),
-                hash="",
-            )
-        )
+        evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
         tagged = {
             path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
             for path, frame in outputs_of(processor, result).items()
@@ -200,7 +192,7 @@ class QueryLoop:
     def _note(self, query: StreamingQuery) -> None:
         """Update the gauge and the positions on the server."""
         gauge = self._running.gauge
-        new = [one for one in query.recentProgress if one["batchId"] > self._last_batch]
+        new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
         if not new:
             gauge.state = RunState.IDLE
             return
@@ -208,7 +200,7 @@ class QueryLoop:
         last = new[-1]
         self._last_batch = last["batchId"]
         gauge.step = self._last_batch + 1
-        gauge.read += sum(one["numInputRows"] for one in new)
+        gauge.read += sum(batch["numInputRows"] for batch in new)
         gauge.step_seconds = last["batchDuration"] / 1000
         positions = _positions(last["sources"])
         if positions:
