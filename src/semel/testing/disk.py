@@ -58,34 +58,30 @@ class VirtualFile:
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
         """Write to the page cache; fewer bytes on a fault or at the capacity."""
-        self._check()
-        return self._disk._write(self._inode, position, b"".join(buffers))
+        return self._disk._write(self._opened(), position, b"".join(buffers))
 
     def sync(self) -> None:
         """Make the changes of the file durable, but not its name."""
-        self._check()
-        self._disk._sync(self._inode)
+        self._disk._sync(self._opened())
 
     def read(self, position: int, size: int) -> bytes:
         """Read through the page cache."""
-        self._check()
-        return self._disk._read(self._inode, position, size)
+        return self._disk._read(self._opened(), position, size)
 
     def size(self) -> int:
-        self._check()
-        return len(self._disk._inodes[self._inode].current)
+        return len(self._disk._inodes[self._opened()].current)
 
     def close(self) -> None:
         """Close the file; do nothing if the process that opened it has ended."""
-        if self._process != self._disk._process:
-            return
-        self._check()
-        self._is_open = False
-        self._disk._open_counts[self._inode] -= 1
+        if self._process == self._disk._process:
+            self._disk._open_counts[self._opened()] -= 1
+            self._is_open = False
 
-    def _check(self) -> None:
+    def _opened(self) -> int:
+        """Return the number of the inode; raise EBADF if the file is closed."""
         if not self._is_open or self._process != self._disk._process:
             raise system_error(errno.EBADF)
+        return self._inode
 
 
 class VirtualDisk(FaultyStorage):

@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import count
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -58,8 +59,7 @@ class Outlet:
 
     async def close(self, *, is_reset: bool = False) -> None:
         """Send what is in line, then close; or reset (RST)."""
-        if self._task is not None:
-            await self._line.join()
+        await self._line.join()
         if is_reset and not self._writer.is_closing():  # else there may be no socket any more
             self._writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
@@ -69,8 +69,7 @@ class Outlet:
 
     async def end(self) -> None:
         """End this direction of the connection, after what is in line is sent."""
-        if self._task is not None:
-            await self._line.join()
+        await self._line.join()
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
@@ -105,13 +104,8 @@ class ConnectionRegistry:
         self.plan = plan
         self.one_way_seconds: Final = round_trip_seconds / 2
         self.counts: Final[Counter[str]] = Counter()
-        self._number = 0
+        self.numbers: Final = count(1)  # of requests, in the order in which they came
         self._held: dict[int, asyncio.Future[None]] = {}
-
-    def next_number(self) -> int:
-        """Return the number of a new request."""
-        self._number += 1
-        return self._number
 
     def hold(self, number: int) -> asyncio.Future[None]:
         """Return a future that is done when a later request of any session has its response."""

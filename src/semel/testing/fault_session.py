@@ -132,7 +132,7 @@ class ProxySession:
             await self._client.write(_CONTINUE)
         request = await read_whole(self._reader, head)
         self._wires.counts["requests"] += 1
-        return ProxiedExchange(self._wires.next_number(), head.method, request, len(head.data))
+        return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
         """Carry out the action of a request; return False if it is the connection's last."""

@@ -96,41 +96,40 @@ class VirtualWriter:
         self._is_full = False
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        self._store._check_open(self)
-        return self._view.get(table, key)
+        return self._open_view().get(table, key)
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield rows in the order of keys, including own changes."""
-        self._store._check_open(self)
-        return self._view.scan(table, start)
+        return self._open_view().scan(table, start)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the row with the greatest key that is <= `key`, including own changes."""
-        self._store._check_open(self)
-        return self._view.last_before(table, key)
+        return self._open_view().last_before(table, key)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a key. After a StoreFull the transaction can only be aborted."""
-        self._store._check_open(self)
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key, if it exists."""
-        self._store._check_open(self)
         self._take_room(table, _checked(key), 0)
         self._own(table).delete(key)
 
     def commit(self) -> None:
         """Replace the tables of the store atomically."""
-        self._store._check_open(self)
-        self._view.close()
+        self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
 
     def abort(self) -> None:
         """Drop all changes; do nothing if the transaction has ended."""
         self._view.close()
         self._store._abort(self)
+
+    def _open_view(self) -> VirtualReader:
+        """Return the view of own changes; raise EBADF if the transaction has ended."""
+        self._store._check_open(self)
+        return self._view
 
     def _own(self, table: str) -> _Table:
         """Copy a table before its first change."""
@@ -140,6 +139,7 @@ class VirtualWriter:
         return self._tables[table]
 
     def _take_room(self, table: str, key: bytes, size: int) -> None:
+        self._store._check_open(self)
         if self._room_bytes is None:
             return
         old = self._tables[table].rows.get(key)

@@ -86,8 +86,8 @@ class StepLoop:
         """Fence older instances, read the positions, and return the step that is not committed."""
         self._committer.begin()
         site = self._client.site
-        stored = self._ask(positions(site, self._running.name))
-        pinned = self._ask(snapshot(site, self._running.name))
+        stored = self._request(positions(site, self._running.name))
+        pinned = self._request(snapshot(site, self._running.name))
         self._inputs.place({path: parse_offset(offset) or 0 for path, offset in stored.items()})
         if pinned is None:
             return None
@@ -111,7 +111,7 @@ class StepLoop:
         ranges = [range for _, range in planned.values()]
         plan = step_of(self._running.graph.id, self._processor.id, self._number + 1, ranges)
         self._running.at(PLANNED)
-        step = step_from(self._ask(pin(self._client.site, self._running.name, _pinned(plan))))
+        step = step_from(self._request(pin(self._client.site, self._running.name, _pinned(plan))))
         if step == plan:
             self.carry_out(step, lambda: {name: batch for name, (batch, _) in planned.items()})
             return
@@ -174,11 +174,8 @@ class StepLoop:
             return self._executor.run(work)
         except (ClientError, ProcessorStopped):
             raise
-        except MessageFailed as error:
-            reason = _message_failure(error, step)
-            raise self._running.stopped(f"{reason}; {self._on_restart(step)}") from error
         except Exception as error:
-            reason = _step_failure(error, step, self._processor.role)
+            reason = _failure(error, step, self._processor.role)
             raise self._running.stopped(f"{reason}; {self._on_restart(step)}") from error
 
     def _on_restart(self, step: Step) -> str:
@@ -253,9 +250,9 @@ class StepLoop:
             self._trimmed_at = end
             if end > trace.RECORDS_KEPT:
                 calls = self._client.stream(self._trace).calls
-                self._ask(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
+                self._request(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
 
-    def _ask(self, flow: Flow[T]) -> T:
+    def _request(self, flow: Flow[T]) -> T:
         return self._client.run_until_stopped(flow, self._running.cut)
 
 
@@ -275,18 +272,16 @@ def _where(step: Step) -> str:
     return f"step {step.number} ({ranges})"
 
 
-def _message_failure(error: MessageFailed, step: Step) -> str:
-    cause = error.__cause__
-    assert cause is not None
-    return (
-        f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
-        " The processor has no error stream: set one with errors=, or fix the function"
-    )
-
-
-def _step_failure(error: Exception, step: Step, role: Role) -> str:
+def _failure(error: Exception, step: Step, role: Role) -> str:
     if isinstance(error, EngineFailed):
         return f"{error} in {_where(step)}"
+    if isinstance(error, MessageFailed):
+        cause = error.__cause__
+        assert cause is not None
+        return (
+            f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
+            " The processor has no error stream: set one with errors=, or fix the function"
+        )
     what = "the sink" if role is Role.SINK else "the function"
     return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
 
