@@ -34,16 +34,12 @@ class Feed:
         limit: int | None = None,
     ) -> None:
         self.path = path
-        self.incarnation = ""
-        self.position = 0
         self.ready: deque[Message] = deque()
-        self.is_over = False
         self._client = client
         self._stop = stop
         self._waits_at_end = waits_at_end
         self._limit = inf if limit is None else limit
-        self._taken = 0
-        self._reader = self._reader_at(0)
+        self.place(0, "")
 
     def place(self, position: int, incarnation: str) -> None:
         """Start at a position; 0 is the head of the stream, also if it was trimmed."""
@@ -98,8 +94,8 @@ class Feed:
 
     def info(self) -> StreamInfo:
         """Return the current state of the stream."""
-        calls = StreamCalls(self._client.site, self.path)
-        return self._client.run_until_stopped(calls.head(), self._stop)
+        head = StreamCalls(self._client.site, self.path).head()
+        return self._client.run_until_stopped(head, self._stop)
 
     def _next_page(self, end: float) -> list[Message]:
         """Read one more page; return its messages before the offset `end`."""

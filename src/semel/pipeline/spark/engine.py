@@ -42,11 +42,11 @@ from semel.pipeline.spark.reading import (
 from semel.pipeline.spark.tasks import (
     EvaluateTask,
     StagingTarget,
-    call_user_code,
     data_lost,
     error_text,
     numbered,
     run_job,
+    run_jobs,
     step_output_of,
 )
 from semel.pipeline.values import Step
@@ -161,7 +161,7 @@ class SparkEngine:
             return StepOutput(read=sum(map(len, calls)))
         frames = input_frames(self._session(), work, self._parts(work))
         messages = next(iter(frames.values())) if work.processor.in_.is_one else frames
-        call_user_code(lambda: work.processor.function(messages, work.delivery))
+        run_jobs(lambda: work.processor.function(messages, work.delivery))
         return StepOutput(read=offset_count(work))
 
     def _calls(self, work: Work) -> list[Call]:

@@ -22,10 +22,10 @@ from semel.pipeline.spark.tasks import (
     StageTask,
     StagingTarget,
     Tagger,
-    call_user_code,
     error_text,
     numbered,
     run_job,
+    run_jobs,
     step_output_of,
 )
 from semel.pipeline.values import EngineFailed
@@ -40,21 +40,18 @@ def input_frames(
     frames = {}
     for binding in work.processor.inputs:
         own = tuple(part for part in parts if binding in part.ranges)
-        task = ReadTask(evaluation, own, work.url)
-        frames[binding] = numbered(spark, len(own)).mapInArrow(task, FRAME)
+        frames[binding] = numbered(spark, len(own)).mapInArrow(
+            ReadTask(evaluation, own, work.url), FRAME
+        )
     return frames
 
 
 def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarget) -> StepOutput:
     """Call the function, and stage the DataFrames it returns with one job each."""
-    function = work.processor.function
-    if work.processor.is_join:
-        result = call_user_code(lambda: function(**frames))
-    else:
-        result = call_user_code(lambda: function(union(frames)))
+    outputs = run_jobs(lambda: call_function(work.processor, frames))
     evaluation = without_function(work.evaluation)
     outcomes = []
-    for path, frame in outputs_of(work.processor, result).items():
+    for path, frame in outputs.items():
         task = StageTask(tagger_of(evaluation, path, frame), target)
         outcomes += run_job(frame, task)
     return step_output_of(outcomes, offset_count(work))
@@ -69,11 +66,15 @@ def offset_count(work: Work) -> int:
     return sum(r.to - r.start for r in work.step.ranges)
 
 
-def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
-    """Return the DataFrames a function returned, by stream; raise TypeError for anything else."""
+def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Call a function of DataFrames; return its outputs by stream.
+
+    Raises TypeError if they are not DataFrames.
+    """
+    function, outputs = processor.function, processor.outputs
+    result = function(**frames) if processor.is_join else function(union(frames))
     if result is None:
         return {}
-    outputs = processor.outputs
     if processor.out.is_one:
         result = {next(iter(outputs)): result}
     if not isinstance(result, Mapping) or not set(result) <= set(outputs):
@@ -175,12 +176,10 @@ class QueryLoop:
         """Call the function once, with streaming DataFrames; all outputs are one query."""
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
-        function = processor.function
-        result = function(**frames) if processor.is_join else function(union(frames))
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
         tagged = {
             path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
-            for path, frame in outputs_of(processor, result).items()
+            for path, frame in call_function(processor, frames).items()
         }
         return union(tagged)
 

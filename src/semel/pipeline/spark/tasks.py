@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +35,8 @@ from semel.spark.options import parse_sink
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import json_objects
 from semel.spark.sink.staging import TaskId, stage
+
+T = TypeVar("T")
 
 # ---- tagged rows ---------------------------------------------------------------------------------
 # Outputs as Arrow, with the columns `stream` and `value`: a task stages them, a query writes them.
@@ -294,10 +296,7 @@ def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
 
     Raises EngineFailed if the job fails.
     """
-    try:
-        rows = frame.mapInArrow(task, OUTCOME_DDL).collect()
-    except (PySparkException, Py4JError) as error:
-        raise job_failed(error) from error
+    rows = run_jobs(lambda: frame.mapInArrow(task, OUTCOME_DDL).collect())
     return sorted([_outcome.decode(row.outcome) for row in rows], key=lambda outcome: outcome.part)
 
 
@@ -326,8 +325,8 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     return StepOutput(transactions=tokens, read=count, written=dict(written))
 
 
-def call_user_code(call: Callable[[], Any]) -> Any:
-    """Call a function of the user; raise EngineFailed with one line if a job of it fails."""
+def run_jobs(call: Callable[[], T]) -> T:
+    """Return the result of a call that runs jobs; raise EngineFailed if one of them fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:

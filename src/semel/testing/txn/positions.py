@@ -75,8 +75,8 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A partial order: which steps it has, and the position of the group after them.
 
-    Of the timed steps it has those before `first`, and `done`; of the loose ones the bits of
-    `loose`.
+    Timed steps have been made for certain, by a known time; of these it has those before `first`,
+    and `done`. Of the others, the loose ones, it has those with a bit in `loose`.
     """
 
     first: int
