@@ -34,6 +34,10 @@ class Module(NamedTuple):
         return self.name.endswith((".__init__", ".__main__"))
 
     @property
+    def line_count(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
     def is_generated(self) -> bool:
         return self.text.startswith(GENERATED)
 
@@ -75,6 +79,12 @@ def _imports(tree: ast.Module, names: set[str]) -> Iterator[str]:
                 target = whole if whole in names else node.module
                 if target in names:
                     yield target
+
+
+def imports_at_start(module: Module, names: set[str]) -> set[str]:
+    """Return which of these modules a module imports when it is imported itself."""
+    at_start = [node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return set(_imports(ast.Module([*at_start], []), names))
 
 
 def one_importer(modules: list[Module]) -> dict[str, str]:
@@ -134,7 +144,7 @@ def longest_function(modules: list[Module]) -> int:
 
 def figures(modules: list[Module]) -> Mapping[str, float]:
     """Measure everything that has a limit, and what is worth a look beside it."""
-    lines = [len(module.text.splitlines()) for module in modules]
+    lines = [module.line_count for module in modules]
     homes = public_names(modules)
     alone = one_importer(modules)
     shared = [name for name, places in homes.items() if len(places) > 1]

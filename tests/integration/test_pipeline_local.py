@@ -23,10 +23,8 @@ from semel.pipeline import Delivery, Graph, GraphError, ProcessorStopped, Runner
 from semel.pipeline import runner as runner_module
 from semel.pipeline import trace as trace_module
 from semel.pipeline.evaluate import evaluate
-from semel.pipeline.executor import Loop, ProcessorRun, RunState, StepOutput, Work
-from semel.pipeline.local import sources
-from semel.pipeline.local.committing import CommitProtocol, LocalCommitter
-from semel.pipeline.local.engine import LocalEngine, calls_of
+from semel.pipeline.executor import Committer, Loop, ProcessorRun, RunState, StepOutput, Work
+from semel.pipeline.local.engine import LocalCommitter, LocalEngine, calls_of
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
 from semel.pipeline.trace import trace_of
 from tests.spec.process import PATIENCE_SECONDS
@@ -725,7 +723,6 @@ def test_a_stop_does_not_wait_for_ever_for_a_server_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner_module, "GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(sources, "_GRACE_SECONDS", 0.2)
     with semel.local() as server:
         place = Place(server, 0)
         graph = place.graph()
@@ -949,7 +946,7 @@ class Distant:
     def complaints(self, graph: Graph) -> Sequence[str]:
         return LocalEngine().complaints(graph)
 
-    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+    def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         return LocalCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:

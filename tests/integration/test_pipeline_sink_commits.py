@@ -15,7 +15,7 @@ from semel.pipeline import Graph, Runner
 from semel.pipeline.executor import StepOutput, Work
 from semel.pipeline.local.engine import LocalEngine
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, RAN
-from semel.pipeline.spark.query import SinkCommitter
+from semel.pipeline.spark.engine import SinkCommitter
 from semel.pipeline.values import step_of
 from tests.spec.process import PATIENCE_SECONDS
 

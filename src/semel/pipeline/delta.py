@@ -29,13 +29,22 @@ def write(
     Delta connector, with `txnAppId` as the application and `txnVersion` as the number of the step.
     """
     app = f"{delivery.graph}/{delivery.processor}"
+    hash_app, hash_version = f"{app}#hash", int(delivery.hash[:_HASH_DIGITS], 16)
     existing = None
     if DeltaTable.is_deltatable(table, storage_options):
         existing = DeltaTable(table, storage_options=storage_options)
         done = existing.transaction_version(app)
         if done is not None and delivery.number <= done:
-            _check_same_step(existing, app, done, delivery)
-            return False
+            # Only the last step is ever repeated.
+            is_last = existing.transaction_version(hash_app) in (None, hash_version)
+            if delivery.number == done and is_last:
+                return False
+            raise EngineFailed(
+                f"the table has step {done} of {app}, and this is another step"
+                f" {delivery.number}: either a newer instance is running, or the data of the server"
+                " was deleted and its steps start at 1 again; in that case write to another table,"
+                " or choose another id for the graph"
+            )
     # Based on the version that was checked: if another driver stores the step now, Delta refuses.
     write_deltalake(
         table if existing is None else existing,
@@ -45,28 +54,8 @@ def write(
         commit_properties=CommitProperties(
             app_transactions=[
                 Transaction(app, delivery.number),
-                Transaction(_hash_app(app), _hash_version(delivery)),
+                Transaction(hash_app, hash_version),
             ]
         ),
     )
     return True
-
-
-def _check_same_step(table: DeltaTable, app: str, done: int, delivery: Delivery) -> None:
-    """Raise EngineFailed unless this is the last step again: no other is ever repeated."""
-    stored = table.transaction_version(_hash_app(app))
-    if delivery.number == done and stored in (None, _hash_version(delivery)):
-        return
-    raise EngineFailed(
-        f"the table has step {done} of {app}, and this is another step {delivery.number}: either a"
-        " newer instance is running, or the data of the server was deleted and its steps start at 1"
-        " again; in that case write to another table, or choose another id for the graph"
-    )
-
-
-def _hash_app(app: str) -> str:
-    return f"{app}#hash"
-
-
-def _hash_version(delivery: Delivery) -> int:
-    return int(delivery.hash[:_HASH_DIGITS], 16)

@@ -7,7 +7,7 @@ and never neither.
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from semel.client.values import PREENCODED, decode, encode_json
 from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
+from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
 from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
 
@@ -68,14 +69,12 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     errors: str | None
 
 
-def evaluation_of(
-    graph: str, processor: Processor, *, strategy: str, errors: str | None, hash: str
-) -> Evaluation:
+def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
     """Return everything needed to call a processor's function in the step with this hash."""
     return Evaluation(
-        graph=graph,
+        graph=graph.id,
         processor=processor.id,
-        strategy=strategy,
+        strategy=graph.strategy_of(processor),
         hash=hash,
         function=processor.function,
         kind=kind_of(processor),
@@ -86,12 +85,19 @@ def evaluation_of(
         has_one_output=processor.out.is_one,
         types=processor.types,
         topics=processor.topics,
-        errors=errors,
+        errors=graph.errors_of(processor),
     )
 
 
+def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> list[Call]:
+    """Group the messages of inputs into calls: for a join the i-th of every input, else singly."""
+    if is_join:
+        return list(zip(*inputs, strict=True))
+    return [(message,) for messages in inputs for message in messages]
+
+
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Call the function for each, and yield its outputs, in order.
+    """Make the calls of the function, and yield its outputs, in order.
 
     What the function raises becomes a message of the error stream; without one, MessageFailed is
     raised. The same holds for a message that is JSON but that Python cannot decode, such as an
@@ -285,7 +291,7 @@ def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) ->
         "graph": evaluation.graph,
         "processor": evaluation.processor,
         "strategy": evaluation.strategy,
-        "inputs": [_input(one, has_value=_is_readable(one)) for one in inputs],
+        "inputs": [_input(each, has_value=_is_readable(each)) for each in inputs],
         "cause": {
             "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
             "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
@@ -296,7 +302,7 @@ def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) ->
     encoded = msgspec.json.encode(message)
     if len(encoded) <= MESSAGE_BYTES_MAX and not is_too_deep(encoded):
         return encoded
-    message["inputs"] = [_input(one, has_value=False) for one in inputs]
+    message["inputs"] = [_input(each, has_value=False) for each in inputs]
     return msgspec.json.encode(message)
 
 

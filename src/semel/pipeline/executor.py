@@ -1,22 +1,32 @@
-"""The interface of an engine, which carries out pinned steps, and the choice of one."""
+"""The interface of an engine, which carries out pinned steps, and the choice of an engine."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
+from semel.client.commit_calls import KnownStreams, Parts
+from semel.client.flows import Flow
+from semel.client.server_calls import register_producer
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.values import Message
+from semel.client.values import CommitResult, Message, Move
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
-from semel.pipeline.local.committing import CommitProtocol
-from semel.pipeline.values import Delivery, GraphError, Step
+from semel.pipeline.values import Delivery, GraphError, ProcessorStopped, Step
 from semel.version import install_advice
+
+T = TypeVar("T")
+Appends = Mapping[str, Sequence[bytes]]
+Moves = Mapping[str, Mapping[str, Move]]  # by group and stream
+Record = tuple[str, Any]  # a stream, and a message for it
+AtBoundary = Callable[[str, str], None]
 
 
 class RunState(StrEnum):
@@ -84,13 +94,7 @@ class Work(Struct, frozen=True):
     @property
     def evaluation(self) -> Evaluation:
         """Everything needed to call the function, in any process."""
-        return evaluation_of(
-            self.graph.id,
-            self.processor,
-            strategy=self.graph.strategy_of(self.processor),
-            errors=self.graph.errors_of(self.processor),
-            hash=self.step.hash,
-        )
+        return evaluation_of(self.graph, self.processor, self.step.hash)
 
     @property
     def delivery(self) -> Delivery:
@@ -98,9 +102,11 @@ class Work(Struct, frozen=True):
         return Delivery(self.graph.id, self.processor.id, *self.step)
 
 
-class ProcessorRun(Struct, frozen=True):
-    """Everything a stateful processor needs to run; it has no steps.
+class ProcessorRun(Struct, frozen=True, kw_only=True):
+    """The run of one processor: what its loop needs.
 
+    `stop` ends the loop after the current step, `cut` even if the server does not respond.
+    `at_boundary(processor, boundary)` is called at each boundary of a step, for tests.
     `is_draining`: it processes what is stored and ends, once `is_ending()` returns that no
     processor writes to its inputs any more.
     """
@@ -108,10 +114,25 @@ class ProcessorRun(Struct, frozen=True):
     client: Client
     graph: Graph
     processor: Processor
-    stop: Stop
     gauge: Gauge
+    at_boundary: AtBoundary
     is_draining: bool
     is_ending: Callable[[], bool]
+    stop: Stop = field(default_factory=Stop)
+    cut: Stop = field(default_factory=Stop)
+
+    @property
+    def name(self) -> str:
+        """The name of its group and its producer."""
+        return f"{self.graph.id}/{self.processor.id}"
+
+    def at(self, boundary: str) -> None:
+        """Report a boundary."""
+        self.at_boundary(self.processor.id, boundary)
+
+    def stopped(self, reason: str) -> ProcessorStopped:
+        """Return the error that stops this processor."""
+        return ProcessorStopped(self.processor.id, reason)
 
 
 class Loop(Protocol):
@@ -119,6 +140,58 @@ class Loop(Protocol):
 
     def run(self) -> None:
         """Run until no more input can come, or until it is stopped."""
+
+
+class Committer(ABC):
+    """Commits the steps of one processor: outputs, positions and trace record, all or nothing.
+
+    `producer_id`, which is `<graph>/<processor>`, and `epoch`, the number of this instance of the
+    processor, own the commits. `version` is the number of the next commit.
+    """
+
+    def __init__(self, client: Client, name: str, stop: Stop) -> None:
+        self.producer_id = name
+        self.epoch = 0
+        self.version = 0
+        self._client = client
+        self._stop = stop
+        self._known = KnownStreams(replace(client.site, retries=None))
+
+    def begin(self) -> None:
+        """Register the next epoch of the producer, which fences older instances."""
+        registered = self._run(register_producer(self._client.site, self.producer_id))
+        self.epoch, self.version = registered.producer_epoch, 0
+
+    def commit(
+        self,
+        step: Step | None,
+        appends: Appends,
+        moves: Moves,
+        *,
+        transactions: Sequence[str] = (),
+        record: Record | None = None,
+    ) -> CommitResult:
+        """Apply everything or nothing, once. `step` is None for a trace record alone.
+
+        `record` is appended to its stream after the appends. An at-most-once step is committed
+        twice: first its moves, then its output.
+        """
+        streams: dict[str, Sequence[Any]] = dict(appends)
+        if record is not None:
+            streams[record[0]] = [record[1]]
+        return self._commit(step, Parts(streams, moves, transactions=transactions))
+
+    def _commit(self, step: Step | None, parts: Parts) -> CommitResult:
+        result = self._run(self._flow(step, parts))
+        self.version += 1
+        return result
+
+    @abstractmethod
+    def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
+        """Return the flow of a commit with the number `version`."""
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._client.run_until_stopped(flow, self._stop)
 
 
 class Executor(Protocol):
@@ -135,7 +208,7 @@ class Executor(Protocol):
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Return what it cannot run of a graph, before anything starts."""
 
-    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+    def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         """Return the committer for the steps of the processor `<graph>/<processor>`."""
 
     def run(self, work: Work) -> StepOutput:

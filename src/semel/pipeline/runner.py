@@ -1,19 +1,23 @@
 """Running a graph: one thread per processor, until all have ended or one has stopped."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from types import TracebackType
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
 from typing import Final, Self
 
-from semel.client.errors import StreamGone, StreamNotFound
+import msgspec
+
+from semel.client.errors import ClientError, StreamGone, StreamNotFound
+from semel.client.producer.sync_producer import Producer
 from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
-from semel.client.sync_driver import Stop
 from semel.client.values import StreamInfo
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.offsets import parse_offset
 from semel.pipeline.evaluate import text_of
 from semel.pipeline.executor import (
+    AtBoundary,
     Executor,
     Gauge,
     Loop,
@@ -24,12 +28,82 @@ from semel.pipeline.executor import (
 )
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import Processor, Role
+from semel.pipeline.graph.processors import CURSOR, Role, takes_cursor
 from semel.pipeline.local.inputs import Inputs
-from semel.pipeline.local.sources import SourceLoop
-from semel.pipeline.local.step import AtBoundary, StepLoop, no_boundary
+from semel.pipeline.local.step import StepLoop
 from semel.pipeline.trace import trace_stream
 from semel.pipeline.values import GraphError, ProcessorStopped
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long an unreachable server is retried
+_PAUSE_SECONDS: Final = 0.005
+YIELDED: Final = "yielded"  # the boundary between two messages
+
+
+class SourceLoop:
+    """Runs one source, a generator, until it ends.
+
+    An idempotent producer appends its messages, once and in order. With a cursor, the next run gets
+    the last one that is stored; without, it starts from the beginning.
+    """
+
+    def __init__(self, running: ProcessorRun) -> None:
+        self._running = running
+        self._failed: list[ClientError] = []
+
+    def run(self) -> None:
+        """Append the messages of the generator. Raises ProcessorStopped."""
+        running = self._running
+        (path,) = running.processor.outputs.values()
+        try:
+            producer = running.client.stream(path).producer(
+                running.name,
+                delivery_timeout=_DELIVERY_SECONDS,
+                on_error=lambda error, _batch: self._failed.append(error),
+            )
+            try:
+                self._append_all(producer)
+            finally:
+                self._settle(producer)
+        except ClientError as error:
+            if not running.stop.is_set:
+                raise running.stopped(str(error)) from error
+        except Exception as error:
+            reason = f"the source raised {type(error).__name__}: {text_of(error)}"
+            raise running.stopped(reason) from error
+
+    def _settle(self, producer: Producer) -> None:
+        """Wait until everything is stored; after a stop, only for the grace period."""
+        stop = self._running.stop
+        while producer.pending_count and not (self._failed or stop.is_set):
+            stop.wait(_PAUSE_SECONDS)
+        producer.close(GRACE_SECONDS)
+        if self._failed:
+            raise self._failed[0]
+
+    def _append_all(self, producer: Producer) -> None:
+        running, function = self._running, self._running.processor.function
+        has_cursor = takes_cursor(function)
+        arguments = {}
+        if has_cursor:
+            stored = producer.cursor
+            arguments[CURSOR] = None if stored is None else msgspec.json.decode(stored)
+        with closing(function(**arguments)) as messages:
+            running.gauge.state = RunState.RUNNING
+            for item in messages:
+                if self._failed or running.stop.is_set:
+                    return
+                cursor, value = item if has_cursor else (None, item)
+                text = msgspec.json.encode(cursor).decode() if has_cursor else None
+                producer.append(value, cursor=text)
+                running.gauge.written += 1
+                running.at(YIELDED)
+
+
+# ---- runner --------------------------------------------------------------------------------------
+
 
 GRACE_SECONDS: Final = 5.0  # how long a stop waits for a server that does not respond
 _OVER: Final = (RunState.ENDED, RunState.STOPPED)
@@ -54,12 +128,12 @@ class Runner:
         checkpoints: str | None = None,
         available_now: bool = False,
         executor: Executor | None = None,
-        at: AtBoundary = no_boundary,
+        at: AtBoundary = lambda processor, boundary: None,
     ) -> None:
         graph.check()
         self.graph = graph
         self.engine = engine or engine_for(graph, master=master)
-        self.gauges = {one.id: Gauge(one.id, one.role) for one in graph.processors}
+        self.gauges = {p.id: Gauge(p.id, p.role) for p in graph.processors}
         self._executor = executor or make_engine(
             self.engine, graph, master=master, checkpoints=checkpoints
         )
@@ -68,9 +142,19 @@ class Runner:
             raise GraphError(graph.id, complaints)
         self._client = Client(url or graph.url or URL_DEFAULT)
         self._is_draining = available_now
-        self._at = at
-        self._stops = {one.id: Stop() for one in graph.processors}
-        self._cuts = {one.id: Stop() for one in graph.processors}
+        above = topology.upstream(graph)
+        self._runs = [
+            ProcessorRun(
+                client=self._client,
+                graph=graph,
+                processor=processor,
+                gauge=self.gauges[processor.id],
+                at_boundary=at,
+                is_draining=available_now,
+                is_ending=partial(self._is_ending, above[processor.id]),
+            )
+            for processor in graph.processors
+        ]
         self._cut_timer: threading.Timer | None = None
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
@@ -82,12 +166,7 @@ class Runner:
             self.close()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def start(self) -> Self:
@@ -97,9 +176,9 @@ class Runner:
         limits = prepare(self._client, self.graph)
         self._threads = [
             threading.Thread(
-                target=self._work, args=(one, limits), name=f"{self.graph.id}/{one.id}", daemon=True
+                target=self._work, args=(running, limits), name=running.name, daemon=True
             )
-            for one in self.graph.processors
+            for running in self._runs
         ]
         for thread in self._threads:
             thread.start()
@@ -113,8 +192,11 @@ class Runner:
     @property
     def stopped(self) -> dict[str, str]:
         """The processors that have stopped, with the reasons."""
-        gauges = self.gauges.values()
-        return {one.processor: one.reason for one in gauges if one.state is RunState.STOPPED}
+        return {
+            gauge.processor: gauge.reason
+            for gauge in self.gauges.values()
+            if gauge.state is RunState.STOPPED
+        }
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all have ended or stopped; return False on a timeout."""
@@ -123,16 +205,16 @@ class Runner:
 
     def stop(self) -> None:
         """Request all processors to end; `wait` waits until they have."""
-        for stop in self._stops.values():
-            stop.set()
+        for running in self._runs:
+            running.stop.set()
         if self._cut_timer is None:
             self._cut_timer = threading.Timer(GRACE_SECONDS, self._cut)
             self._cut_timer.daemon = True
             self._cut_timer.start()
 
     def _cut(self) -> None:
-        for cut in self._cuts.values():
-            cut.set()
+        for running in self._runs:
+            running.cut.set()
 
     def close(self) -> None:
         """Stop, wait for the processors, and release all resources."""
@@ -146,63 +228,35 @@ class Runner:
 
     # ---- on the threads --------------------------------------------------------------------------
 
-    def _work(self, processor: Processor, limits: Mapping[str, int]) -> None:
-        gauge = self.gauges[processor.id]
+    def _work(self, running: ProcessorRun, limits: Mapping[str, int]) -> None:
         state, reason = RunState.ENDED, ""
         try:
-            self._loop(processor, limits).run()
+            self._loop(running, limits).run()
         except ProcessorStopped as error:
             state, reason = RunState.STOPPED, error.reason
         except BaseException as error:  # noqa: BLE001 - every failure must be reported
             state, reason = RunState.STOPPED, f"{type(error).__name__}: {text_of(error)}"
         with self._changed:
-            gauge.state, gauge.reason = state, reason
+            running.gauge.state, running.gauge.reason = state, reason
             self._changed.notify_all()
         if state is RunState.STOPPED and not self._is_draining:
             self.stop()
 
-    def _loop(self, processor: Processor, limits: Mapping[str, int]) -> Loop:
-        stop, gauge = self._stops[processor.id], self.gauges[processor.id]
-        if processor.role is Role.SOURCE:
-            return SourceLoop(
-                self._client, self.graph, processor, stop=stop, gauge=gauge, at=self._at
-            )
-        if processor.stateful:
-            return self._executor.query(
-                ProcessorRun(
-                    client=self._client,
-                    graph=self.graph,
-                    processor=processor,
-                    stop=stop,
-                    gauge=gauge,
-                    is_draining=self._is_draining,
-                    is_ending=lambda: self._is_ending(processor),
-                )
-            )
+    def _loop(self, running: ProcessorRun, limits: Mapping[str, int]) -> Loop:
+        if running.processor.role is Role.SOURCE:
+            return SourceLoop(running)
+        if running.processor.stateful:
+            return self._executor.query(running)
         inputs = Inputs(
-            self._client,
-            processor,
-            stop,
-            is_draining=self._is_draining,
-            is_ending=lambda: self._is_ending(processor),
-            limits=limits if self._is_draining else None,
+            running,
+            limits=limits if self._is_draining else {},
             reads_ahead=self._executor.reads_ahead,
             step_messages_max=self._executor.step_messages_max,
         )
-        return StepLoop(
-            self._client,
-            self.graph,
-            processor,
-            self._executor,
-            inputs,
-            cut=self._cuts[processor.id],
-            gauge=gauge,
-            at=self._at,
-        )
+        return StepLoop(running, self._executor, inputs)
 
-    def _is_ending(self, processor: Processor) -> bool:
-        """Return whether this run drains and no processor feeds this one any more."""
-        above = topology.upstream(self.graph)[processor.id]
+    def _is_ending(self, above: Iterable[str]) -> bool:
+        """Return whether this run drains, and the processors `above` have ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -219,19 +273,15 @@ def run(
 
     Raises GraphError before anything starts, and ProcessorStopped if a processor has stopped.
     """
-    runner = Runner(
+    with Runner(
         graph,
         url=url,
         engine=engine,
         master=master,
         checkpoints=checkpoints,
         available_now=available_now,
-    )
-    try:
-        runner.start()
+    ) as runner:
         runner.wait()
-    finally:
-        runner.close()
     for id, reason in runner.stopped.items():
         raise ProcessorStopped(id, reason)
     return runner.gauges
@@ -247,7 +297,7 @@ def prepare(client: Client, graph: Graph) -> dict[str, int]:
     before anything is created, if a stream does not exist or does not suit the graph.
     """
     written = list(topology.writers(graph))
-    read = [path for one in graph.processors for path in one.inputs.values()]
+    read = [path for processor in graph.processors for path in processor.inputs.values()]
     infos = {
         path: _head(client, path)
         for path in dict.fromkeys([*read, *written, trace_stream(graph.id)])
@@ -274,24 +324,24 @@ def _head(client: Client, path: str) -> StreamInfo | None:
 
 def _complaints(graph: Graph, infos: dict[str, StreamInfo | None]) -> Iterator[str]:
     written = topology.writers(graph)
-    for one in graph.processors:
-        for path in one.inputs.values():
+    for processor in graph.processors:
+        for path in processor.inputs.values():
             if infos[path] is None and path not in written:
                 yield (
-                    f"{one.id}: the stream {path} does not exist on the server, and no processor"
-                    f" writes to it; run `semel create {path} --content-type application/json`,"
-                    " or correct the name"
+                    f"{processor.id}: the stream {path} does not exist on the server, and no"
+                    f" processor writes to it; run `semel create {path} --content-type"
+                    " application/json`, or correct the name"
                 )
     for path, info in infos.items():
         if info is not None and not is_json(info.content_type):
-            users = ", ".join(one.id for one in graph.processors if _uses(graph, one, path))
+            users = [
+                processor.id
+                for processor in graph.processors
+                if path in (*processor.inputs.values(), *topology.written(graph, processor))
+            ]
             yield (
-                f"{users}: {path} has the content type {info.content_type}; use a stream of"
-                f" {JSON_MEDIA_TYPE}"
+                f"{', '.join(users)}: {path} has the content type {info.content_type}; use a"
+                f" stream of {JSON_MEDIA_TYPE}"
             )
         if info is not None and info.closed and path in written:
             yield f"{', '.join(written[path])}: {path} is closed; write to another stream"
-
-
-def _uses(graph: Graph, one: Processor, path: str) -> bool:
-    return path in one.inputs.values() or path in topology.written(graph, one)

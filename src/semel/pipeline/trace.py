@@ -9,8 +9,8 @@ record when no step follows. If a runner is killed before that, they stay unknow
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, convert
+from msgspec.structs import asdict, replace
 
 from semel.client.group_calls import positions, snapshot
 from semel.client.sync.client import Client
@@ -59,17 +59,8 @@ def trace_stream(graph: str) -> str:
 
 def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
     """Return the record of a step, with the offsets of the previous step's outputs."""
-    record: dict[str, Any] = {
-        "type": STEP_TYPE,
-        "processor": traced.processor,
-        "number": traced.number,
-        "ranges": traced.ranges,
-        "hash": traced.hash,
-        "outcome": traced.outcome,
-        "read": traced.read,
-        "written": traced.written,
-        "milliseconds": traced.milliseconds,
-    }
+    record = {"type": STEP_TYPE, **asdict(traced)}
+    del record["outputs"]
     return record if before is None else {**record, "before": before}
 
 
@@ -105,22 +96,9 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
         if before is not None and (step := steps.get((name, before["number"]))) is not None:
             steps[name, before["number"]] = replace(step, outputs=before["offsets"])
         if record["type"] == STEP_TYPE:
-            steps[name, record["number"]] = _traced(record)
+            step = convert(record, TracedStep)
+            steps[name, step.number] = replace(step, outputs=None if step.written else {})
     return list(steps.values())
-
-
-def _traced(record: Mapping[str, Any]) -> TracedStep:
-    return TracedStep(
-        processor=record["processor"],
-        number=record["number"],
-        ranges=list(map(tuple, record["ranges"])),
-        hash=record["hash"],
-        outcome=record["outcome"],
-        read=record["read"],
-        written=dict(record["written"]),
-        milliseconds=record["milliseconds"],
-        outputs=None if record["written"] else {},
-    )
 
 
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:

@@ -7,6 +7,7 @@ time.
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from time import monotonic_ns
 from typing import Any, Final, Literal
 
@@ -127,22 +128,17 @@ def check_history(
     `log` has every message of the stream; the first one has `first_offset` (above 0 if the stream
     was trimmed). At most 1,000 violations are returned. Every thread must have ended before.
     """
-    violations: list[Violation] = []
     checks = _Checks(history, log, first_offset)
-    for check in (
-        checks.values,
-        checks.outcomes,
-        checks.real_time_order,
-        checks.producer_order,
-        checks.reads,
-        checks.stale_reads,
-        checks.readers,
-    ):
-        for violation in check():
-            violations.append(violation)
-            if len(violations) == VIOLATIONS_MAX:
-                return violations
-    return violations
+    every = (
+        checks.values(),
+        checks.outcomes(),
+        checks.real_time_order(),
+        checks.producer_order(),
+        checks.reads(),
+        checks.stale_reads(),
+        checks.readers(),
+    )
+    return list(islice(chain.from_iterable(every), VIOLATIONS_MAX))
 
 
 class _Checks:
@@ -153,9 +149,8 @@ class _Checks:
         self._log = log
         self._first = first_offset
         self._by_value = _by_value(history.operations)
-        self._where: dict[Hashable, int] = {}
-        for offset, value in enumerate(log, first_offset):
-            self._where.setdefault(value, offset)
+        # The first offset of each value.
+        self._where = {value: offset for offset, value in reversed([*enumerate(log, first_offset)])}
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
@@ -283,9 +278,5 @@ def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]
         for operation in operations
         if operation.returned_at is not None and operation.offset is not None
     )
-    times, ends, furthest = [], [], 0
-    for returned_at, end in acknowledged:
-        furthest = max(furthest, end)
-        times.append(returned_at)
-        ends.append(furthest)
-    return times, ends
+    ends = accumulate((end for _, end in acknowledged), max)
+    return [returned_at for returned_at, _ in acknowledged], list(ends)

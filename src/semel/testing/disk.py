@@ -18,10 +18,8 @@ from semel.model.errors import DirectoryLocked
 from semel.testing.storage_faults import (
     Change,
     CrashMode,
-    Death,
-    Fail,
-    Fault,
     Faults,
+    FaultyStorage,
     FileChange,
     Grow,
     Link,
@@ -60,52 +58,42 @@ class VirtualFile:
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
         """Write to the page cache; fewer bytes on a fault or at the capacity."""
-        self._check()
-        return self._disk._write(self._inode, position, b"".join(buffers))
+        return self._disk._write(self._opened(), position, b"".join(buffers))
 
     def sync(self) -> None:
         """Make the changes of the file durable, but not its name."""
-        self._check()
-        self._disk._sync(self._inode)
+        self._disk._sync(self._opened())
 
     def read(self, position: int, size: int) -> bytes:
         """Read through the page cache."""
-        self._check()
-        return self._disk._read(self._inode, position, size)
+        return self._disk._read(self._opened(), position, size)
 
     def size(self) -> int:
-        self._check()
-        return len(self._disk._inodes[self._inode].current)
+        return len(self._disk._inodes[self._opened()].current)
 
     def close(self) -> None:
         """Close the file; do nothing if the process that opened it has ended."""
-        if self._process != self._disk._process:
-            return
-        self._check()
-        self._is_open = False
-        self._disk._open_counts[self._inode] -= 1
+        if self._process == self._disk._process:
+            self._disk._open_counts[self._opened()] -= 1
+            self._is_open = False
 
-    def _check(self) -> None:
+    def _opened(self) -> int:
+        """Return the number of the inode; raise EBADF if the file is closed."""
         if not self._is_open or self._process != self._disk._process:
             raise system_error(errno.EBADF)
+        return self._inode
 
 
-class VirtualDisk:
+class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
-    Attributes:
-        faults: called before every operation: create, grow, write, sync, rename, unlink,
-            sync_names, open and read. `create` is a create, a grow and a sync, as on a real disk.
-        on_operation: called with (operation, name) after each one that changes something.
-        operations: the number of those operations.
-        capacity_bytes: beyond it `create` and growing writes fail with ENOSPC; can be changed.
+    Its operations are create, grow, write, sync, rename, unlink, sync_names, open and read.
+    `create` is a create, a grow and a sync, as on a real disk. Beyond the capacity, `create` and
+    growing writes fail with ENOSPC.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
-        self.faults = faults
-        self.on_operation: Callable[[str, str], None] | None = None
-        self.operations = 0
-        self.capacity_bytes = capacity_bytes
+        super().__init__(capacity_bytes=capacity_bytes, faults=faults)
         self._inodes: dict[int, _Inode] = {}
         self._inode_last = 0
         self._durable_names: dict[str, int] = {}
@@ -114,7 +102,6 @@ class VirtualDisk:
         self._is_locked = False
         self._open_counts: Counter[int] = Counter()
         self._process = 0
-        self._death: Death | None = None
 
     # ---- the interface of Disk -------------------------------------------------------------------
 
@@ -207,7 +194,7 @@ class VirtualDisk:
         self._forget_nameless()
 
     def copy(self) -> "VirtualDisk":
-        """Take a snapshot, un-synced changes and lock included; hooks and open files stay behind.
+        """Return a copy, with unsynced changes and lock, without hooks and open files.
 
         `kill` or `crash` the copy before a journal opens it.
         """
@@ -257,7 +244,12 @@ class VirtualDisk:
         fault = self._begin("write", name, len(data))
         if isinstance(fault, ShortWrite):
             data = data[: fault.written_bytes]
-        data = self._fitting(number, position, data)
+        # A full disk writes less before it fails.
+        size_max = len(self._inodes[number].current) + self._room_bytes()
+        if data and position >= size_max:
+            raise system_error(errno.ENOSPC)
+        if position + len(data) > size_max:
+            data = data[: int(size_max) - position]
         if data:
             if position + len(data) > len(self._inodes[number].current):
                 self._change_file(Grow(number, position + len(data)))
@@ -290,33 +282,6 @@ class VirtualDisk:
 
     # ---- implementation --------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise self._death
-
-    def _begin(self, operation: str, name: str, size: int) -> Fault | None:
-        self._check_alive()
-        fault = self.faults.before(operation, name, size) if self.faults is not None else None
-        if isinstance(fault, Fail) and not fault.is_after:
-            self._raise(fault)
-        assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
-        assert not isinstance(fault, LostSync) or "sync" in operation, "only syncs are lost"
-        return fault
-
-    def _end(self, operation: str, name: str, fault: Fault | None) -> None:
-        self.operations += 1
-        if self.on_operation is not None:
-            self.on_operation(operation, name)
-        self._raise(fault)
-
-    def _raise(self, fault: Fault | None) -> None:
-        if isinstance(fault, LostSync):
-            raise system_error(errno.EIO)
-        if isinstance(fault, Fail):
-            if isinstance(fault.error, Death):
-                self._death = fault.error
-            raise fault.error
-
     def _find(self, name: str) -> int:
         if name not in self._names:
             raise system_error(errno.ENOENT, name)
@@ -331,13 +296,6 @@ class VirtualDisk:
         used = sum(len(self._inodes[number].current) for number in self._names.values())
         return max(0, self.capacity_bytes - used)
 
-    def _fitting(self, number: int, position: int, data: bytes) -> bytes:
-        """Truncate a write to the free space; a full disk writes less before it fails."""
-        size_max = len(self._inodes[number].current) + self._room_bytes()
-        if data and position >= size_max:
-            raise system_error(errno.ENOSPC)
-        return data if position + len(data) <= size_max else data[: int(size_max) - position]
-
     def _change_file(self, change: FileChange) -> None:
         self._pending.append(change)
         inode = self._inodes[change.inode]
@@ -347,10 +305,10 @@ class VirtualDisk:
         self._pending.append(change)
         change.apply(self._names)
 
-    def _take_pending(self, is_wanted: Callable[[Change], bool]) -> list[Change]:
+    def _take_pending(self, is_chosen: Callable[[Change], bool]) -> list[Change]:
         """Remove and return changes that are not synced."""
-        taken = [change for change in self._pending if is_wanted(change)]
-        self._pending = [change for change in self._pending if not is_wanted(change)]
+        taken = [change for change in self._pending if is_chosen(change)]
+        self._pending = [change for change in self._pending if not is_chosen(change)]
         return taken
 
     def _make_durable(self, changes: Iterable[Change]) -> None:

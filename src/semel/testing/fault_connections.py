@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import count
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,7 +29,7 @@ class WatchedReader(asyncio.StreamReader):
     on_end: Callable[[], None] | None = None
 
     def feed_eof(self) -> None:
-        """Note the end."""
+        """Note the end, and call `on_end`."""
         super().feed_eof()
         if self.on_end is not None:
             self.on_end()
@@ -48,7 +49,7 @@ class Outlet:
     async def write(self, data: bytes) -> None:
         """Send, or queue; raise ConnectionError if the connection is closed."""
         if self._is_broken or self._writer.is_closing():
-            raise ConnectionResetError("the other side is gone")
+            raise ConnectionResetError("the other side has closed the connection")
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             if self._task is None:
@@ -58,8 +59,7 @@ class Outlet:
 
     async def close(self, *, is_reset: bool = False) -> None:
         """Send what is in line, then close; or reset (RST)."""
-        if self._task is not None:
-            await self._line.join()
+        await self._line.join()
         if is_reset and not self._writer.is_closing():  # else there may be no socket any more
             self._writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
@@ -68,14 +68,13 @@ class Outlet:
         await close(self._writer)
 
     async def end(self) -> None:
-        """Say that nothing more will come."""
-        if self._task is not None:
-            await self._line.join()
+        """End this direction of the connection, after what is in line is sent."""
+        await self._line.join()
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
     def abort(self) -> None:
-        """Let go at once of whatever is still held."""
+        """Close the connection at once."""
         if self._task is not None:
             self._task.cancel()
         self._writer.transport.abort()
@@ -88,7 +87,7 @@ class Outlet:
                 if not self._is_broken:
                     await self._send(piece)
             except OSError:
-                self._is_broken = True  # the next write tells it
+                self._is_broken = True  # the next write raises
             self._line.task_done()
 
     async def _send(self, piece: bytes) -> None:
@@ -98,20 +97,15 @@ class Outlet:
 
 
 class ConnectionRegistry:
-    """What all sessions of a proxy share: where the server is, the plan, and the counts."""
+    """What all sessions of a proxy share: the address of the server, the plan, and the counts."""
 
     def __init__(self, target: str, plan: FaultPlan, round_trip_seconds: float) -> None:
         self.target = target
         self.plan = plan
         self.one_way_seconds: Final = round_trip_seconds / 2
         self.counts: Final[Counter[str]] = Counter()
-        self._number = 0
+        self.numbers: Final = count(1)  # of requests, in the order in which they came
         self._held: dict[int, asyncio.Future[None]] = {}
-
-    def next_number(self) -> int:
-        """Number the requests as they come."""
-        self._number += 1
-        return self._number
 
     def hold(self, number: int) -> asyncio.Future[None]:
         """Return a future that is done when a later request of any session has its response."""
@@ -119,10 +113,10 @@ class ConnectionRegistry:
         return future
 
     def release(self, number: int) -> None:
-        """Stop waiting for somebody to overtake."""
+        """Drop the future of a request."""
         self._held.pop(number).cancel()
 
-    def answered(self, number: int) -> None:
+    def responded(self, number: int) -> None:
         """Notify the requests that wait to be overtaken."""
         for held, future in self._held.items():
             if held < number and not future.done():
@@ -138,7 +132,7 @@ class ConnectionRegistry:
             transport, _ = await loop.create_connection(lambda: protocol, host, port)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def ask_aside(self, request: bytes, method: str) -> bytes | None:
+    async def send_aside(self, request: bytes, method: str) -> bytes | None:
         """Send a request on its own connection; return the response, or None if there is none."""
         try:
             reader, writer = await self.connect()
@@ -148,7 +142,7 @@ class ConnectionRegistry:
             async with asyncio.timeout(_SIDE_SECONDS):
                 writer.write(request)
                 await writer.drain()
-                head = await read_answer_head(reader, method)
+                head = await read_response_head(reader, method)
                 return None if head is None else await read_whole(reader, head)
         except (OSError, Broken):
             return None
@@ -223,25 +217,29 @@ class MessageHead(Struct, frozen=True):
 async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
     """Read a request head; return None at the end of the connection."""
     data = await _read_head(reader)
-    if data is None:
-        return None
-    is_chunked = _CHUNKED.search(data) is not None
-    return MessageHead(data, is_chunked, None if is_chunked else _length(data) or 0)
+    return None if data is None else _head(data, length=0)
 
 
-async def read_answer_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
+async def read_response_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
     """Read the head of a final response to a `method`; return None at the end of the connection."""
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
-            raise Broken("an answer does not begin as one")
+            raise Broken("a response does not begin with a status line")
         status = int(data[9:12])
         if status < 200:
             continue  # the proxy has sent the client its own
         if method == "HEAD" or status in _BODILESS:
             return MessageHead(data, is_chunked=False, length=0)
-        is_chunked = _CHUNKED.search(data) is not None
-        return MessageHead(data, is_chunked, None if is_chunked else _length(data))
+        return _head(data, length=None)
     return None
+
+
+def _head(data: bytes, length: int | None) -> MessageHead:
+    """Return the head of a message; `length` is that of a body that declares none."""
+    if _CHUNKED.search(data):
+        return MessageHead(data, is_chunked=True, length=None)
+    match = _LENGTH.search(data)
+    return MessageHead(data, is_chunked=False, length=int(match[1]) if match else length)
 
 
 async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIterator[bytes]:
@@ -295,10 +293,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             while not size and not chunk.endswith(b"\r\n\r\n"):
                 chunk += await reader.readuntil(b"\r\n")  # trailers, and the empty line
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            raise Broken("the connection ended within a chunk, or it is none") from error
+            raise Broken(
+                "the connection ended within a body chunk, or the chunk is not valid"
+            ) from error
         yield chunk
-
-
-def _length(data: bytes) -> int | None:
-    match = _LENGTH.search(data)
-    return None if match is None else int(match[1])

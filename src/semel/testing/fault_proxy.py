@@ -8,18 +8,18 @@ proxy.dropped_after_commit
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 from semel.testing.fault_connections import HEAD_BYTES_MAX, ConnectionRegistry, address_of, close
 from semel.testing.fault_plan import FaultPlan
 from semel.testing.fault_session import ProxySession
-from semel.testing.in_process import LoopScope
+from semel.testing.in_process import LoopResource
 
 CONNECTIONS_MAX: Final = 1_024
 _HOST: Final = "127.0.0.1"
 
 
-class FaultProxy:
+class FaultProxy(LoopResource):
     """A proxy between clients and a server, for a `with` block or, on your loop, an `async with`.
 
     It parses HTTP/1.1 messages, and the plan chooses an action for each request.
@@ -27,6 +27,8 @@ class FaultProxy:
     changed at any time, for the next request and the next connection. While the server is down,
     connections are accepted and closed.
     """
+
+    _thread_name = "semel-fault-proxy"
 
     def __init__(
         self,
@@ -42,7 +44,6 @@ class FaultProxy:
         self._listener: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
         self._bug: BaseException | None = None  # a session expects everything else
-        self._scope = LoopScope("semel-fault-proxy", self._open, self._close)
 
     @property
     def url(self) -> str:
@@ -82,20 +83,6 @@ class FaultProxy:
     def dropped_after_commit(self) -> int:
         """The number of writes with a 2xx response that the client did not get completely."""
         return self.counts["dropped_after_commit"]
-
-    def __enter__(self) -> Self:
-        self._scope.enter()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._scope.leave()
-
-    async def __aenter__(self) -> Self:
-        await self._scope.enter_here()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._scope.leave_here()
 
     async def _open(self) -> None:
         self._listener = await asyncio.start_server(

@@ -9,7 +9,7 @@ responses, so that the action does not affect those.
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from semel.testing.fault_connections import (
     MessageHead,
     Outlet,
     WatchedReader,
-    read_answer_head,
     read_body,
     read_request_head,
+    read_response_head,
     read_whole,
 )
 from semel.testing.fault_plan import Action, FaultPlan
@@ -47,7 +47,7 @@ class ProxiedExchange(Struct):
     request: bytes
     head_bytes: int
     action: Action = Action.PASS
-    answer: bytes | None = None
+    response: bytes | None = None
     is_sent: bool = False
 
 
@@ -62,7 +62,7 @@ class ProxySession:
         self._writer = writer
         self._client = Outlet(writer, wires.one_way_seconds)
         self._server: Outlet
-        self._answers: WatchedReader
+        self._responses: WatchedReader
         self._pending: asyncio.Queue[ProxiedExchange | None] = asyncio.Queue(_PIPELINE_MAX)
         self._open_count = 0
         self._calm = asyncio.Event()
@@ -77,34 +77,25 @@ class ProxySession:
 
     async def run(self) -> None:
         """Serve the connection to its end."""
-        try:
-            await self._run()
-        finally:
-            self._client.abort()
-
-    async def _run(self) -> None:
-        try:
-            self._answers, writer = await self._wires.connect()
-        except OSError:
-            self._wires.counts["unreachable"] += 1
-            await self._client.close()
-            return
-        self._server = Outlet(writer, self._wires.one_way_seconds)
-        self._answers.on_end = self._end_if_idle
-        self._forwarding = asyncio.create_task(self._forward())
-        try:
-            await self._relay_to_the_end()
-        finally:
-            self._server.abort()
-
-    async def _relay_to_the_end(self) -> None:
-        try:
-            await self._relay()
-        finally:
-            await self._cancel_tasks()
-            await self._client.close(is_reset=self._is_reset)
-            await self._count_leftovers()
-            await self._server.close(is_reset=self._is_reset)
+        with ExitStack() as stack:
+            stack.callback(self._client.abort)
+            try:
+                self._responses, writer = await self._wires.connect()
+            except OSError:
+                self._wires.counts["unreachable"] += 1
+                await self._client.close()
+                return
+            self._server = Outlet(writer, self._wires.one_way_seconds)
+            stack.callback(self._server.abort)
+            self._responses.on_end = self._end_if_idle
+            self._forwarding = asyncio.create_task(self._forward())
+            try:
+                await self._relay()
+            finally:
+                await self._cancel_tasks()
+                await self._client.close(is_reset=self._is_reset)
+                await self._count_leftovers()
+                await self._server.close(is_reset=self._is_reset)
 
     async def _cancel_tasks(self) -> None:
         tasks = [task for task in (self._forwarding, self._ahead) if task is not None]
@@ -122,19 +113,16 @@ class ProxySession:
 
     async def _forward(self) -> None:
         with suppress(OSError, Broken):
-            while (exchange := await self._next_request()) is not None:
+            while (exchange := await (self._ahead or self._read_request())) is not None:
+                self._ahead = None
                 exchange.action = self._plan.draw(exchange.request)
                 if exchange.action is not Action.REORDER:
                     self._wires.counts[exchange.action.value] += 1
-                if not await self._take(exchange):
+                if not await self._carry_out(exchange):
                     break
             else:
                 await self._server.end()
         await self._pending.put(None)
-
-    async def _next_request(self) -> ProxiedExchange | None:
-        ahead, self._ahead = self._ahead, None
-        return await (ahead or self._read_request())
 
     async def _read_request(self) -> ProxiedExchange | None:
         head = await read_request_head(self._reader)
@@ -144,12 +132,12 @@ class ProxySession:
             await self._client.write(_CONTINUE)
         request = await read_whole(self._reader, head)
         self._wires.counts["requests"] += 1
-        return ProxiedExchange(self._wires.next_number(), head.method, request, len(head.data))
+        return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
-    async def _take(self, exchange: ProxiedExchange) -> bool:
+    async def _carry_out(self, exchange: ProxiedExchange) -> bool:
         """Carry out the action of a request; return False if it is the connection's last."""
         if exchange.action not in (Action.PASS, Action.DELAY):
-            await self._all_answered()
+            await self._all_responded()
         match exchange.action:
             case Action.DROP_REQUEST:
                 return False
@@ -159,23 +147,19 @@ class ProxySession:
             case Action.CUT_REQUEST:
                 await self._server.write(self._part_of(exchange))
                 return False
-            case Action.HALF_OPEN_AFTER:
-                await self._send(exchange)
-                return False
             case Action.BAD_GATEWAY_BEFORE:
-                exchange.answer = _bad_gateway(exchange)
+                exchange.response = _bad_gateway(exchange)
                 await self._expect(exchange)
+                return True
             case Action.REORDER:
                 await self._reorder(exchange)
+                return True
             case Action.DELAY:
                 await asyncio.sleep(self._plan.draw_delay())
-                await self._send(exchange)
             case Action.DUPLICATE_BEFORE:
-                await self._wires.ask_aside(exchange.request, exchange.method)
-                await self._send(exchange)
-            case _:
-                await self._send(exchange)
-        return True
+                await self._wires.send_aside(exchange.request, exchange.method)
+        await self._send(exchange)
+        return exchange.action is not Action.HALF_OPEN_AFTER
 
     async def _send(self, exchange: ProxiedExchange) -> None:
         await self._expect(exchange)  # first: the server may respond before it has all of it
@@ -189,7 +173,7 @@ class ProxySession:
         self._open_count += 1
         await self._pending.put(exchange)
 
-    async def _all_answered(self) -> None:
+    async def _all_responded(self) -> None:
         while self._open_count:
             self._calm.clear()
             await self._calm.wait()
@@ -205,21 +189,16 @@ class ProxySession:
         is_overtaken = overtaken.done()
         self._wires.release(exchange.number)
         later = None if is_overtaken else _result_of(self._ahead)
-        if later is not None:
+        is_alone = later is None and not is_overtaken
+        self._wires.counts["reorder_alone" if is_alone else "reorder"] += 1
+        if later is not None:  # send it first, on another connection; responses keep their order
             self._ahead = None
-            await self._swap(exchange, later)
-            return
-        self._wires.counts["reorder" if is_overtaken else "reorder_alone"] += 1
+            later.response = await self._wires.send_aside(later.request, later.method)
         await self._send(exchange)
-
-    async def _swap(self, exchange: ProxiedExchange, later: ProxiedExchange) -> None:
-        """Send the later one first, on another connection; keep the order of the responses."""
-        self._wires.counts["reorder"] += 1
-        later.answer = await self._wires.ask_aside(later.request, later.method)
-        await self._send(exchange)
-        if later.answer is None:
-            raise Broken("the request that overtook was not answered")
-        await self._expect(later)
+        if later is not None:
+            if later.response is None:
+                raise Broken("the request that overtook got no response")
+            await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
         has_body = len(exchange.request) > exchange.head_bytes
@@ -230,73 +209,68 @@ class ProxySession:
 
     async def _relay(self) -> None:
         while (exchange := await self._pending.get()) is not None:
-            is_last = not await self._give(exchange)
+            is_last = not await self._respond(exchange)
             self._open_count -= 1
             self._calm.set()
-            self._wires.answered(exchange.number)
+            self._wires.responded(exchange.number)
             if exchange.action is Action.DUPLICATE_AFTER:
-                await self._wires.ask_aside(exchange.request, exchange.method)
-            if is_last or self._answers.at_eof():
+                await self._wires.send_aside(exchange.request, exchange.method)
+            if is_last or self._responses.at_eof():
                 return
 
-    async def _give(self, exchange: ProxiedExchange) -> bool:
+    async def _respond(self, exchange: ProxiedExchange) -> bool:
         """Forward a response, or carry out the action; return False if it is the last."""
-        if exchange.answer is not None:
-            is_got = await self._say(exchange.answer)
-            if not is_got:
-                self._count_lost(exchange, _status_of(exchange.answer))
-            return is_got
-        try:
-            head = await read_answer_head(self._answers, exchange.method)
-        except (OSError, Broken):
-            return False
-        if head is None:
-            return False
-        self._unread = read_body(self._answers, head)
-        is_got, goes_on = await self._answer(exchange, head, self._unread)
-        if not is_got:
-            self._count_lost(exchange, head.status)
-        return goes_on
+        if exchange.response is not None:
+            status = _status_of(exchange.response)
+            is_complete = continues = await self._write(exchange.response)
+        else:
+            try:
+                head = await read_response_head(self._responses, exchange.method)
+            except (OSError, Broken):
+                return False
+            if head is None:
+                return False
+            status = head.status
+            self._unread = read_body(self._responses, head)
+            is_complete, continues = await self._forward_response(exchange, head, self._unread)
+        if not is_complete:
+            self._count_lost(exchange, status)
+        return continues
 
-    async def _answer(
+    async def _forward_response(
         self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
         """Return whether the client got the response, and whether the connection continues."""
         action = exchange.action
         match action:
             case Action.DROP_ANSWER | Action.RESET:
-                await self._throw_away(body)
+                await self._drain(body)
                 self._is_reset = action is Action.RESET
                 return False, False
             case Action.HALF_OPEN_AFTER:
-                await self._throw_away(body)
+                await self._drain(body)
                 await self._stall()
                 return False, False
             case Action.BAD_GATEWAY_AFTER:
-                await self._throw_away(body)
-                return False, await self._say(_bad_gateway(exchange))
+                await self._drain(body)
+                return False, await self._write(_bad_gateway(exchange))
             case Action.CUT_ANSWER:
                 await self._cut(head, body)
                 return False, False
-        is_got = await self._hand_over(head, body, is_slow=action is Action.TRICKLE)
-        ends = action is Action.STALE or (head.length is None and not head.is_chunked)
-        return is_got, is_got and not ends
-
-    async def _hand_over(
-        self, head: MessageHead, body: AsyncIterator[bytes], *, is_slow: bool
-    ) -> bool:
-        """Forward a response as it arrives; return whether it was complete."""
-        write = partial(self._trickle, self._client) if is_slow else self._client.write
+        write = self._client.write
+        if action is Action.TRICKLE:
+            write = partial(self._trickle, self._client)
         try:
             await write(head.data)
             async for piece in body:
                 await write(piece)
         except (OSError, Broken):
-            return False
+            return False, False
         self._unread = None
-        return True
+        return True, action is not Action.STALE and (head.length is not None or head.is_chunked)
 
-    async def _say(self, data: bytes) -> bool:
+    async def _write(self, data: bytes) -> bool:
+        """Write to the client; return False if its connection is closed."""
         try:
             await self._client.write(data)
         except OSError:
@@ -307,14 +281,14 @@ class ProxySession:
         """Forward a part: of the body, some body chunks and a part of one, or of the head."""
         random = self._plan.random
         if head.length == 0:
-            await self._say(head.data[: random.randrange(1, len(head.data))])
+            await self._write(head.data[: random.randrange(1, len(head.data))])
             return
-        await self._say(head.data)
+        await self._write(head.data)
         whole = random.randint(0, _WHOLE_CHUNKS_MAX) if head.is_chunked else 0
         with suppress(OSError, Broken):
             async for piece in body:
                 if whole == 0 or _LAST_CHUNK.match(piece):
-                    await self._say(piece[: random.randrange(len(piece))])
+                    await self._write(piece[: random.randrange(len(piece))])
                     return
                 await self._client.write(piece)
                 whole -= 1
@@ -335,7 +309,7 @@ class ProxySession:
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(self._plan.stall_seconds)
 
-    async def _throw_away(self, body: AsyncIterator[bytes]) -> None:
+    async def _drain(self, body: AsyncIterator[bytes]) -> None:
         with suppress(OSError, Broken):
             async with asyncio.timeout(self._plan.stall_seconds):
                 async for _ in body:
@@ -354,19 +328,19 @@ class ProxySession:
         with suppress(OSError, Broken):
             async with asyncio.timeout(self._plan.stall_seconds):
                 for exchange in left:
-                    if exchange is not None and exchange.answer is not None:
-                        self._count_lost(exchange, _status_of(exchange.answer))
+                    if exchange is not None and exchange.response is not None:
+                        self._count_lost(exchange, _status_of(exchange.response))
                     elif exchange is not None and exchange.is_sent:
-                        self._count_lost(exchange, await self._skip_answer(exchange.method))
+                        self._count_lost(exchange, await self._skip_response(exchange.method))
 
-    async def _skip_answer(self, method: str) -> int:
+    async def _skip_response(self, method: str) -> int:
         """Read and drop a response; return its status."""
         if self._unread is not None:
-            await self._throw_away(self._unread)
-        head = await read_answer_head(self._answers, method)
+            await self._drain(self._unread)
+        head = await read_response_head(self._responses, method)
         if head is None:
-            raise Broken("the server hung up")
-        self._unread = read_body(self._answers, head)
+            raise Broken("the server closed the connection")
+        self._unread = read_body(self._responses, head)
         return head.status
 
 
@@ -374,10 +348,10 @@ def _bad_gateway(exchange: ProxiedExchange) -> bytes:
     return _BAD_GATEWAY_HEAD + (b"" if exchange.method == "HEAD" else _BAD_GATEWAY_BODY)
 
 
-def _status_of(answer: bytes) -> int:
-    return int(answer[9:12])
+def _status_of(response: bytes) -> int:
+    return int(response[9:12])
 
 
 def _result_of(task: asyncio.Task[ProxiedExchange | None]) -> ProxiedExchange | None:
-    """What a task found; None if it still runs or failed, which whoever awaits it will learn."""
+    """Return the result of a task; None if it still runs or failed, which is raised later."""
     return task.result() if task.done() and task.exception() is None else None

@@ -5,9 +5,10 @@ import gc
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from os import PathLike, fspath
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
@@ -21,118 +22,6 @@ from semel.server.listener import Listener
 _HOST: Final = "127.0.0.1"
 _DRAIN_SECONDS: Final = 5.0
 _LIGHT: Final = Settings(segment_bytes=16 * MIB, reserve_bytes=0)
-
-
-class InProcessServer:
-    """A server for a `with` block (on its own thread) or an `async with` (on your loop).
-
-    Without `data` it uses a temporary directory, which is removed with it. An engine that fails
-    does not end the process, as it would in `semel serve`: the error is raised at the end of the
-    block.
-    """
-
-    def __init__(
-        self,
-        data: str | PathLike[str] | None = None,
-        *,
-        port: int = 0,
-        settings: Settings = _LIGHT,
-        http_limits: HttpLimits | None = None,
-        long_poll_seconds: float = 30.0,
-        sse_seconds: float = 60.0,
-    ) -> None:
-        self.data = "" if data is None else fspath(data)
-        self.port = port
-        self.failure: BaseException | None = None
-        self._settings = settings
-        self._http_limits = http_limits
-        self._live_seconds = (long_poll_seconds, sse_seconds)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._switch_seconds = sys.getswitchinterval()
-        self._gc_thresholds = gc.get_threshold()
-        self._engine: Engine | None = None
-        self._app: App | None = None
-        self._listener: Listener | None = None
-        self._scope = LoopScope("semel-in-process", self._open, self._close)
-
-    @property
-    def url(self) -> str:
-        """The address of the server."""
-        return f"http://{_HOST}:{self.port}"
-
-    @property
-    def engine(self) -> Engine:
-        """The running engine; call its methods only on the thread of the loop."""
-        if self._engine is None:
-            raise EngineStopped("the server is not running; use it inside its `with` block")
-        return self._engine
-
-    def __enter__(self) -> Self:
-        self._scope.enter()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._scope.leave()
-
-    async def __aenter__(self) -> Self:
-        await self._scope.enter_here()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._scope.leave_here()
-
-    async def _open(self) -> None:
-        if not self.data:
-            self._temporary = tempfile.TemporaryDirectory(prefix="semel-")
-            self.data = self._temporary.name
-        self._switch_seconds = sys.getswitchinterval()
-        self._gc_thresholds = gc.get_threshold()
-        try:
-            self._engine = await Engine.open(self.data, self._settings, on_fatal=self._fail)
-            await self._listen(self._engine)
-        except BaseException:
-            await self._close()
-            raise
-
-    async def _listen(self, engine: Engine) -> None:
-        long_poll, sse = self._live_seconds
-        unread = UnreadBudget(self._http_limits)
-        self._listener = Listener(engine.clock)
-        self.port = await self._listener.bind(_HOST, self.port)
-        self._app = App(
-            engine,
-            long_poll_seconds=long_poll,
-            sse_seconds=sse,
-            origin=self.url,
-            unread=unread,
-        )
-        self._listener.start(self._app.handle, self._http_limits, unread=unread)
-
-    def _fail(self, error: BaseException) -> None:
-        self.failure = error
-
-    async def _close(self) -> None:
-        if self._listener is not None and self._app is not None:
-            draining = asyncio.create_task(self._listener.drain(_DRAIN_SECONDS))
-            await asyncio.sleep(0)  # lets every connection note that its next response is its last
-            self._app.drain()
-            await draining
-        if self._engine is not None:
-            await self._engine.close()
-        self._restore_process()
-        if self.failure is not None:
-            raise EngineStopped(f"the engine failed during the test: {self.failure}")
-
-    def _restore_process(self) -> None:
-        """Undo the process settings of the engine, and remove the temporary directory."""
-        self._listener = self._app = self._engine = None
-        sys.setswitchinterval(self._switch_seconds)
-        gc.unfreeze()
-        gc.set_threshold(*self._gc_thresholds)
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            temporary.cleanup()
-            self.data = ""
 
 
 # ---- background loop -----------------------------------------------------------------------------
@@ -174,44 +63,142 @@ class BackgroundLoop:
         await self._loop.shutdown_default_executor()  # it resolves addresses on threads
 
 
-class LoopScope:
-    """Opens and closes a resource on the caller's loop, or on a loop of its own."""
+class LoopResource(ABC):
+    """A resource for a `with` block, on a background loop, or an `async with`, on your loop."""
 
-    def __init__(
-        self,
-        name: str,
-        opened: Callable[[], Awaitable[None]],
-        closed: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._name = name
-        self._opened = opened
-        self._closed = closed
-        self._background: BackgroundLoop | None = None
+    _thread_name: ClassVar[str]
+    _background: BackgroundLoop | None = None
 
-    def enter(self) -> None:
-        """Open it on a new background loop."""
-        background = BackgroundLoop(self._name)
+    @abstractmethod
+    async def _open(self) -> None:
+        """Open it on the running loop."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Close it on the running loop."""
+
+    def __enter__(self) -> Self:
+        background = BackgroundLoop(self._thread_name)
         try:
-            background.run(self.enter_here())
+            background.run(self._open())
         except BaseException:
             background.stop()
             raise
         self._background = background
+        return self
 
-    def leave(self) -> None:
-        """Close what `enter` opened; a second call does nothing."""
+    def __exit__(self, *exc: object) -> None:
         background, self._background = self._background, None
         if background is None:
-            return
+            return  # it was closed before
         try:
-            background.run(self.leave_here())
+            background.run(self._close())
         finally:
             background.stop()
 
-    async def enter_here(self) -> None:
-        """Open it on the running loop."""
-        await self._opened()
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
 
-    async def leave_here(self) -> None:
-        """Close it on the running loop."""
-        await self._closed()
+    async def __aexit__(self, *exc: object) -> None:
+        await self._close()
+
+
+# ---- server --------------------------------------------------------------------------------------
+
+
+class InProcessServer(LoopResource):
+    """A server for a `with` block (on its own thread) or an `async with` (on your loop).
+
+    Without `data` it uses a temporary directory, which is removed with it. An engine that fails
+    does not end the process, as it would in `semel serve`: the error is raised at the end of the
+    block.
+    """
+
+    _thread_name = "semel-in-process"
+
+    def __init__(
+        self,
+        data: str | PathLike[str] | None = None,
+        *,
+        port: int = 0,
+        settings: Settings = _LIGHT,
+        http_limits: HttpLimits | None = None,
+        long_poll_seconds: float = 30.0,
+        sse_seconds: float = 60.0,
+    ) -> None:
+        self.data = "" if data is None else fspath(data)
+        self.port = port
+        self.failure: BaseException | None = None
+        self._settings = settings
+        self._http_limits = http_limits
+        self._live_seconds = (long_poll_seconds, sse_seconds)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._engine: Engine | None = None
+        self._app: App | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return f"http://{_HOST}:{self.port}"
+
+    @property
+    def engine(self) -> Engine:
+        """The running engine; call its methods only on the thread of the loop."""
+        if self._engine is None:
+            raise EngineStopped("the server is not running; use it inside its `with` block")
+        return self._engine
+
+    async def _open(self) -> None:
+        if not self.data:
+            self._temporary = tempfile.TemporaryDirectory(prefix="semel-")
+            self.data = self._temporary.name
+        self._switch_seconds = sys.getswitchinterval()
+        self._gc_thresholds = gc.get_threshold()
+        try:
+            self._engine = await Engine.open(self.data, self._settings, on_fatal=self._fail)
+            await self._listen(self._engine)
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _listen(self, engine: Engine) -> None:
+        unread = UnreadBudget(self._http_limits)
+        self._listener = Listener(engine.clock)
+        self.port = await self._listener.bind(_HOST, self.port)
+        long_poll, sse = self._live_seconds
+        self._app = App(
+            engine,
+            long_poll_seconds=long_poll,
+            sse_seconds=sse,
+            origin=self.url,
+            unread=unread,
+        )
+        self._listener.start(self._app.handle, self._http_limits, unread=unread)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+
+    async def _close(self) -> None:
+        if self._listener is not None and self._app is not None:
+            draining = asyncio.create_task(self._listener.drain(_DRAIN_SECONDS))
+            await asyncio.sleep(0)  # lets every connection note that its next response is its last
+            self._app.drain()
+            await draining
+        if self._engine is not None:
+            await self._engine.close()
+        self._restore_process()
+        if self.failure is not None:
+            raise EngineStopped(f"the engine failed during the test: {self.failure}")
+
+    def _restore_process(self) -> None:
+        """Undo the process settings of the engine, and remove the temporary directory."""
+        self._listener = self._app = self._engine = None
+        sys.setswitchinterval(self._switch_seconds)
+        gc.unfreeze()
+        gc.set_threshold(*self._gc_thresholds)
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.cleanup()
+            self.data = ""

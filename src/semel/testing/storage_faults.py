@@ -1,7 +1,8 @@
 """What goes wrong with a virtual disk or store: faults of single operations, and power losses."""
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal, Protocol, TypeAlias, get_args
@@ -54,6 +55,54 @@ class Faults(Protocol):
 
     def before(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault of one operation on the file `name` with `size` bytes; None for none."""
+
+
+class FaultyStorage:
+    """The faults of a virtual disk or store, for all its operations.
+
+    Attributes:
+        faults: called before every operation.
+        on_operation: called with (operation, name) after each one that changes something.
+        operations: the number of those operations.
+        capacity_bytes: the limit of the content; can be changed.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
+        self.faults = faults
+        self.on_operation: Callable[[str, str], None] | None = None
+        self.operations = 0
+        self.capacity_bytes = capacity_bytes
+        self._death: Death | None = None
+
+    def _check_alive(self) -> None:
+        """Raise the error that has ended the process, if there is one."""
+        if self._death is not None:
+            raise self._death
+
+    def _begin(self, operation: str, name: str, size: int) -> Fault | None:
+        """Return the fault of an operation; raise it, if it replaces the operation."""
+        self._check_alive()
+        fault = self.faults.before(operation, name, size) if self.faults is not None else None
+        assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
+        assert not isinstance(fault, LostSync) or "sync" in operation, "only syncs are lost"
+        if isinstance(fault, Fail) and not fault.is_after:
+            self._raise(fault)
+        return fault
+
+    def _end(self, operation: str, name: str, fault: Fault | None) -> None:
+        """Count an operation that has taken effect, and raise its fault, if it has one."""
+        self.operations += 1
+        if self.on_operation is not None:
+            self.on_operation(operation, name)
+        self._raise(fault)
+
+    def _raise(self, fault: Fault | None) -> None:
+        if isinstance(fault, LostSync):
+            raise system_error(errno.EIO)
+        if isinstance(fault, Fail):
+            if isinstance(fault.error, Death):
+                self._death = fault.error
+            raise fault.error
 
 
 def refuse(code: int) -> Fail:
@@ -163,7 +212,7 @@ CrashMode: TypeAlias = Literal[
     "all_kept",
     "all_dropped",
     "sequential",  # a prefix of all changes in order, its last write possibly torn
-    "reordered",  # each change has its own fate: any of `_FATES`
+    "reordered",  # each change has its own result: any of `_RESULTS`
     "torn_bytes",  # this and the next ones: at least one write. Truncated at any byte
     "torn_sectors",  # some sectors are written
     "garbage",  # some sectors have random bytes
@@ -171,8 +220,8 @@ CrashMode: TypeAlias = Literal[
 ]
 CRASH_MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 
-_Fate: TypeAlias = Literal["kept", "dropped", "torn_bytes", "torn_sectors", "garbage", "zeros"]
-_FATES: Final[tuple[_Fate, ...]] = get_args(_Fate)
+_Result: TypeAlias = Literal["kept", "dropped", "torn_bytes", "torn_sectors", "garbage", "zeros"]
+_RESULTS: Final[tuple[_Result, ...]] = get_args(_Result)
 
 
 def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[Change]:
@@ -186,7 +235,7 @@ def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[C
             return _prefix(pending, rng)
         case "reordered":
             # Whole writes have double weight, otherwise a reordering alone would be rare.
-            return _independent(pending, rng, (*_FATES, "kept", "dropped"), None)
+            return _independent(pending, rng, (*_RESULTS, "kept", "dropped"), None)
         case "torn_bytes" | "torn_sectors" | "garbage" | "zeros":
             return _independent(pending, rng, ("kept", "dropped", mode), mode)
         case _:
@@ -201,17 +250,17 @@ def _prefix(pending: Sequence[Change], rng: Random) -> list[Change]:
 
 
 def _independent(
-    pending: Sequence[Change], rng: Random, fates: Sequence[_Fate], certain: _Fate | None
+    pending: Sequence[Change], rng: Random, results: Sequence[_Result], certain: _Result | None
 ) -> list[Change]:
-    """Draw a fate for each change; if one is `certain`, at least one write has it."""
+    """Draw a result for each change; if one is `certain`, at least one write has it."""
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
-    victim = rng.choice(writes) if certain and writes else None
+    certain_index = rng.choice(writes) if certain and writes else None
     names = _kept_names(pending, rng)
     kept: list[Change] = []
     for index, change in enumerate(pending):
         if isinstance(change, Write):
-            fate = certain if certain and index == victim else rng.choice(fates)
-            kept += _damage(change, fate, rng)
+            result = certain if certain and index == certain_index else rng.choice(results)
+            kept += _damage(change, result, rng)
         elif isinstance(change, Grow):
             if certain == "zeros" or rng.random() < 0.5:
                 kept.append(change)
@@ -238,8 +287,8 @@ def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
     return kept
 
 
-def _damage(write: Write, fate: _Fate, rng: Random) -> list[Write]:
-    match fate:
+def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
+    match result:
         case "kept":
             return [write]
         case "dropped":
@@ -263,10 +312,10 @@ def _torn(sectors: list[Write], rng: Random) -> list[Write]:
 
 
 def _garbled(sectors: list[Write], rng: Random) -> list[Write]:
-    spoiled = rng.randrange(len(sectors))
+    garbled = rng.randrange(len(sectors))
     return [
         replace(sector, data=rng.randbytes(len(sector.data)))
-        if index == spoiled or rng.random() < 0.5
+        if index == garbled or rng.random() < 0.5
         else sector
         for index, sector in enumerate(sectors)
     ]

@@ -8,14 +8,14 @@ its begin, and a copy of the store shares them.
 import errno
 import hashlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from semel.journal.store import TABLES, StoreFull
-from semel.testing.storage_faults import Death, Fail, Fault, Faults, system_error
+from semel.testing.storage_faults import Faults, FaultyStorage, system_error
 
 KEY_BYTES_MAX: Final = 511  # the limit of LMDB by default
 
@@ -96,41 +96,40 @@ class VirtualWriter:
         self._is_full = False
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        self._store._check_open(self)
-        return self._view.get(table, key)
+        return self._open_view().get(table, key)
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield rows in the order of keys, including own changes."""
-        self._store._check_open(self)
-        return self._view.scan(table, start)
+        return self._open_view().scan(table, start)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the row with the greatest key that is <= `key`, including own changes."""
-        self._store._check_open(self)
-        return self._view.last_before(table, key)
+        return self._open_view().last_before(table, key)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a key. After a StoreFull the transaction can only be aborted."""
-        self._store._check_open(self)
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key, if it exists."""
-        self._store._check_open(self)
         self._take_room(table, _checked(key), 0)
         self._own(table).delete(key)
 
     def commit(self) -> None:
         """Replace the tables of the store atomically."""
-        self._store._check_open(self)
-        self._view.close()
+        self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
 
     def abort(self) -> None:
         """Drop all changes; do nothing if the transaction has ended."""
         self._view.close()
         self._store._abort(self)
+
+    def _open_view(self) -> VirtualReader:
+        """Return the view of own changes; raise EBADF if the transaction has ended."""
+        self._store._check_open(self)
+        return self._view
 
     def _own(self, table: str) -> _Table:
         """Copy a table before its first change."""
@@ -140,6 +139,7 @@ class VirtualWriter:
         return self._tables[table]
 
     def _take_room(self, table: str, key: bytes, size: int) -> None:
+        self._store._check_open(self)
         if self._room_bytes is None:
             return
         old = self._tables[table].rows.get(key)
@@ -150,25 +150,18 @@ class VirtualWriter:
         self._room_bytes -= growth
 
 
-class VirtualStore:
+class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
-    Attributes:
-        faults: called before every "commit", with no name and the number of changed tables as size.
-            `Fail` may have StoreFull, an OSError or a Death, before or after the commit.
-        on_operation: called with ("commit", "") after each commit.
-        operations: the number of commits.
-        capacity_bytes: keys and values beyond it raise StoreFull; counts from the next transaction.
+    Its only operation is "commit", with no name and the number of changed tables as size. `Fail`
+    may have StoreFull, an OSError or a Death, before or after the commit. Keys and values beyond
+    the capacity raise StoreFull; a change of the capacity counts from the next transaction.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
-        self.faults = faults
-        self.on_operation: Callable[[str, str], None] | None = None
-        self.operations = 0
-        self.capacity_bytes = capacity_bytes
+        super().__init__(capacity_bytes=capacity_bytes, faults=faults)
         self._tables: Mapping[str, _Table] = {name: _Table() for name in TABLES}
         self._writer: VirtualWriter | None = None
-        self._death: Death | None = None
 
     # ---- the interface of Store ------------------------------------------------------------------
 
@@ -234,30 +227,13 @@ class VirtualStore:
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")
-        fault = self.faults.before("commit", "", changed_count) if self.faults is not None else None
-        if isinstance(fault, Fail) and not fault.is_after:
-            self._fail(fault)
+        fault = self._begin("commit", "", changed_count)
         self._tables = tables
-        self.operations += 1
-        if self.on_operation is not None:
-            self.on_operation("commit", "")
-        self._fail(fault)
+        self._end("commit", "", fault)
 
     def _abort(self, writer: VirtualWriter) -> None:
         if self._writer is writer:
             self._writer = None
-
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise self._death
-
-    def _fail(self, fault: Fault | None) -> None:
-        if fault is None:
-            return
-        assert isinstance(fault, Fail), "a commit is never short and its sync never lies"
-        if isinstance(fault.error, Death):
-            self._death = fault.error
-        raise fault.error
 
     def _room_bytes(self) -> int | None:
         if self.capacity_bytes is None:

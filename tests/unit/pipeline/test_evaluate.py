@@ -37,7 +37,7 @@ def evaluation(
     graph.stream("p", **{"in_": "in", "out": "out", **given})(function)
     graph.check()
     (one,) = graph.processors
-    return evaluation_of("g", one, strategy="exactly-once", errors=errors, hash="h")
+    return evaluation_of(graph, one, hash="h")
 
 
 def seen(*values: Any, binding: str = "in") -> list[Call]:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.testing.txn.cycles import components, path_between, shortest_cycle
+from semel.testing.txn.graph import components, path_between, shortest_cycle
 
 GRAPHS = st.integers(1, 12).flatmap(
     lambda count: st.lists(

@@ -9,9 +9,9 @@ from semel.testing.fault_connections import (
     MESSAGE_BYTES_MAX,
     Broken,
     MessageHead,
-    read_answer_head,
     read_body,
     read_request_head,
+    read_response_head,
     read_whole,
 )
 
@@ -39,7 +39,7 @@ async def all_pieces(reader: asyncio.StreamReader) -> list[bytes]:
 
 
 async def answer_to_get(reader: asyncio.StreamReader) -> MessageHead | None:
-    return await read_answer_head(reader, "GET")
+    return await read_response_head(reader, "GET")
 
 
 async def whole_requests(reader: asyncio.StreamReader) -> list[bytes]:
@@ -66,7 +66,7 @@ def test_a_body_of_chunks_comes_chunk_by_chunk() -> None:
 
 def test_an_answer_without_a_length_goes_to_the_end_of_the_connection() -> None:
     async def whole(reader: asyncio.StreamReader) -> bytes:
-        head = await read_answer_head(reader, "GET")
+        head = await read_response_head(reader, "GET")
         assert head is not None
         assert head.length is None
         return await read_whole(reader, head)
@@ -80,7 +80,7 @@ def test_an_answer_without_a_length_goes_to_the_end_of_the_connection() -> None:
 )
 def test_answers_that_never_have_a_body_have_none(method: str, status: int) -> None:
     async def read(reader: asyncio.StreamReader) -> MessageHead | None:
-        return await read_answer_head(reader, method)
+        return await read_response_head(reader, method)
 
     head = reading(b"HTTP/1.1 %d X\r\nContent-Length: 9\r\n\r\n" % status, read)
     assert head is not None

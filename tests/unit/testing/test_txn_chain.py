@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.testing.txn import positions
-from semel.testing.txn.positions import NEVER, Chain, ChainStep
+from semel.testing.txn.facts import NEVER
+from semel.testing.txn.positions import Chain, ChainStep
 
 TIMES = st.integers(0, 12)
 OFFSETS = st.integers(0, 3)

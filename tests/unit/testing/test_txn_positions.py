@@ -159,8 +159,8 @@ def test_double_two_workers_took_the_same() -> None:
     assert anomaly.name == "double"
     assert anomaly.transactions == ("a", "b")
     assert anomaly.text == (
-        "transaction b (staged, committed) took 2 to 5 of in for group g, of which transaction a"
-        " (staged, committed) had taken 0 to 3, and nobody set the group back between them"
+        "transaction b (staged, committed) processed 2 to 5 of in for group g, after transaction a"
+        " (staged, committed) processed 0 to 3, and the group was not set back between them"
     )
 
 
@@ -189,8 +189,8 @@ def test_position_a_move_does_not_start_where_the_group_was() -> None:
     anomaly = only(story.check("a", "b", end=5))
     assert anomaly.name == "position"
     assert anomaly.text == (
-        "group g was at 3 in in, where transaction a (staged, committed) left it, and transaction b"
-        " (staged, committed) took 4 to 5"
+        "group g was at 3 in in, where transaction a (staged, committed) moved it, and transaction"
+        " b (staged, committed) processed 4 to 5"
     )
 
 
@@ -199,8 +199,8 @@ def test_position_the_first_one_does_not_start_at_the_beginning() -> None:
     story.commit("a", 1, 3, "in-0")
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "group g was at 0 in in (in-0), where it begins, and transaction a (staged, committed) took"
-        " 1 to 3"
+        "group g was at 0 in in (in-0), its first position, and transaction a (staged, committed)"
+        " processed 1 to 3"
     )
 
 
@@ -211,7 +211,7 @@ def test_position_a_group_is_elsewhere_in_the_end() -> None:
     anomaly = only(story.check("a", end=3))
     assert anomaly.name == "position"
     assert anomaly.text == (
-        "group g was at 1 in in, where a set left it, and in the end it is at 3"
+        "group g was at 1 in in, where a set moved it, and its final position is 3"
     )
 
 
@@ -257,7 +257,8 @@ def test_position_a_group_was_moved_while_another_one_held_it(is_set: bool) -> N
     prepared.decide()
     prepared.committed()
     (first, *_) = story.check(*([] if is_set else ["b"]), "a").anomalies
-    meanwhile = "it was set to 0" if is_set else "transaction b (staged, committed) took 0 to 0"
+    processed = "transaction b (staged, committed) processed 0 to 0"
+    meanwhile = "it was set to 0" if is_set else processed
     assert first == Anomaly(
         "position",
         "transaction a (staged, committed) was prepared and held group g in in; meanwhile"
@@ -274,8 +275,8 @@ def test_position_a_commit_after_the_end_of_its_stream() -> None:
     late.committed()
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "transaction a (staged, committed) took 0 to 3 of in (in-0) for group g; the stream was"
-        " deleted before its commit was sent"
+        "transaction a (staged, committed) processed 0 to 3 of in (in-0) for group g; the stream"
+        " was deleted before its commit was sent"
     )
 
 

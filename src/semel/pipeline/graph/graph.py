@@ -1,21 +1,32 @@
-"""A graph of processors and the streams between them. Pure: nothing runs here."""
+"""A graph of processors and the streams between them, declared in Python or as data.
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
+Nothing runs here. Data are dicts, lists and strings that fit JSON or TOML; functions that it names
+are imported.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import reduce
+from importlib import import_module
+from typing import Any, Final, Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from semel.pipeline.graph import data, drawing, topology, validate
+from semel.pipeline.graph import topology
 from semel.pipeline.graph.processors import (
     EXACTLY_ONCE,
-    IN,
-    OUT,
+    ID_FORMAT,
+    Bindings,
     Processor,
     Role,
     Streams,
     Words,
-    bindings,
-    filters,
+    declared,
+    is_id,
+    path_problems,
+    processor_problems,
+    strategy_problems,
 )
 from semel.pipeline.values import GraphError
 
@@ -54,7 +65,7 @@ class Graph:
         If it has a parameter `cursor`, it yields pairs (cursor, message): the cursor is stored with
         the message, and the next run gets the last one that was stored.
         """
-        return self._adder(lambda f: Processor(id, Role.SOURCE, f, out=bindings(out, OUT)))
+        return self._adder(id, Role.SOURCE, out=out)
 
     def stream(
         self,
@@ -75,21 +86,17 @@ class Graph:
         which a call gets one message, in any order. `out`: one stream, or {binding: stream}; then
         the function returns {binding: message}. None is not written.
         """
-        read = {**bindings(in_, IN).streams, **bindings(alts, IN).streams}
         return self._adder(
-            lambda f: Processor(
-                id,
-                Role.STREAM,
-                f,
-                in_=bindings(in_, IN),
-                alts=bindings(alts, IN),
-                out=bindings(out, OUT),
-                types=filters(types, read),
-                topics=filters(topics, read),
-                errors=errors,
-                strategy=strategy,
-                stateful=stateful,
-            )
+            id,
+            Role.STREAM,
+            in_=in_,
+            out=out,
+            alts=alts,
+            types=types,
+            topics=topics,
+            errors=errors,
+            strategy=strategy,
+            stateful=stateful,
         )
 
     def sink(
@@ -103,24 +110,20 @@ class Graph:
         strategy: str | None = None,
     ) -> Callable[[F], F]:
         """Add a sink: a function (df, delivery) that writes messages to another system."""
-        read = {**bindings(in_, IN).streams, **bindings(alts, IN).streams}
         return self._adder(
-            lambda f: Processor(
-                id,
-                Role.SINK,
-                f,
-                in_=bindings(in_, IN),
-                alts=bindings(alts, IN),
-                types=filters(types, read),
-                topics=filters(topics, read),
-                errors=None,
-                strategy=strategy,
-            )
+            id,
+            Role.SINK,
+            in_=in_,
+            alts=alts,
+            types=types,
+            topics=topics,
+            errors=None,
+            strategy=strategy,
         )
 
-    def _adder(self, make: Callable[[F], Processor]) -> Callable[[F], F]:
+    def _adder(self, id: str, role: Role, **declaration: Any) -> Callable[[F], F]:
         def add(function: F) -> F:
-            self.processors.append(make(function))
+            self.processors.append(declared(id, role, function, **declaration))
             return function
 
         return add
@@ -136,6 +139,8 @@ class Graph:
 
     def errors_of(self, processor: Processor) -> str | None:
         """Return the error stream of a processor, its own or the graph's; None if it has none."""
+        if processor.role is not Role.STREAM:
+            return None
         return self.errors if processor.errors is UNSET else processor.errors
 
     def strategy_of(self, processor: Processor) -> str:
@@ -144,7 +149,7 @@ class Graph:
 
     def check(self) -> None:
         """Raise GraphError if the graph cannot run, with everything that is wrong."""
-        complaints = list(validate.graph_problems(self))
+        complaints = list(_problems(self))
         if complaints:
             raise GraphError(self.id, complaints)
 
@@ -161,26 +166,198 @@ class Graph:
 
     def draw(self) -> str:
         """Return a drawing as text."""
-        return drawing.draw(self)
+        return topology.draw(self)
 
     def svg(self) -> str:
         """Return a drawing as SVG."""
-        return drawing.svg(self)
+        return topology.svg(self)
 
     # ---- as data ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as data for JSON; functions as `module:name`."""
-        return data.to_dict(self)
+        described = {"id": self.id, "url": self.url, "errors": self.errors}
+        if self.strategy != EXACTLY_ONCE:
+            described["strategy"] = self.strategy
+        return {
+            **{key: value for key, value in described.items() if value is not None},
+            "processors": [_described(processor) for processor in self.processors],
+        }
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
         """Create a graph from data; `fn` is a function or `module:name`. Raises GraphError."""
-        id = data.text(described, "id", "graph")
+        id = _text(described, "id", "graph")
         options = {name: described.get(name) for name in ("url", "errors")}
         for name, value in options.items():
-            if not (value is None or isinstance(value, str)):
+            if not _is_text(value):
                 raise GraphError(id, [f"{name} is {value!r}; expected a string"])
         graph = cls(id, **options, strategy=described.get("strategy", EXACTLY_ONCE))
-        data.add(graph, described)
+        _refuse_unknown(id, "the graph", described, _GRAPH)
+        processors = described.get("processors", ())
+        if not isinstance(processors, list | tuple):
+            raise GraphError(id, [f"processors is {processors!r}; expected a list"])
+        graph.processors.extend(_processor(id, processor) for processor in processors)
         return graph
+
+
+def _problems(graph: Graph) -> Iterator[str]:
+    """Yield everything that is wrong with a graph."""
+    if not is_id(graph.id):
+        yield f"the id of the graph is {graph.id!r}; expected {ID_FORMAT}"
+    yield from strategy_problems(graph.strategy)
+    if graph.errors is not None:
+        yield from path_problems("the graph", graph.errors)
+    if not graph.processors:
+        yield "it has no processors; add some with @graph.source, @graph.stream and @graph.sink"
+    counts = Counter(processor.id for processor in graph.processors)
+    for id, count in counts.items():
+        if count > 1:
+            yield f"{id}: {count} processors have this id; each needs its own"
+    for processor in graph.processors:
+        complaints = processor_problems(graph, processor)
+        yield from (f"{processor.id}: {complaint}" for complaint in complaints)
+    circle = topology.cycle(graph) if len(counts) == len(graph.processors) else None
+    if circle is not None:
+        yield (
+            f"{circle[0]}: these processors feed each other in a circle: {' -> '.join(circle)};"
+            " let one of them write to another stream, or move it to a separate graph"
+        )
+
+
+# ---- data ----------------------------------------------------------------------------------------
+
+
+_GRAPH: Final = frozenset({"id", "url", "errors", "strategy", "processors"})
+_PROCESSOR: Final = frozenset(
+    {
+        *("id", "role", "fn", "in", "alts", "out"),
+        *("types", "topics", "errors", "strategy", "stateful"),
+    }
+)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_streams(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(text, str) for pair in value.items() for text in pair)
+    return _is_text(value) or _is_texts(value)
+
+
+def _is_words(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(words, str) or _is_texts(words) for words in value.values())
+    return _is_text(value) or _is_texts(value)
+
+
+def _is_texts(value: Any) -> bool:
+    is_several = isinstance(value, list | tuple | set | frozenset)
+    return is_several and all(isinstance(text, str) for text in value)
+
+
+# Checked here, or the user would get a bare TypeError of Python.
+_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),
+    **dict.fromkeys(
+        ("types", "topics"), (_is_words, "a string, a list of strings, or these by binding")
+    ),
+    **dict.fromkeys(("role", "errors", "strategy"), (_is_text, "a string")),
+    "stateful": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+
+def _described(processor: Processor) -> dict[str, Any]:
+    """Return a processor as data; defaults are omitted."""
+    function = processor.function
+    streams = {"in": processor.in_, "alts": processor.alts, "out": processor.out}
+    filters = {"types": processor.types, "topics": processor.topics}
+    described: dict[str, Any] = {
+        "id": processor.id,
+        "role": str(processor.role),
+        "fn": f"{function.__module__}:{function.__qualname__}",
+        **{name: _streams(bound) for name, bound in streams.items() if bound.streams},
+        **{
+            name: {binding: sorted(texts) for binding, texts in accepted.items()}
+            for name, accepted in filters.items()
+            if accepted
+        },
+    }
+    if processor.errors is not UNSET and processor.role is Role.STREAM:
+        described["errors"] = processor.errors
+    if processor.strategy is not None:
+        described["strategy"] = processor.strategy
+    if processor.stateful:
+        described["stateful"] = True
+    return described
+
+
+def _streams(bound: Bindings) -> str | dict[str, str]:
+    return next(iter(bound.streams.values())) if bound.is_one else dict(bound.streams)
+
+
+def _text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
+    """Return a required string; raise GraphError if it is missing or of another type."""
+    if not isinstance(described, Mapping):
+        raise GraphError(graph, [f"a {what} is {described!r}; expected a dict"])
+    value = described.get(key)
+    if not isinstance(value, str):
+        raise GraphError(graph, [f"{key!r} of a {what} is {value!r}; expected a string"])
+    return value
+
+
+def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
+    id = _text(described, "id", "processor", graph)
+    _refuse_unknown(graph, id, described, _PROCESSOR)
+    for key, (is_valid, expected) in _SHAPES.items():
+        if key in described and not is_valid(described[key]):
+            raise GraphError(graph, [f"{id}: {key} is {described[key]!r}; expected {expected}"])
+    role = described.get("role") or _role(described)
+    if role not in tuple(Role):
+        raise GraphError(graph, [f"{id}: role is {role!r}; expected source, stream or sink"])
+    return declared(
+        id,
+        Role(role),
+        _function(graph, id, described.get("fn")),
+        in_=described.get("in"),
+        alts=described.get("alts"),
+        out=described.get("out"),
+        types=described.get("types"),
+        topics=described.get("topics"),
+        errors=None if role == Role.SINK else described.get("errors", UNSET),
+        strategy=described.get("strategy"),
+        stateful=described.get("stateful", False),
+    )
+
+
+def _role(described: Mapping[str, Any]) -> Role:
+    """Infer the role: a source has no input, a sink no output."""
+    if not (described.get("in") or described.get("alts")):
+        return Role.SOURCE
+    return Role.STREAM if described.get("out") else Role.SINK
+
+
+def _function(graph: str, name: str, value: Any) -> Any:
+    if callable(value):
+        return value
+    module, colon, path = str(value).partition(":")
+    if not (isinstance(value, str) and colon and module and path):
+        raise GraphError(
+            graph, [f"{name}: fn is {value!r}; expected a function, or its name as 'module:name'"]
+        )
+    try:
+        return reduce(getattr, path.split("."), import_module(module))
+    except Exception as error:
+        raise GraphError(graph, [f"{name}: there is no function {value}: {error}"]) from error
+
+
+def _refuse_unknown(
+    graph: str, what: str, described: Mapping[str, Any], allowed: frozenset[str]
+) -> None:
+    for key in described:
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"expected {sorted(allowed)}"
+            raise GraphError(graph, [f"{what}: unknown key {key!r}; {advice}"])

@@ -1,12 +1,21 @@
-"""A processor: a function, the streams it reads and writes, and how it runs. Pure."""
+"""A processor: a function, the streams it reads and writes, how it runs, and its checks. Pure."""
 
 import inspect
+import re
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
+
+from semel.pipeline.trace import trace_stream
+from semel.wire.paths import stream_path, stream_url
+from semel.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from semel.pipeline.graph.graph import Graph
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_MOST_ONCE: Final = "at-most-once"
@@ -46,7 +55,7 @@ class Bindings(NamedTuple):
 
 
 class Processor(Struct, frozen=True):
-    """One processor as it was declared; `validate` checks whether that is valid."""
+    """One processor as it was declared; `processor_problems` checks whether that is valid."""
 
     id: str
     role: Role
@@ -81,7 +90,35 @@ class Processor(Struct, frozen=True):
         return bool(self.in_.streams) and not self.in_.is_one
 
 
-def bindings(streams: Streams | None, name: str) -> Bindings:
+def declared(
+    id: str,
+    role: Role,
+    function: Callable[..., Any],
+    *,
+    in_: Streams | None = None,
+    alts: Streams | None = None,
+    out: Streams | None = None,
+    types: Words | None = None,
+    topics: Words | None = None,
+    **options: Any,
+) -> Processor:
+    """Return a processor, with its streams and filters by binding."""
+    joined, alternatives = _bindings(in_, IN), _bindings(alts, IN)
+    read = {**joined.streams, **alternatives.streams}
+    return Processor(
+        id,
+        role,
+        function,
+        in_=joined,
+        alts=alternatives,
+        out=_bindings(out, OUT),
+        types=_filters(types, read),
+        topics=_filters(topics, read),
+        **options,
+    )
+
+
+def _bindings(streams: Streams | None, name: str) -> Bindings:
     """Return streams by binding; `name` is the binding of a single one."""
     if not streams:
         return Bindings()
@@ -92,7 +129,7 @@ def bindings(streams: Streams | None, name: str) -> Bindings:
     return Bindings({path: path for path in streams})
 
 
-def filters(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
+def _filters(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return the types or topics to accept, by binding."""
     if not words:
         return {}
@@ -122,18 +159,16 @@ _POSITIONAL: Final = (
 Parameters = list[inspect.Parameter]
 
 
-def parameters(function: Callable[..., Any]) -> Parameters:
+def parameters_of(function: Callable[..., Any]) -> Parameters:
     return list(inspect.signature(function).parameters.values())
 
 
 def kind_of(processor: Processor) -> FunctionKind:
     """Return what a processor's function accepts, by the annotation of its first parameter."""
-    if processor.role is Role.SOURCE:
+    parameters = parameters_of(processor.function)
+    if processor.role is Role.SOURCE or not parameters:
         return FunctionKind.MESSAGE
-    declared = parameters(processor.function)
-    if not declared:
-        return FunctionKind.MESSAGE
-    hint = _hint(processor.function, declared[0])
+    hint = _hint(processor.function, parameters[0])
     if hint is inspect.Parameter.empty and processor.role is Role.SINK:
         return FunctionKind.ANY
     return _kind(hint)
@@ -141,17 +176,15 @@ def kind_of(processor: Processor) -> FunctionKind:
 
 def takes_cursor(function: Callable[..., Any]) -> bool:
     """Return whether a source accepts a cursor to continue from."""
-    return any(parameter.name == CURSOR for parameter in parameters(function))
+    return any(parameter.name == CURSOR for parameter in parameters_of(function))
 
 
 def takes_binding(function: Callable[..., Any]) -> bool:
     """Return whether a function of alternatives accepts the binding of its message."""
-    declared = parameters(function)
-    return len(declared) > 1 and declared[1].name == BINDING
+    return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 
 
-def signature_problems(processor: Processor) -> Iterable[str]:
-    """Yield what is wrong with the function of a processor."""
+def _signature_problems(processor: Processor) -> Iterator[str]:
     function: Any = processor.function
     if not callable(function):
         yield f"its function is {function!r}, which is not callable; pass a function"
@@ -160,59 +193,59 @@ def signature_problems(processor: Processor) -> Iterable[str]:
         yield "its function is async; a processor runs on its own thread: use a plain def"
         return
     try:
-        declared = parameters(function)
+        parameters = parameters_of(function)
     except (TypeError, ValueError):
         yield f"the parameters of {function!r} cannot be read; wrap it in a def"
         return
     if processor.role is Role.SOURCE:
-        yield from _source_problems(function, declared)
+        yield from _source_problems(function, parameters)
     elif processor.role is Role.SINK:
-        if not _takes(declared, 2):
-            yield f"a sink takes (df, delivery), not {_listed(declared)}"
+        if not _takes(parameters, 2):
+            yield f"a sink takes (df, delivery), not {_listed(parameters)}"
     else:
-        yield from _stream_problems(processor, declared)
+        yield from _transform_problems(processor, parameters)
 
 
-def _source_problems(function: Callable[..., Any], declared: Parameters) -> Iterable[str]:
+def _source_problems(function: Callable[..., Any], parameters: Parameters) -> Iterator[str]:
     if not inspect.isgeneratorfunction(function):
         yield "a source is a generator: its function must yield messages"
-    if [parameter.name for parameter in declared if _is_required(parameter)] not in ([], [CURSOR]):
+    if [p.name for p in parameters if _is_required(p)] not in ([], [CURSOR]):
         yield (
             f"a source takes nothing and yields messages, or takes ({CURSOR}) and yields"
-            f" ({CURSOR}, message), not {_listed(declared)}"
+            f" ({CURSOR}, message), not {_listed(parameters)}"
         )
 
 
-def _stream_problems(processor: Processor, declared: Parameters) -> Iterable[str]:
+def _transform_problems(processor: Processor, parameters: Parameters) -> Iterator[str]:
     if processor.is_join:
-        required = {parameter.name for parameter in declared if _is_required(parameter)}
+        required = {p.name for p in parameters if _is_required(p)}
         if set(processor.inputs) != required or any(
-            parameter.kind is parameter.POSITIONAL_ONLY for parameter in declared
+            p.kind is p.POSITIONAL_ONLY for p in parameters
         ):
             names = ", ".join(processor.inputs)
             yield (
                 f"the function of a join must have one parameter per input, named by its binding:"
-                f" ({names}), not {_listed(declared)}; in_={{name: stream}} sets the names"
+                f" ({names}), not {_listed(parameters)}; in_={{name: stream}} sets the names"
             )
             return
-    elif not _takes(declared, 1) and not (
-        processor.is_alternatives and takes_binding(processor.function) and _takes(declared, 2)
+    elif not _takes(parameters, 1) and not (
+        processor.is_alternatives and takes_binding(processor.function) and _takes(parameters, 2)
     ):
         more = f", or (message, {BINDING})" if processor.is_alternatives else ""
-        yield f"its function must take one message{more}, not {_listed(declared)}"
+        yield f"its function must take one message{more}, not {_listed(parameters)}"
         return
-    hints = [_hint(processor.function, one) for one in declared if one.name != BINDING]
+    hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
         yield "its parameters are annotated with different kinds; all must be the same"
 
 
-def _takes(declared: Parameters, count: int) -> bool:
+def _takes(parameters: Parameters, count: int) -> bool:
     """Return whether a function can be called with exactly `count` positional values."""
-    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in declared):
+    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
         return False
-    positional = [one for one in declared if one.kind in _POSITIONAL]
-    required = sum(one.default is one.empty for one in positional)
-    has_rest = any(one.kind is one.VAR_POSITIONAL for one in declared)
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    required = sum(p.default is p.empty for p in positional)
+    has_rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return required <= count and (has_rest or len(positional) >= count)
 
 
@@ -221,8 +254,8 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and not is_rest
 
 
-def _listed(declared: Parameters) -> str:
-    return f"({', '.join(parameter.name for parameter in declared)})"
+def _listed(parameters: Parameters) -> str:
+    return f"({', '.join(parameter.name for parameter in parameters)})"
 
 
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -236,3 +269,104 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
 def _kind(hint: Any) -> FunctionKind:
     text = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
     return _KINDS.get(text.strip("'\"").rpartition(".")[2], FunctionKind.MESSAGE)
+
+
+# ---- checks --------------------------------------------------------------------------------------
+# A complaint says what is wrong and how to fix it. What depends on the server, such as whether a
+# stream exists, is checked when the graph is started.
+
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
+ID_FORMAT: Final = "letters, digits and . _ ~ -, at most 100, the first a letter or digit"
+
+
+def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
+    """Yield everything that is wrong with a processor."""
+    if not is_id(processor.id):
+        yield f"its id is not valid; expected {ID_FORMAT}"
+    if processor.strategy is not None:
+        yield from strategy_problems(processor.strategy)
+    complaints = [*_role_problems(processor), *_stream_problems(graph, processor)]
+    yield from complaints
+    for name, accepted in (("types", processor.types), ("topics", processor.topics)):
+        for binding in accepted:
+            if binding not in processor.inputs:
+                inputs = ", ".join(processor.inputs) or "none"
+                yield f"{name}= names {binding!r}, which is not one of its inputs: {inputs}"
+    if complaints:
+        return  # the function cannot be compared with invalid streams
+    complaints = list(_signature_problems(processor))
+    yield from complaints or _kind_problems(graph, processor)
+
+
+def strategy_problems(strategy: str) -> Iterator[str]:
+    if strategy not in STRATEGIES:
+        yield f"there is no strategy {strategy!r}; use {' or '.join(STRATEGIES)}"
+
+
+def is_id(id: object) -> bool:
+    """Return whether a value can be the id of a graph or of a processor."""
+    return isinstance(id, str) and _ID.fullmatch(id) is not None
+
+
+def path_problems(what: str, path: object) -> Iterator[str]:
+    """Yield what is wrong with the path of a stream that `what` names."""
+    if not isinstance(path, str):
+        yield f"{what} names the stream {path!r}; expected a string"
+        return
+    try:
+        checked = stream_path(stream_url("", path))
+    except UnicodeEncodeError:
+        yield f"{what} names the stream {path!r}, which is not UTF-8"
+        return
+    if isinstance(checked, Problem):
+        yield f"{what} names the stream {path!r}: {checked.message}"
+
+
+def _role_problems(processor: Processor) -> Iterator[str]:
+    if processor.role is Role.SOURCE:
+        if processor.inputs:
+            yield "a source reads no stream; make it a @graph.stream"
+        if len(processor.outputs) != 1:
+            yield "a source writes to one stream: out='orders'"
+    elif processor.in_.streams and processor.alts.streams:
+        yield "it has in_= and alts=; use in_ to join all of them, alts to accept any of them"
+    elif not processor.inputs:
+        yield "it reads no stream; name one with in_= or several with alts="
+    if processor.role is Role.STREAM and not processor.outputs:
+        yield "it has no out=; a processor that writes to no stream is a @graph.sink"
+    if processor.role is Role.SINK and processor.outputs:
+        yield "a sink writes to no stream; make it a @graph.stream"
+
+
+def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
+    bound = {"in_": processor.in_, "alts": processor.alts, "out": processor.out}
+    for name, (streams, _) in bound.items():
+        for path, count in Counter(streams.values()).items():
+            if count > 1:
+                yield f"{name}= names {path} {count} times; every binding needs its own stream"
+    errors = graph.errors_of(processor)
+    if errors is not None and errors in processor.outputs.values():
+        yield f"its error stream {errors} is one of its outputs; choose another with errors="
+    named = [*processor.inputs.values(), *processor.outputs.values()]
+    for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
+        yield from path_problems("it", path)
+        if path == trace_stream(graph.id):
+            yield f"{path} is the stream for the trace of the graph; use another stream"
+
+
+def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
+    kind = kind_of(processor)
+    if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
+        yield "a stateful processor is exactly-once; remove stateful=True or the strategy"
+    if processor.stateful and kind is not FunctionKind.DATAFRAME:
+        yield "a stateful processor works on DataFrames; annotate its parameter with DataFrame"
+    if kind is not FunctionKind.ARROW:
+        return
+    if processor.is_join and (processor.types or processor.topics):
+        yield (
+            "a join of Arrow batches cannot have filters; filter in a processor before it, or use a"
+            " function of messages"
+        )
+    if takes_binding(processor.function):
+        yield "a batch of alternatives has messages of several inputs; remove the parameter binding"

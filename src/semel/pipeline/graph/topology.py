@@ -1,39 +1,41 @@
-"""The topology of a graph: which processor feeds which, levels, cycles, and isomorphism. Pure."""
+"""The topology of a graph: which processor feeds which, isomorphism, and drawings. Pure."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING
+from graphlib import CycleError, TopologicalSorter
+from html import escape
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from semel.pipeline.graph.processors import Processor
+from semel.pipeline.graph.processors import AT_MOST_ONCE, Processor, Role
 
 if TYPE_CHECKING:
     from semel.pipeline.graph.graph import Graph
 
-Edge = tuple[Hashable, Hashable, str]
+Node = tuple[str, str]  # "p" and the id of a processor, or "s" and the path of a stream
+Edge = tuple[Node, Node, str]  # a processor, a stream, and how it uses the stream
 
 
 def writers(graph: "Graph") -> dict[str, list[str]]:
     """Return the ids of the processors that write to each stream, also as their error stream."""
     by_stream: dict[str, list[str]] = {}
-    for one in graph.processors:
-        for path in written(graph, one):
-            by_stream.setdefault(path, []).append(one.id)
+    for processor in graph.processors:
+        for path in written(graph, processor):
+            by_stream.setdefault(path, []).append(processor.id)
     return by_stream
 
 
 def written(graph: "Graph", processor: Processor) -> list[str]:
     """Return the streams a processor may write to."""
-    errors = graph.errors_of(processor) if processor.inputs else None
-    paths = [*processor.outputs.values(), *([errors] if errors else [])]
-    return list(dict.fromkeys(paths))
+    errors = graph.errors_of(processor)
+    return list(dict.fromkeys([*processor.outputs.values(), *([errors] if errors else [])]))
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
     """Return, for each processor, the ids of those whose messages it reads."""
     by_stream = writers(graph)
     return {
-        one.id: {name for path in one.inputs.values() for name in by_stream.get(path, ())}
-        for one in graph.processors
+        processor.id: {id for path in processor.inputs.values() for id in by_stream.get(path, ())}
+        for processor in graph.processors
     }
 
 
@@ -52,28 +54,11 @@ def dependencies(graph: "Graph", id: str) -> set[str]:
 
 def cycle(graph: "Graph") -> list[str] | None:
     """Return processors that feed each other in a circle, the first one again at the end."""
-    above = upstream(graph)
-    done: set[str] = set()
-    for first in above:
-        circle = _walk(first, above, done, [])
-        if circle is not None:
-            return circle[::-1]
-    return None
-
-
-def _walk(
-    name: str, above: dict[str, set[str]], done: set[str], path: list[str]
-) -> list[str] | None:
-    if name in path:
-        return [*path[path.index(name) :], name]
-    if name in done:
-        return None
-    path.append(name)
-    for other in sorted(above[name]):
-        circle = _walk(other, above, done, path)
-        if circle is not None:
-            return circle
-    done.add(path.pop())
+    try:
+        TopologicalSorter({id: sorted(above) for id, above in upstream(graph).items()}).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
     return None
 
 
@@ -81,24 +66,31 @@ def levels(graph: "Graph") -> dict[str, int]:
     """Return the length of the longest path to each processor; the graph must have no cycle."""
     above = upstream(graph)
     by_id: dict[str, int] = {}
-
-    def level(name: str) -> int:
-        if name not in by_id:
-            by_id[name] = max((level(other) + 1 for other in above[name]), default=0)
-        return by_id[name]
-
-    for name in above:
-        level(name)
+    for id in TopologicalSorter(above).static_order():
+        by_id[id] = max((by_id[other] + 1 for other in above[id]), default=0)
     return by_id
+
+
+def _edges(graph: "Graph") -> Iterator[Edge]:
+    for processor in graph.processors:
+        node = ("p", processor.id)
+        for binding, path in processor.inputs.items():
+            yield node, ("s", path), f"in {binding}"
+        for binding, path in processor.outputs.items():
+            yield node, ("s", path), f"out {binding}"
+        errors = graph.errors_of(processor)
+        if errors:
+            yield node, ("s", errors), "errors"
 
 
 # ---- isomorphism ---------------------------------------------------------------------------------
 
 
-def isomorphic(one: "Graph", other: "Graph") -> bool:
+def isomorphic(graph: "Graph", other: "Graph") -> bool:
     """Return whether the graphs are equal except for the names of processors and streams."""
-    left, right = _Shape(one), _Shape(other)
-    if left.signature() != right.signature():
+    left, right = _Shape(graph), _Shape(other)
+    # The counts of colours are equal for isomorphic graphs, and rarely for others.
+    if Counter(left.colours.values()) != Counter(right.colours.values()):
         return False
     return _match(left, right, list(left.colours), {})
 
@@ -108,29 +100,25 @@ class _Shape:
 
     def __init__(self, graph: "Graph") -> None:
         self.edges = set(_edges(graph))
-        self.colours: dict[Hashable, Hashable] = {
-            ("p", one.id): (
-                str(one.role),
-                one.is_alternatives,
-                graph.strategy_of(one) if one.inputs else "",
-                one.stateful,
-                *sorted((name, *sorted(texts)) for name, texts in one.types.items()),
-                *sorted((name, *sorted(texts)) for name, texts in one.topics.items()),
+        self.colours: dict[Node, Hashable] = {
+            ("p", processor.id): (
+                str(processor.role),
+                processor.is_alternatives,
+                graph.strategy_of(processor) if processor.inputs else "",
+                processor.stateful,
+                *sorted((name, *sorted(texts)) for name, texts in processor.types.items()),
+                *sorted((name, *sorted(texts)) for name, texts in processor.topics.items()),
             )
-            for one in graph.processors
+            for processor in graph.processors
         }
         for _, stream, _ in self.edges:
             self.colours[stream] = "stream"
         for _ in self.colours:
             self._refine()
 
-    def signature(self) -> Counter[Hashable]:
-        """Count the colours: equal for isomorphic graphs, and rarely for others."""
-        return Counter(self.colours.values())
-
     def _refine(self) -> None:
         """Mix the colours of the neighbours into the colour of each node."""
-        near: dict[Hashable, list[tuple[str, str, int]]] = {node: [] for node in self.colours}
+        near: dict[Node, list[tuple[str, str, int]]] = {node: [] for node in self.colours}
         for processor, stream, label in self.edges:
             near[processor].append(("to", label, hash(self.colours[stream])))
             near[stream].append(("of", label, hash(self.colours[processor])))
@@ -139,28 +127,13 @@ class _Shape:
         }
 
 
-def _edges(graph: "Graph") -> Iterator[Edge]:
-    for one in graph.processors:
-        node = ("p", one.id)
-        for binding, path in one.inputs.items():
-            yield node, ("s", path), f"in {binding}"
-        for binding, path in one.outputs.items():
-            yield node, ("s", path), f"out {binding}"
-        errors = graph.errors_of(one) if one.inputs else None
-        if errors:
-            yield node, ("s", errors), "errors"
-
-
-def _match(
-    left: _Shape, right: _Shape, nodes: list[Hashable], paired: dict[Hashable, Hashable]
-) -> bool:
+def _match(left: _Shape, right: _Shape, nodes: list[Node], paired: dict[Node, Node]) -> bool:
     """Pair nodes of the same colour one by one, and backtrack where the edges do not match."""
     if len(paired) == len(nodes):
         return {(paired[a], paired[b], label) for a, b, label in left.edges} == right.edges
     node = nodes[len(paired)]
-    taken = set(paired.values())
-    for candidate, colour in right.colours.items():
-        if colour == left.colours[node] and candidate not in taken:
+    for candidate in right.colours.keys() - paired.values():
+        if right.colours[candidate] == left.colours[node]:
             paired[node] = candidate
             if _fits(left, right, paired) and _match(left, right, nodes, paired):
                 return True
@@ -168,9 +141,136 @@ def _match(
     return False
 
 
-def _fits(left: _Shape, right: _Shape, paired: dict[Hashable, Hashable]) -> bool:
+def _fits(left: _Shape, right: _Shape, paired: dict[Node, Node]) -> bool:
     return all(
         (paired[a], paired[b], label) in right.edges
         for a, b, label in left.edges
         if a in paired and b in paired
     )
+
+
+# ---- drawings ------------------------------------------------------------------------------------
+
+
+_WIDTH: Final = 150
+_HEIGHT: Final = 36
+_COLUMN: Final = 210
+_ROW: Final = 60
+_MARGIN: Final = 20
+_FILLS: Final = {Role.SOURCE: "#d9ead3", Role.STREAM: "#cfe2f3", Role.SINK: "#f4cccc"}
+_STYLE: Final = (
+    "text{font:13px sans-serif;text-anchor:middle}"
+    "rect{stroke:#555}path{fill:none;stroke:#555;marker-end:url(#tip)}"
+    ".errors{stroke-dasharray:4 3;stroke:#b00}"
+)
+_TIP: Final = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
+    ' orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#555;stroke:none;marker-end:none"/>'
+    "</marker></defs>"
+)
+
+
+class _Box(NamedTuple):
+    """A processor or a stream, and the position of its box."""
+
+    name: str
+    role: Role | None
+    x: int
+    y: int
+
+
+def svg(graph: "Graph") -> str:
+    """Return an SVG of a valid graph; messages flow from left to right."""
+    boxes = _placed(graph)
+    wide = max(box.x for box in boxes.values()) + _WIDTH + _MARGIN
+    high = max(box.y for box in boxes.values()) + _HEIGHT + _MARGIN
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}"'
+        f' width="{wide}" height="{high}"><title>{escape(graph.id)}</title>'
+        f"<style>{_STYLE}</style>{_TIP}"
+    )
+    lines = [head, *_arrows(graph, boxes), *map(_drawn, boxes.values()), "</svg>"]
+    return "\n".join(lines) + "\n"
+
+
+def _placed(graph: "Graph") -> dict[Node, _Box]:
+    """Place every processor in the column of its level, every stream before its readers."""
+    columns: dict[int, list[tuple[Node, Role | None]]] = {}
+    depth = levels(graph)
+    streams: dict[str, int] = {}
+    for processor in graph.processors:
+        column = 2 * depth[processor.id] + 1
+        columns.setdefault(column, []).append((("p", processor.id), processor.role))
+        for path in processor.inputs.values():
+            streams.setdefault(path, column - 1)
+        for path in written(graph, processor):
+            streams[path] = max(streams.get(path, 0), column + 1)
+    for path, column in streams.items():
+        columns.setdefault(column, []).append((("s", path), None))
+    first = min(columns)
+    return {
+        node: _Box(node[1], role, _MARGIN + (column - first) * _COLUMN, _MARGIN + row * _ROW)
+        for column, nodes in columns.items()
+        for row, (node, role) in enumerate(nodes)
+    }
+
+
+def _arrows(graph: "Graph", boxes: dict[Node, _Box]) -> Iterator[str]:
+    for processor, stream, label in _edges(graph):
+        is_input = label.startswith("in ")
+        start, end = (stream, processor) if is_input else (processor, stream)
+        style = ' class="errors"' if label == "errors" else ""
+        yield _arrow(boxes[start], boxes[end], style)
+
+
+def _arrow(start: _Box, end: _Box, style: str) -> str:
+    x1, y1 = start.x + _WIDTH, start.y + _HEIGHT // 2
+    x2, y2 = end.x, end.y + _HEIGHT // 2
+    bend = (x2 - x1) // 2
+    return f'<path{style} d="M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"/>'
+
+
+def _drawn(box: _Box) -> str:
+    round_, fill = (_HEIGHT // 2, "#fff") if box.role is None else (4, _FILLS[box.role])
+    x, y = box.x + _WIDTH // 2, box.y + _HEIGHT // 2 + 5
+    return (
+        f'<rect x="{box.x}" y="{box.y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{round_}"'
+        f' fill="{fill}"/><text x="{x}" y="{y}">{escape(box.name)}</text>'
+    )
+
+
+def draw(graph: "Graph") -> str:
+    """Return a text with one line per processor of a valid graph, in the order of the flow."""
+    depth = levels(graph)
+    ordered = sorted(graph.processors, key=lambda processor: depth[processor.id])
+    reads = [", ".join(processor.inputs.values()) for processor in ordered]
+    labels = [_label(graph, processor) for processor in ordered]
+    wide, wider = max(map(len, reads), default=0), max(map(len, labels), default=0)
+    lines = [graph.id]
+    for read, label, processor in zip(reads, labels, ordered, strict=True):
+        branch = "└─" if processor is ordered[-1] else "├─"
+        arrow = "──>" if processor.inputs else "   "
+        line = f"{branch} {read:>{wide}} {arrow} {label:<{wider}}"
+        if processor.outputs:
+            line += f" ──> {', '.join(processor.outputs.values())}"
+        errors = graph.errors_of(processor)
+        lines.append((line + (f"  (errors: {errors})" if errors else "")).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _label(graph: "Graph", processor: Processor) -> str:
+    """Return the id, the role and the special properties of a processor."""
+    is_at_most_once = processor.inputs and graph.strategy_of(processor) == AT_MOST_ONCE
+    notes = {
+        "join": processor.is_join,
+        "alternatives": processor.is_alternatives,
+        "stateful": processor.stateful,
+        AT_MOST_ONCE: is_at_most_once,
+    }
+    accepted = (processor.topics or processor.types).values()
+    listed = [
+        str(processor.role),
+        *(note for note, applies in notes.items() if applies),
+        *dict.fromkeys(f"only {'|'.join(sorted(texts))}" for texts in accepted),
+    ]
+    return f"[{processor.id}: {', '.join(listed)}]"

@@ -1,26 +1,41 @@
 """The engine in this process: functions of messages and of Arrow batches, without a JVM."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, Final
 
+from semel.client.commit_calls import CommitId, Parts, commit_parts
+from semel.client.flows import Flow
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.values import Message
+from semel.client.transport import random_id
+from semel.client.txn_calls import TransactionCalls
+from semel.client.values import KIND_STAGED, CommitResult, Extras, Message, Registration
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.pipeline.evaluate import (
     Call,
     Evaluation,
     InputMessage,
     arrow_batch_of,
+    calls_from,
     evaluate,
     passing,
 )
-from semel.pipeline.executor import Loop, ProcessorRun, StepOutput, Work
+from semel.pipeline.executor import (
+    Appends,
+    Committer,
+    Loop,
+    Moves,
+    ProcessorRun,
+    Record,
+    StepOutput,
+    Work,
+)
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import FunctionKind, Role, kind_of
-from semel.pipeline.local.committing import CommitProtocol, LocalCommitter
+from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
 from semel.pipeline.local.inputs import STEP_MESSAGES_MAX
+from semel.pipeline.values import Step
 
 _USE_SPARK: Final = "run it with --engine spark"
 
@@ -33,21 +48,10 @@ class LocalEngine:
 
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Return what requires Spark, or Arrow if it is not installed."""
-        complaints = []
-        for one in graph.processors:
-            kind = kind_of(one)
-            if one.stateful:
-                complaints.append(f"{one.id}: a stateful processor requires Spark; {_USE_SPARK}")
-            elif kind is FunctionKind.DATAFRAME:
-                complaints.append(f"{one.id}: a DataFrame function requires Spark; {_USE_SPARK}")
-            elif kind is FunctionKind.ARROW and find_spec("pyarrow") is None:
-                complaints.append(
-                    f"{one.id}: a function of RecordBatches requires pyarrow; run: pip install"
-                    " pyarrow"
-                )
-        return complaints
+        complaints = [(processor.id, _complaint(processor)) for processor in graph.processors]
+        return [f"{id}: {complaint}" for id, complaint in complaints if complaint]
 
-    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+    def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         """Return a committer that uses a producer."""
         return LocalCommitter(client, name, stop)
 
@@ -73,18 +77,24 @@ class LocalEngine:
         """Do nothing: there are no resources."""
 
 
-def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
-    """Group messages into calls of the function.
+def _complaint(processor: Processor) -> str | None:
+    kind = kind_of(processor)
+    if processor.stateful:
+        return f"a stateful processor requires Spark; {_USE_SPARK}"
+    if kind is FunctionKind.DATAFRAME:
+        return f"a DataFrame function requires Spark; {_USE_SPARK}"
+    if kind is FunctionKind.ARROW and find_spec("pyarrow") is None:
+        return "a function of RecordBatches requires pyarrow; run: pip install pyarrow"
+    return None
 
-    For a join, the i-th of every input. Otherwise one by one, in the order of the bindings.
-    """
-    inputs = [
+
+def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
+    """Group messages, by binding, into calls of the function."""
+    inputs = (
         [_input(binding, evaluation.inputs[binding], message) for message in batch]
         for binding, batch in messages.items()
-    ]
-    if evaluation.is_join:
-        return list(zip(*inputs, strict=True))
-    return [(message,) for message in chain.from_iterable(inputs)]
+    )
+    return calls_from(inputs, is_join=evaluation.is_join)
 
 
 def _input(binding: str, path: str, message: Message) -> InputMessage:
@@ -109,3 +119,74 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
         values = {name: arrow_batch_of(batch) for name, batch in by_binding.items()}
     is_one = work.processor.in_.is_one
     work.processor.function(next(iter(values.values())) if is_one else values, work.delivery)
+
+
+# ---- commits -------------------------------------------------------------------------------------
+
+
+# A request is limited to 4 MiB. Larger outputs are staged first, in chunks.
+_INLINE_BYTES_MAX: Final = 2 * MIB
+_SINGLE_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_CHUNK_BYTES_MAX: Final = 1_000_000
+_STAGING_SECONDS: Final = 15 * 60.0
+
+
+class LocalCommitter(Committer):
+    """Commits each step with the next sequence of its producer.
+
+    `begin` drops what older instances have staged.
+    """
+
+    def commit(
+        self,
+        step: Step | None,
+        appends: Appends,
+        moves: Moves,
+        *,
+        transactions: Sequence[str] = (),
+        record: Record | None = None,
+    ) -> CommitResult:
+        """Commit. Large appends are staged first; `record`, a message for the trace, never is."""
+        if _is_large(appends) or _has_single_surrogate(appends):
+            transactions = [self._stage(appends), *transactions]
+            appends = {}
+        return super().commit(step, appends, moves, transactions=transactions, record=record)
+
+    def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
+        del step  # commits are distinguished by the sequences of the producer
+        return commit_parts(
+            self._known, CommitId(self.producer_id, self.epoch, self.version), parts
+        )
+
+    def _stage(self, appends: Appends) -> str:
+        """Stage messages and return the token; retry without limit if the server is unreachable."""
+        txn = TransactionCalls(self._known.site, random_id(), KIND_STAGED, _STAGING_SECONDS)
+        self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
+        for path, values in appends.items():
+            for chunk in _chunks(values):
+                self._run(txn.append(self._known.calls(path), chunk, Extras()))
+        return txn.token
+
+
+def _is_large(appends: Appends) -> bool:
+    total = sum(len(value) + 1 for values in appends.values() for value in values)
+    most = max((len(values) for values in appends.values()), default=0)
+    return total > _INLINE_BYTES_MAX or most > BATCH_MESSAGES_MAX
+
+
+def _has_single_surrogate(appends: Appends) -> bool:
+    """Return whether a message has half a surrogate pair, which a commit document cannot have."""
+    return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
+
+
+def _chunks(values: Sequence[bytes]) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    size = 0
+    for value in values:
+        if chunk and (size + len(value) > _CHUNK_BYTES_MAX or len(chunk) == BATCH_MESSAGES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(value)
+        size += len(value) + 1
+    if chunk:
+        yield chunk

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -10,9 +11,9 @@ from semel.client.reading import PageReader
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
-from semel.client.values import START, Message
+from semel.client.values import START, Message, StreamInfo
 from semel.model.offsets import parse_offset, print_offset
-from semel.pipeline.graph.processors import Processor
+from semel.pipeline.executor import ProcessorRun
 from semel.pipeline.values import Range
 
 
@@ -33,16 +34,12 @@ class Feed:
         limit: int | None = None,
     ) -> None:
         self.path = path
-        self.incarnation = ""
-        self.position = 0
         self.ready: deque[Message] = deque()
-        self.is_over = False
         self._client = client
         self._stop = stop
         self._waits_at_end = waits_at_end
         self._limit = inf if limit is None else limit
-        self._taken = 0
-        self._reader = self._reader_at(0)
+        self.place(0, "")
 
     def place(self, position: int, incarnation: str) -> None:
         """Start at a position; 0 is the head of the stream, also if it was trimmed."""
@@ -77,9 +74,7 @@ class Feed:
         """Read one more page."""
         if self.is_over or self._reached >= self._limit:
             return
-        page = self._client.run_until_stopped(self._reader.next_page(), self._stop, silence=None)
-        self.is_over = page is None
-        self.ready.extend(one for one in page or () if _ordinal(one.ordinal) < self._limit)
+        self.ready.extend(self._next_page(self._limit))
 
     def take(self, count: int) -> tuple[list[Message], Range]:
         """Remove up to `count` messages from those read ahead; return them and their range."""
@@ -92,14 +87,21 @@ class Feed:
         self.place(range.start, range.incarnation)
         messages: list[Message] = []
         while self._reached < range.to and not self.is_over:
-            page = self._client.run_until_stopped(
-                self._reader.next_page(), self._stop, silence=None
-            )
-            self.is_over = page is None
-            messages.extend(one for one in page or () if _ordinal(one.ordinal) < range.to)
+            messages.extend(self._next_page(range.to))
         self.place(range.to, range.incarnation)
         self.position = range.start  # until the range is committed
         return messages
+
+    def info(self) -> StreamInfo:
+        """Return the current state of the stream."""
+        head = StreamCalls(self._client.site, self.path).head()
+        return self._client.run_until_stopped(head, self._stop)
+
+    def _next_page(self, end: float) -> list[Message]:
+        """Read one more page; return its messages before the offset `end`."""
+        page = self._client.run_until_stopped(self._reader.next_page(), self._stop, silence=None)
+        self.is_over = page is None
+        return [message for message in page or () if _ordinal(message.ordinal) < end]
 
     @property
     def _reached(self) -> int:
@@ -136,13 +138,12 @@ class EndFeed(Feed):
 
     def fetch(self) -> None:
         """Read the stable offset of the stream."""
-        calls = self._client.stream(self.path).calls
-        found = self._client.run_until_stopped(calls.head(), self._stop)
-        if found.incarnation != self.incarnation:
+        info = self.info()
+        if info.incarnation != self.incarnation:
             raise StreamGone(f"{self.path} was deleted and created again; start again to read it")
-        end = parse_offset(found.stable_offset or "") or 0
+        end = parse_offset(info.stable_offset or "") or 0
         self._end = int(min(end, self._limit))
-        self.is_over = found.closed and self._end == parse_offset(found.next_offset)
+        self.is_over = info.closed and self._end == parse_offset(info.next_offset)
         if self.position == 0 and self._end and self._first is None:
             self._first = self._read_head()
 
@@ -176,41 +177,28 @@ Planned = dict[str, tuple[list[Message], Range]]
 
 
 class Inputs:
-    """The feeds of a processor.
-
-    `is_ending()`: whether no processor of the graph writes to them any more; then their tails are
-    the end. `limits`: the end of streams that other applications write to. Both are for runs with
-    `available_now`.
-    """
+    """The feeds of a processor. `limits`: the ends of streams at which a draining run stops."""
 
     def __init__(
         self,
-        client: Client,
-        processor: Processor,
-        stop: Stop,
+        running: ProcessorRun,
         *,
-        is_draining: bool = False,
-        is_ending: Callable[[], bool] = lambda: False,
-        limits: Mapping[str, int] | None = None,
-        reads_ahead: bool = True,
-        step_messages_max: int = STEP_MESSAGES_MAX,
+        limits: Mapping[str, int],
+        reads_ahead: bool,
+        step_messages_max: int,
     ) -> None:
-        self._client = client
-        self.stop = stop
-        self._is_join = processor.is_join
-        self._is_ending = is_ending
+        processor, is_draining = running.processor, running.is_draining
+        self._running = running
         self._count = step_messages_max
         self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
         # A join pairs the i-th messages, which requires reading: offsets can have gaps.
         reads = reads_ahead or processor.is_join
         self._waits_at_end = len(processor.inputs) == 1 and reads and not is_draining
-        limits = limits or {}
+        make: Callable[..., Feed] = EndFeed
+        if reads:
+            make = partial(Feed, waits_at_end=self._waits_at_end)
         self.by_binding = {
-            binding: Feed(
-                client, path, stop, waits_at_end=self._waits_at_end, limit=limits.get(path)
-            )
-            if reads
-            else EndFeed(client, path, stop, limit=limits.get(path))
+            binding: make(running.client, path, running.stop, limit=limits.get(path))
             for binding, path in processor.inputs.items()
         }
 
@@ -227,25 +215,25 @@ class Inputs:
     def place(self, positions: Mapping[str, int]) -> None:
         """Start at the positions of a group; a stream without one starts at its head."""
         for feed in self.feeds:
-            calls = self._client.stream(feed.path).calls
-            found = self._client.run_until_stopped(calls.head(), self.stop)
-            if found.incarnation is None:
+            incarnation = feed.info().incarnation
+            if incarnation is None:
                 raise ProtocolError("pipelines require a semel server, and this is another one")
-            feed.place(positions.get(feed.path, 0), found.incarnation)
+            feed.place(positions.get(feed.path, 0), incarnation)
 
     def move(self, ranges: Iterable[Range]) -> None:
         """Set the positions after a commit."""
-        ends = {one.stream: one.to for one in ranges}
+        ends = {range.stream: range.to for range in ranges}
         for feed in self.feeds:
             feed.advance(ends[feed.path])
 
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait for messages for a step; return False if none can come, or on a stop."""
         pause = _PAUSE_SECONDS_MIN
-        while not self.stop.is_set:
+        while not self._running.stop.is_set:
             if self._is_enough():
                 return True
-            is_ending = self._is_ending()  # before reading, so that everything written is read
+            # Before reading, so that everything that was written is read.
+            is_ending = self._running.is_ending()
             for feed in self.feeds:
                 if not feed.has_ready:
                     if feed.is_at_end:
@@ -258,13 +246,13 @@ class Inputs:
             if not self._waits_at_end and all(
                 feed.has_ready or feed.is_at_end for feed in self.feeds
             ):
-                self.stop.wait(pause)
+                self._running.stop.wait(pause)
                 pause = min(2 * pause, self._pause_max)
         return False
 
     def _is_enough(self) -> bool:
         filled = [feed.has_ready for feed in self.feeds]
-        return all(filled) if self._is_join else any(filled)
+        return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
         """Return whether no more can come: from one input of a join, from all alternatives."""
@@ -272,11 +260,11 @@ class Inputs:
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))
             for feed in self.feeds
         ]
-        return any(empty) if self._is_join else all(empty)
+        return any(empty) if self._running.processor.is_join else all(empty)
 
     def plan(self) -> Planned:
         """Take the messages and ranges of a step; for a join the same count from each input."""
-        count = max(self._count // (1 if self._is_join else len(self.feeds)), 1)
-        if self._is_join:
+        count = max(self._count // (1 if self._running.processor.is_join else len(self.feeds)), 1)
+        if self._running.processor.is_join:
             count = min(count, *[len(feed.ready) for feed in self.feeds])
         return {binding: feed.take(count) for binding, feed in self.by_binding.items()}

@@ -1,13 +1,14 @@
-"""The loop of a processor. The server is the only truth: nothing is kept here that a kill can lose.
+"""The loop of a processor. All its state is on the server: a kill loses nothing.
 
-    1. `begin`: register the processor's producer, which refuses an older instance from then on;
-       then ask where the group `<graph>/<processor>` stands, and which step it has pinned.
-    2. If it stands at the beginning of the pinned step, that one was not done: it is done now,
-       with the same ranges, number and hash. Else the next one is pinned. The first pin wins.
+    1. `begin`: register the processor's producer, which fences older instances; then read the
+       positions of the group `<graph>/<processor>`, and the step that is pinned.
+    2. If the group is at the beginning of the pinned step, that step was not committed: it is
+       repeated, with the same ranges, number and hash. Otherwise the next step is pinned. If two
+       instances pin a step, the first one is stored.
     3. The executor carries it out.
-    4. One commit appends the outputs and the trace, and moves the group from where it stood.
+    4. One commit appends the outputs and the trace record, and moves the group.
 
-At-most-once: the group is moved before 3, and 4 appends the outputs. A step is never done again.
+At-most-once: the group is moved before 3, and 4 appends the outputs. A step is never repeated.
 """
 
 import time
@@ -18,16 +19,12 @@ from semel.client import errors
 from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.flows import Flow
 from semel.client.group_calls import pin, positions, snapshot
-from semel.client.sync.client import Client
-from semel.client.sync_driver import Stop
 from semel.client.values import CommitResult, Message, PinnedRange, PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
 from semel.pipeline.evaluate import MessageFailed, text_of
-from semel.pipeline.executor import Executor, Gauge, RunState, StepOutput, Work
-from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import AT_MOST_ONCE, Processor, Role
-from semel.pipeline.local.committing import Moves
+from semel.pipeline.executor import Executor, Moves, ProcessorRun, RunState, StepOutput, Work
+from semel.pipeline.graph.processors import AT_MOST_ONCE, Role
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.trace import step_from
 from semel.pipeline.values import EngineFailed, ProcessorStopped, Step, step_of
@@ -42,47 +39,22 @@ RAN: Final = "ran"
 COMMITTED: Final = "committed"
 BOUNDARIES: Final = (BEGUN, PLANNED, PINNED, RAN, COMMITTED)
 
-AtBoundary = Callable[[str, str], None]
 Batches = Mapping[str, list[Message]]
 
 
-def no_boundary(processor: str, boundary: str) -> None:
-    """Do nothing at a boundary."""
-    del processor, boundary
-
-
 class StepLoop:
-    """Carries out the steps of one processor, one after the other.
+    """Carries out the steps of one processor, one after the other."""
 
-    The stop of its inputs ends it after the current step; `cut` ends it even if the server does not
-    respond.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        graph: Graph,
-        processor: Processor,
-        executor: Executor,
-        inputs: Inputs,
-        *,
-        cut: Stop,
-        gauge: Gauge,
-        at: AtBoundary = no_boundary,
-    ) -> None:
-        self.group = f"{graph.id}/{processor.id}"
-        self._client = client
-        self._graph = graph
-        self._processor = processor
+    def __init__(self, running: ProcessorRun, executor: Executor, inputs: Inputs) -> None:
+        self._running = running
+        self._client = running.client
+        self._processor = running.processor
         self._executor = executor
         self._inputs = inputs
-        self._stop = inputs.stop
-        self._gauge = gauge
-        self._at_boundary = at
-        self._cut = cut
-        self._committer = executor.commits(client, self.group, cut)
-        self._is_at_most_once = graph.strategy_of(processor) == AT_MOST_ONCE
-        self._trace = trace.trace_stream(graph.id)
+        self._gauge = running.gauge
+        self._committer = executor.commits(running.client, running.name, running.cut)
+        self._is_at_most_once = running.graph.strategy_of(running.processor) == AT_MOST_ONCE
+        self._trace = trace.trace_stream(running.graph.id)
         self._before: trace.Outputs | None = None
         self._trimmed_at = 0
         self._number = 0
@@ -92,17 +64,17 @@ class StepLoop:
         try:
             self._run()
         except (Unavailable, Indeterminate) as error:
-            if not self._stop.is_set:
-                raise self._stopped(str(error)) from error
+            if not self._running.stop.is_set:
+                raise self._running.stopped(str(error)) from error
         except ClientError as error:
-            raise self._stopped(_reason(error)) from error
+            raise self._running.stopped(_reason(error)) from error
 
     def _run(self) -> None:
         uncommitted = self.begin()
-        self._at(BEGUN)
+        self._running.at(BEGUN)
         if uncommitted is not None:
             self.carry_out(uncommitted, lambda: self._read(uncommitted))
-        while not self._stop.is_set and self._inputs.wait(self._idle):
+        while not self._running.stop.is_set and self._inputs.wait(self._idle):
             self._gauge.state = RunState.RUNNING
             self.next_step()
         self.trace_outputs()
@@ -113,8 +85,8 @@ class StepLoop:
         """Fence older instances, read the positions, and return the step that is not committed."""
         self._committer.begin()
         site = self._client.site
-        stored = self._ask(positions(site, self.group))
-        pinned = self._ask(snapshot(site, self.group))
+        stored = self._request(positions(site, self._running.name))
+        pinned = self._request(snapshot(site, self._running.name))
         self._inputs.place({path: parse_offset(offset) or 0 for path, offset in stored.items()})
         if pinned is None:
             return None
@@ -129,38 +101,34 @@ class StepLoop:
         If its inputs have changed, were deleted and created again, or the group was moved by hand,
         the step cannot be repeated: the next one starts at the current positions.
         """
-        feeds = {feed.path: feed for feed in self._inputs.feeds}
-        return {one.stream for one in step.ranges} == set(feeds) and all(
-            feeds[one.stream].incarnation == one.incarnation
-            and feeds[one.stream].position == one.start
-            for one in step.ranges
-        )
+        starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
+        return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
 
     def next_step(self) -> None:
         """Plan a step of the messages that are ready, pin it, and carry it out."""
         planned = self._inputs.plan()
         ranges = [range for _, range in planned.values()]
-        plan = step_of(self._graph.id, self._processor.id, self._number + 1, ranges)
-        self._at(PLANNED)
-        step = step_from(self._ask(pin(self._client.site, self.group, _pinned(plan))))
+        plan = step_of(self._running.graph.id, self._processor.id, self._number + 1, ranges)
+        self._running.at(PLANNED)
+        step = step_from(self._request(pin(self._client.site, self._running.name, _pinned(plan))))
         if step == plan:
             self.carry_out(step, lambda: {name: batch for name, (batch, _) in planned.items()})
             return
         if not self._is_uncommitted(step):
-            raise self._stopped(
+            raise self._running.stopped(
                 f"step {step.number} is pinned, and it does not start at the positions of the"
                 " group; is another instance running? stop it and start again"
             )
         self.carry_out(step, lambda: self._read(step))
 
     def _read(self, step: Step) -> Batches:
-        ranges = {one.stream: one for one in step.ranges}
+        ranges = {r.stream: r for r in step.ranges}
         batches = {
             binding: feed.exactly(ranges[feed.path])
             for binding, feed in self._inputs.by_binding.items()
         }
         if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
-            raise self._stopped(
+            raise self._running.stopped(
                 f"messages of {_where(step)} were trimmed, so its inputs cannot be joined any more;"
                 " move its group to the messages that are kept with `semel groups set`"
             )
@@ -170,31 +138,29 @@ class StepLoop:
 
     def carry_out(self, step: Step, messages: Callable[[], Batches]) -> None:
         """Run a pinned step, and commit it."""
-        self._at(PINNED)
+        self._running.at(PINNED)
         start = time.perf_counter()
         self._number = step.number
         # With the incarnation: if a stream was created again meanwhile, nothing must be skipped.
         moves: Moves = {
-            self.group: {
-                one.stream: (one.start, one.to, one.incarnation)
-                for one in step.ranges
-                if one.to > one.start
+            self._running.name: {
+                r.stream: (r.start, r.to, r.incarnation) for r in step.ranges if r.to > r.start
             }
         }
         if self._is_at_most_once:
             self._commit(step, StepOutput(), moves, trace.TAKEN, start)
             moves = {}
         output = self._output(step, messages)
-        self._at(RAN)
+        self._running.at(RAN)
         result = self._commit(step, output, moves, trace.DONE, start)
-        self._at(COMMITTED)
+        self._running.at(COMMITTED)
         self._inputs.move(step.ranges)
         self._update_gauge(step, output, time.perf_counter() - start)
         self._trim_trace(result)
 
     def _output(self, step: Step, messages: Callable[[], Batches]) -> StepOutput:
         work = Work(
-            graph=self._graph,
+            graph=self._running.graph,
             processor=self._processor,
             step=step,
             url=self._client.url,
@@ -207,12 +173,9 @@ class StepLoop:
             return self._executor.run(work)
         except (ClientError, ProcessorStopped):
             raise
-        except MessageFailed as error:
-            reason = _message_failure(error, step)
-            raise self._stopped(f"{reason}; {self._on_restart(step)}") from error
         except Exception as error:
-            reason = _step_failure(error, step, self._processor.role)
-            raise self._stopped(f"{reason}; {self._on_restart(step)}") from error
+            reason = _failure(error, step, self._processor.role)
+            raise self._running.stopped(f"{reason}; {self._on_restart(step)}") from error
 
     def _on_restart(self, step: Step) -> str:
         """Return what a restart does about a step that failed."""
@@ -271,7 +234,7 @@ class StepLoop:
         self._before = None
 
     def _update_gauge(self, step: Step, output: StepOutput, seconds: float) -> None:
-        gauge, error_stream = self._gauge, self._graph.errors_of(self._processor)
+        gauge, error_stream = self._gauge, self._running.graph.errors_of(self._processor)
         gauge.step = step.number
         gauge.read += output.read
         gauge.written += sum(output.written.values())
@@ -286,16 +249,10 @@ class StepLoop:
             self._trimmed_at = end
             if end > trace.RECORDS_KEPT:
                 calls = self._client.stream(self._trace).calls
-                self._ask(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
+                self._request(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
 
-    def _ask(self, flow: Flow[T]) -> T:
-        return self._client.run_until_stopped(flow, self._cut)
-
-    def _at(self, boundary: str) -> None:
-        self._at_boundary(self._processor.id, boundary)
-
-    def _stopped(self, reason: str) -> ProcessorStopped:
-        return ProcessorStopped(self._processor.id, reason)
+    def _request(self, flow: Flow[T]) -> T:
+        return self._client.run_until_stopped(flow, self._running.cut)
 
 
 # ---- messages ------------------------------------------------------------------------------------
@@ -303,8 +260,8 @@ class StepLoop:
 
 def _pinned(step: Step) -> PinnedStep:
     ranges = {
-        one.stream: PinnedRange(one.incarnation, print_offset(one.start), print_offset(one.to))
-        for one in step.ranges
+        r.stream: PinnedRange(r.incarnation, print_offset(r.start), print_offset(r.to))
+        for r in step.ranges
     }
     return PinnedStep(step.number, ranges, step.hash)
 
@@ -314,18 +271,16 @@ def _where(step: Step) -> str:
     return f"step {step.number} ({ranges})"
 
 
-def _message_failure(error: MessageFailed, step: Step) -> str:
-    cause = error.__cause__
-    assert cause is not None
-    return (
-        f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
-        " The processor has no error stream: set one with errors=, or fix the function"
-    )
-
-
-def _step_failure(error: Exception, step: Step, role: Role) -> str:
+def _failure(error: Exception, step: Step, role: Role) -> str:
     if isinstance(error, EngineFailed):
         return f"{error} in {_where(step)}"
+    if isinstance(error, MessageFailed):
+        cause = error.__cause__
+        assert cause is not None
+        return (
+            f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
+            " The processor has no error stream: set one with errors=, or fix the function"
+        )
     what = "the sink" if role is Role.SINK else "the function"
     return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
 

@@ -12,17 +12,26 @@ from typing import Any, Final
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from semel.client.commit_calls import (
+    Parts,
+    SinkInfo,
+    Version,
+    commit_version,
+    rebind_sink_info,
+    show_sink_info,
+)
+from semel.client.errors import AppBound, Refused
+from semel.client.flows import Flow
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
+from semel.client.values import CommitResult
 from semel.model.limits import TXN_LIST_MAX
-from semel.pipeline.evaluate import Call
-from semel.pipeline.executor import ProcessorRun, StepOutput, Work
+from semel.pipeline.evaluate import Call, calls_from
+from semel.pipeline.executor import Committer, ProcessorRun, StepOutput, Work
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of, takes_binding
-from semel.pipeline.local.committing import CommitProtocol
 from semel.pipeline.local.engine import deliver
-from semel.pipeline.spark.frames import input_frames, offset_count, run_frames
-from semel.pipeline.spark.query import QueryLoop, SinkCommitter
+from semel.pipeline.spark.frames import QueryLoop, input_frames, offset_count, run_frames
 from semel.pipeline.spark.reading import (
     InputPart,
     input_messages,
@@ -33,13 +42,14 @@ from semel.pipeline.spark.reading import (
 from semel.pipeline.spark.tasks import (
     EvaluateTask,
     StagingTarget,
-    call_user_code,
     data_lost,
     error_text,
     numbered,
     run_job,
+    run_jobs,
     step_output_of,
 )
+from semel.pipeline.values import Step
 from semel.spark.errors import DataLossError
 from semel.spark.runtime.environment import JavaMissing, WrongPython
 from semel.spark.runtime.session import session
@@ -73,15 +83,10 @@ class SparkEngine:
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Return what cannot run on a worker; if there is nothing, start Spark."""
         complaints = [
-            f"{one.id}: {complaint}" for one in graph.processors for complaint in _complaints(one)
+            f"{processor.id}: {complaint}"
+            for processor in graph.processors
+            for complaint in self._complaints(processor)
         ]
-        if self._checkpoints is None:
-            complaints += [
-                f"{one.id}: a stateful processor needs a directory for its checkpoint; set it with"
-                " --checkpoints"
-                for one in graph.processors
-                if one.stateful
-            ]
         if not complaints:
             try:
                 self._session()
@@ -90,6 +95,25 @@ class SparkEngine:
             except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors
                 complaints.append(f"Spark does not start: {error_text(error)}; check the master")
         return complaints
+
+    def _complaints(self, processor: Processor) -> Iterator[str]:
+        kind, function = kind_of(processor), processor.function
+        if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
+            yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
+        if processor.stateful and (processor.types or processor.topics):
+            yield (
+                "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
+                " function"
+            )
+        if processor.stateful and self._checkpoints is None:
+            yield (
+                "a stateful processor needs a directory for its checkpoint; set it with"
+                " --checkpoints"
+            )
+        if processor.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
+            complaint = unsendable(function)
+            if complaint is not None:
+                yield complaint
 
     def _session(self) -> SparkSession:
         with self._lock:
@@ -102,7 +126,7 @@ class SparkEngine:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def commits(self, client: Client, name: str, stop: Stop) -> CommitProtocol:
+    def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         """Return a committer that uses a sink: its tasks may stage any number of transactions."""
         return SinkCommitter(client, name, stop)
 
@@ -120,7 +144,7 @@ class SparkEngine:
 
     def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        # Each task stages a transaction, and a commit can list only so many.
+        # Each task stages a transaction, and the number of those in a commit is limited.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
             return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
@@ -137,22 +161,20 @@ class SparkEngine:
             return StepOutput(read=sum(map(len, calls)))
         frames = input_frames(self._session(), work, self._parts(work))
         messages = next(iter(frames.values())) if work.processor.in_.is_one else frames
-        call_user_code(lambda: work.processor.function(messages, work.delivery))
+        run_jobs(lambda: work.processor.function(messages, work.delivery))
         return StepOutput(read=offset_count(work))
 
     def _calls(self, work: Work) -> list[Call]:
-        ranges = {one.stream: one for one in work.step.ranges}
-        columns = [
+        ranges = {r.stream: r for r in work.step.ranges}
+        inputs = (
             [
                 message
                 for page in read_parts(work.url, ranges[path])
                 for message in input_messages(binding, page, path)
             ]
             for binding, path in work.processor.inputs.items()
-        ]
-        if work.processor.is_join:
-            return list(zip(*columns, strict=True))
-        return [(message,) for column in columns for message in column]
+        )
+        return calls_from(inputs, is_join=work.processor.is_join)
 
     def query(self, running: ProcessorRun) -> QueryLoop:
         """Return the loop of a stateful processor."""
@@ -167,20 +189,52 @@ class SparkEngine:
             self._spark = None
 
 
-def _complaints(one: Processor) -> Iterator[str]:
-    """Yield what this engine cannot run of a processor."""
-    kind = kind_of(one)
-    if kind is FunctionKind.DATAFRAME and one.is_alternatives and takes_binding(one.function):
-        yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
-    if one.stateful and (one.types or one.topics):
-        yield (
-            "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
-            " function"
-        )
-    if one.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
-        complaint = unsendable(one.function)
-        if complaint is not None:
-            yield complaint
+# ---- commits -------------------------------------------------------------------------------------
+# Steps are committed as versions of a sink, because a producer can have only five staged
+# transactions, and a sink any number. The sink is called `<graph>/<processor>`, and its versions
+# count its commits: whether a step was committed follows from the positions the commit moves, never
+# from the version. So a step with two commits, a trace record, and a group that was set back by
+# hand need no special rules.
+
+
+class SinkCommitter(Committer):
+    """Commits each step as the next version of a sink.
+
+    `begin` binds the sink to this instance: older ones are refused from then on, and the next
+    commit drops what they have staged. The epoch of the producer of the same name distinguishes
+    instances, and fences one that runs on the other engine.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        info = self._info()
+        if info is None:
+            # The first commit creates the sink and sets its owner. It is empty.
+            try:
+                self._commit(None, Parts())
+            except AppBound:
+                info = self._info()  # another instance was faster
+        if info is not None:
+            last = info.last_version
+            self._run(rebind_sink_info(self._client.site, self.producer_id, self._owner, last))
+            self.version = last + 1
+
+    def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
+        hash = None if step is None else step.hash
+        version = Version(self.producer_id, self._owner, self.version, hash)
+        return commit_version(self._known, version, parts)
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.producer_id} instance {self.epoch}"
+
+    def _info(self) -> SinkInfo | None:
+        try:
+            return self._run(show_sink_info(self._client.site, self.producer_id))
+        except Refused as error:
+            if error.code == "unknown_sink":
+                return None
+            raise
 
 
 # ---- pickling ------------------------------------------------------------------------------------

@@ -1,27 +1,35 @@
-"""Functions of DataFrames: their inputs and their outputs."""
+"""Functions of DataFrames: as the jobs of a step, and as a query of Structured Streaming."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming.query import StreamingQuery
 
-from semel.pipeline.evaluate import Evaluation
-from semel.pipeline.executor import StepOutput, Work
+from semel.client.errors import ClientError
+from semel.model.offsets import parse_offset
+from semel.pipeline.evaluate import Evaluation, evaluation_of
+from semel.pipeline.executor import ProcessorRun, RunState, StepOutput, Work
 from semel.pipeline.graph.processors import Processor
-from semel.pipeline.spark.reading import FRAME, InputPart
+from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart
 from semel.pipeline.spark.tasks import (
+    TAGGED_DDL,
     ReadTask,
     StageTask,
     StagingTarget,
     Tagger,
-    call_user_code,
+    error_text,
     numbered,
     run_job,
+    run_jobs,
     step_output_of,
 )
 from semel.pipeline.values import EngineFailed
+from semel.spark.runtime.session import make_active
 
 
 def input_frames(
@@ -32,21 +40,18 @@ def input_frames(
     frames = {}
     for binding in work.processor.inputs:
         own = tuple(part for part in parts if binding in part.ranges)
-        task = ReadTask(evaluation, own, work.url)
-        frames[binding] = numbered(spark, len(own)).mapInArrow(task, FRAME)
+        frames[binding] = numbered(spark, len(own)).mapInArrow(
+            ReadTask(evaluation, own, work.url), FRAME
+        )
     return frames
 
 
 def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarget) -> StepOutput:
     """Call the function, and stage the DataFrames it returns with one job each."""
-    function = work.processor.function
-    if work.processor.is_join:
-        result = call_user_code(lambda: function(**frames))
-    else:
-        result = call_user_code(lambda: function(union(frames)))
+    outputs = run_jobs(lambda: call_function(work.processor, frames))
     evaluation = without_function(work.evaluation)
     outcomes = []
-    for path, frame in outputs_of(work.processor, result).items():
+    for path, frame in outputs.items():
         task = StageTask(tagger_of(evaluation, path, frame), target)
         outcomes += run_job(frame, task)
     return step_output_of(outcomes, offset_count(work))
@@ -58,14 +63,18 @@ def union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 def offset_count(work: Work) -> int:
     """Return the number of offsets of a step, without reading it."""
-    return sum(one.to - one.start for one in work.step.ranges)
+    return sum(r.to - r.start for r in work.step.ranges)
 
 
-def outputs_of(processor: Processor, result: Any) -> Mapping[str, DataFrame]:
-    """Return the DataFrames a function returned, by stream; raise TypeError for anything else."""
+def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Call a function of DataFrames; return its outputs by stream.
+
+    Raises TypeError if they are not DataFrames.
+    """
+    function, outputs = processor.function, processor.outputs
+    result = function(**frames) if processor.is_join else function(union(frames))
     if result is None:
         return {}
-    outputs = processor.outputs
     if processor.out.is_one:
         result = {next(iter(outputs)): result}
     if not isinstance(result, Mapping) or not set(result) <= set(outputs):
@@ -97,3 +106,125 @@ def without_function(evaluation: Evaluation) -> Evaluation:
 
 def _not_on_workers(*_: Any) -> NoReturn:
     raise AssertionError("a function of DataFrames is called on the driver")
+
+
+# ---- stateful processors -------------------------------------------------------------------------
+# A stateful processor is a query, whose progress is its Spark checkpoint. The positions of its
+# group on the server are a copy of it, for `semel groups`.
+
+
+_PAUSE_SECONDS: Final = 0.25
+
+
+class QueryLoop:
+    """Runs the query of one processor until it has ended, or is stopped."""
+
+    def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
+        self._spark = spark
+        self._running = running
+        self._url = running.client.url
+        self._checkpoint = f"{checkpoints.rstrip('/')}/{running.name}"
+        self._last_batch = -1
+
+    def run(self) -> None:
+        """Run the query; with `is_draining`, start it when the processors before it have ended.
+
+        Raises ProcessorStopped if the query fails.
+        """
+        running = self._running
+        while running.is_draining and not running.is_ending():
+            if running.stop.is_set:
+                return
+            running.stop.wait(_PAUSE_SECONDS)
+        try:
+            self._watch(self._start())
+        except (PySparkException, EngineFailed) as error:
+            raise running.stopped(
+                f"its query failed: {error_text(error)}; a restart continues from its checkpoint"
+                f" {self._checkpoint}"
+            ) from error
+
+    def _watch(self, query: StreamingQuery) -> None:
+        running = self._running
+        try:
+            while query.isActive and not running.stop.is_set:
+                running.stop.wait(_PAUSE_SECONDS)
+                self._note(query)
+            if not query.isActive:
+                query.awaitTermination()  # raises the error of the query
+                self._note(query)
+        finally:
+            query.stop()
+
+    def _start(self) -> StreamingQuery:
+        running = self._running
+        make_active(self._spark)
+        writer = (
+            self._tagged()
+            .writeStream.format("semel")
+            .queryName(self._running.name)
+            .option("url", self._url)
+            .option("txnAppId", self._running.name)
+            .option("createStream", "false")
+            .option("checkpointLocation", self._checkpoint)
+        )
+        if running.is_draining:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _tagged(self) -> DataFrame:
+        """Call the function once, with streaming DataFrames; all outputs are one query."""
+        processor = self._running.processor
+        frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
+        evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
+        tagged = {
+            path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
+            for path, frame in call_function(processor, frames).items()
+        }
+        return union(tagged)
+
+    def _frame(self, path: str) -> DataFrame:
+        reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
+        frame = reader.load().withColumn("value", functions.col("value").cast("string"))
+        return frame.select(*FRAME_NAMES)
+
+    def _note(self, query: StreamingQuery) -> None:
+        """Update the gauge and the positions on the server."""
+        gauge = self._running.gauge
+        new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
+        if not new:
+            gauge.state = RunState.IDLE
+            return
+        gauge.state = RunState.RUNNING
+        last = new[-1]
+        self._last_batch = last["batchId"]
+        gauge.step = self._last_batch + 1
+        gauge.read += sum(batch["numInputRows"] for batch in new)
+        gauge.step_seconds = last["batchDuration"] / 1000
+        positions = _positions(last["sources"])
+        if positions:
+            self._copy(positions)
+
+    def _copy(self, positions: Mapping[str, int]) -> None:
+        client, gauge = self._running.client, self._running.gauge
+        try:
+            client.group(self._running.name).set(positions)
+            ends = {path: client.stream(path).head().next_offset for path in positions}
+        except ClientError:
+            return  # only a copy; the next batch updates it
+        gauge.lag = sum(
+            max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
+        )
+
+
+def _positions(sources: Any) -> dict[str, int]:
+    """Return the positions of the sources from the progress that Spark reports."""
+    positions: dict[str, int] = {}
+    for source in sources:
+        end = source["endOffset"]
+        document = json.loads(end) if isinstance(end, str) else end
+        if isinstance(document, dict):
+            for path, span in document.items():
+                if isinstance(span, dict) and "next" in span:
+                    positions[path] = span["next"]
+    return positions

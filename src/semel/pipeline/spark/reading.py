@@ -93,8 +93,8 @@ def split_parts(
 
     The parts are in the order of the bindings, then of the offsets.
     """
-    by_stream = {one.stream: one for one in ranges}
-    total = sum(one.to - one.start for one in ranges)
+    by_stream = {r.stream: r for r in ranges}
+    total = sum(r.to - r.start for r in ranges)
     part_count = max(min(tasks, total // messages_min), 1)
     parts = []
     for binding, path in inputs.items():
@@ -118,7 +118,7 @@ def split_join_parts(
 
     Offsets can have gaps, so the ranges are split at the offsets of the messages.
     """
-    by_stream = {one.stream: one for one in ranges}
+    by_stream = {r.stream: r for r in ranges}
     (length,) = {len(batch) for batch in messages.values()}
     count = min(max(min(tasks, length // messages_min), 1), length)
     parts = []

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import chain
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from semel.pipeline.evaluate import (
     InputMessage,
     MessageFailed,
     Output,
+    calls_from,
     error_message,
     evaluate,
     passing,
@@ -33,6 +35,8 @@ from semel.spark.options import parse_sink
 from semel.spark.sink.columns import SinkColumns
 from semel.spark.sink.rows import json_objects
 from semel.spark.sink.staging import TaskId, stage
+
+T = TypeVar("T")
 
 # ---- tagged rows ---------------------------------------------------------------------------------
 # Outputs as Arrow, with the columns `stream` and `value`: a task stages them, a query writes them.
@@ -172,23 +176,19 @@ class EvaluateTask(Struct, frozen=True):
 
         def rows() -> Iterator[pa.RecordBatch]:
             for calls in self._calls(self.parts[number]):
-                read.update(one.stream for call in calls for one in call)
+                read.update(message.stream for call in calls for message in call)
                 yield tagged(evaluate(self.evaluation, calls))
 
         return staged(self.target, number, rows, read)
 
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
         """Yield the calls of the function: page by page, for a join all together."""
+        inputs = [self._pages(part, binding) for binding in part.ranges]
         if self.evaluation.is_join:
-            columns = [
-                [message for page in self._pages(part, binding) for message in page]
-                for binding in part.ranges
-            ]
-            yield list(zip(*columns, strict=True))
+            yield calls_from(map(list, map(chain.from_iterable, inputs)), is_join=True)
             return
-        for binding in part.ranges:
-            for page in self._pages(part, binding):
-                yield [(message,) for message in page]
+        for page in chain.from_iterable(inputs):
+            yield calls_from([page], is_join=False)
 
     def _pages(self, part: InputPart, binding: str) -> Iterator[list[InputMessage]]:
         range = part.ranges[binding]
@@ -296,11 +296,8 @@ def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
 
     Raises EngineFailed if the job fails.
     """
-    try:
-        rows = frame.mapInArrow(task, OUTCOME_DDL).collect()
-    except (PySparkException, Py4JError) as error:
-        raise job_failed(error) from error
-    return sorted([_outcome.decode(row.outcome) for row in rows], key=lambda one: one.part)
+    rows = run_jobs(lambda: frame.mapInArrow(task, OUTCOME_DDL).collect())
+    return sorted([_outcome.decode(row.outcome) for row in rows], key=lambda outcome: outcome.part)
 
 
 def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
@@ -309,7 +306,9 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     Raises EngineFailed if messages are lost or there are too many tasks, MessageFailed if a message
     failed.
     """
+    written: Counter[str] = Counter()
     for outcome in outcomes:
+        written.update(outcome.written)
         if outcome.lost is not None:
             raise data_lost(outcome.lost)
         if outcome.failed is not None:
@@ -322,15 +321,12 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
             f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}; coalesce the"
             " DataFrame"
         )
-    written: Counter[str] = Counter()
-    for outcome in outcomes:
-        written.update(outcome.written)
     count = sum(outcome.read for outcome in outcomes) if read is None else read
     return StepOutput(transactions=tokens, read=count, written=dict(written))
 
 
-def call_user_code(call: Callable[[], Any]) -> Any:
-    """Call a function of the user; raise EngineFailed with one line if a job of it fails."""
+def run_jobs(call: Callable[[], T]) -> T:
+    """Return the result of a call that runs jobs; raise EngineFailed if one of them fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.client.transport import random_id
+from semel.client.values import CommitResult
 from semel.spark.errors import hide_traceback
 from semel.spark.options import SinkOptions, SparkOptionError, parse_sink
 from semel.spark.sink.columns import SinkColumns, find_columns
@@ -29,7 +30,6 @@ from semel.spark.sink.commit import (
     sink_of,
 )
 from semel.spark.sink.staging import TaskId, stage
-from semel.wire.schema.commits import CommitResult
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

@@ -1,7 +1,7 @@
-"""The transaction checker: were transactions atomic, and did readers see them so?
+"""The transaction checker: whether transactions were atomic, also for readers.
 
 It also checks that workers that share a group process every message once, each from the position
-where the one before ended.
+where the previous one ended.
 
 Values are unique, so each message identifies its transaction, and no order has to be searched for:
 the time is linear in the size of the history. What semel does not guarantee is not an anomaly:
@@ -10,17 +10,21 @@ inline transaction, and overlapping inline transactions may be in different orde
 streams.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct
 
-from semel.testing.txn.cycles import cycles, graph_of
-from semel.testing.txn.ends import check_ends, check_order
 from semel.testing.txn.facts import Anomaly, HistoryFacts, Log, Sent, appends_of, name_of
-from semel.testing.txn.graph import Moments
-from semel.testing.txn.history import RecordedChange, TransactionHistory, TransactionRead
+from semel.testing.txn.graph import Dependencies, cycles, graph_of
+from semel.testing.txn.history import (
+    RecordedTransaction,
+    TransactionAppend,
+    TransactionHistory,
+    TransactionRead,
+)
 from semel.testing.txn.positions import check_shared
 
 ANOMALIES_MAX: Final = 1_000
@@ -79,46 +83,30 @@ def check_transactions(
     value was appended twice, or if too many moves of one group have no response.
     """
     facts = HistoryFacts(history, committed, uncommitted, positions or {})
-    moments = Moments(facts)
-    graph, edges = graph_of(moments)
+    dependencies = Dependencies(facts)
+    graph, edges = graph_of(dependencies)
     checks: tuple[Iterable[Anomaly], ...] = (
         check_ends(facts),
         check_order(facts),
         check_reads(facts),
         check_shared(facts, positions, incarnations),
-        cycles(moments, graph),
+        cycles(dependencies, graph),
     )
-    anomalies = _listed(checks)
-    outcomes = [each.outcome for each in history.transactions]
-    unknown = [
-        end for end, told in zip(facts.is_committed, outcomes, strict=True) if told == "unknown"
-    ]
+    every = list(zip(history.transactions, facts.is_committed, strict=True))
+    outcomes = Counter((transaction.outcome, is_committed) for transaction, is_committed in every)
     return TransactionReport(
-        anomalies,
-        committed=outcomes.count("committed"),
-        aborted=outcomes.count("aborted"),
-        resolved_committed=sum(unknown),
-        resolved_aborted=len(unknown) - sum(unknown),
+        list(islice(chain.from_iterable(checks), ANOMALIES_MAX)),
+        committed=outcomes["committed", True],
+        aborted=outcomes["aborted", False],
+        resolved_committed=outcomes["unknown", True],
+        resolved_aborted=outcomes["unknown", False],
         reads=sum(1 for _ in facts.reads()),
         edges=edges,
-        ranges=_count_ranges(facts),
+        ranges=sum(len(each.ranges) for each, is_committed in every if is_committed),
         refused=sum(each.refused_at is not None for each in history.transactions),
-        sets=_count_done(history.sets),
-        deletes=_count_done(history.deletes),
+        sets=sum(change.is_done for change in history.sets),
+        deletes=sum(change.is_done for change in history.deletes),
     )
-
-
-def _count_ranges(facts: HistoryFacts) -> int:
-    every = zip(facts.history.transactions, facts.is_committed, strict=True)
-    return sum(len(transaction.ranges) for transaction, is_committed in every if is_committed)
-
-
-def _count_done(changes: Iterable[RecordedChange]) -> int:
-    return sum(change.returned_at is not None and not change.is_refused for change in changes)
-
-
-def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:
-    return list(islice(chain.from_iterable(checks), ANOMALIES_MAX))
 
 
 # ---- reads ---------------------------------------------------------------------------------------
@@ -128,115 +116,274 @@ def _listed(checks: Iterable[Iterable[Anomaly]]) -> list[Anomaly]:
 def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Check each read alone; yield the first anomaly of each."""
     for read in facts.reads():
-        anomaly = _differs(facts, read) or _early(facts, read) or _behind(facts, read)
+        anomaly = _differs(facts, read) or _early(facts, read) or _incomplete(facts, read)
         if anomaly is not None:
             yield anomaly
 
 
 def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Compare a read with the stream."""
-    logs = facts.committed if read.is_committed else facts.uncommitted
-    log = logs.get(read.stream, ())
-    if list(read.values) == list(log[read.start : read.end]):
+    """Compare a read with the final stream; return the anomaly of the first difference."""
+    log = (facts.committed if read.is_committed else facts.uncommitted).get(read.stream, ())
+    stored = list(log[read.start : read.end])
+    if list(read.values) == stored:
         return None
-    there = [*log[read.start : read.end], *[None] * len(read.values)]
-    at = next(i for i, value in enumerate(read.values) if value != there[i])
-    return _difference(facts, read, read.start + at, read.values[at])
-
-
-def _difference(
-    facts: HistoryFacts, read: TransactionRead, number: int, value: Hashable
-) -> Anomaly:
-    """Name what is wrong with a value that is not number `number` of its stream in the end."""
-    who = f"{read.reader} was given {value!r} as number {number} of {read.stream}"
+    at = next(n for n, value in enumerate(read.values) if stored[n : n + 1] != [value])
+    number, value = read.start + at, read.values[at]
+    got = f"{read.reader} got {value!r} as number {number} of {read.stream}"
     sent = facts.sender(read.stream, value)
     if sent is None:
-        return Anomaly("never_sent", f"{who}, and nobody has sent it there")
-    by = name_of(sent.transaction)
-    ids: tuple[str, ...] = (sent.transaction.id,)
-    places = (facts.place if read.is_committed else facts.raw_place)[read.stream]
-    place = places.get(value)
-    if place is None:
-        if read.is_committed and not facts.is_committed[sent.number]:
-            return Anomaly("G1a", f"{who}, and {by} is not committed", ids)
-        return Anomaly("lost", f"{who}, and in the end {by} is not there", ids)
-    if place < number:
-        return Anomaly("duplicate", f"{who}, but in the end it is number {place}", ids)
-    log = facts.committed if read.is_committed else facts.uncommitted
-    skipped = log[read.stream][number]
-    passed = facts.sender(read.stream, skipped)
-    whose = "" if passed is None else f" of {name_of(passed.transaction)}"
-    ids = ids if passed is None else (passed.transaction.id, *ids)
-    return Anomaly("lost", f"{who}, and was never given {skipped!r}{whose} before it", ids)
+        return Anomaly("never_sent", f"{got}, and no transaction has sent it there")
+    name, ids = name_of(sent.transaction), (sent.transaction.id,)
+    final = (facts.numbers if read.is_committed else facts.raw_numbers)[read.stream].get(value)
+    if final is None and read.is_committed and not facts.is_committed[sent.number]:
+        return Anomaly("G1a", f"{got}, and {name} is not committed", ids)
+    if final is None:
+        return Anomaly("lost", f"{got}, and the final stream lacks it; {name} sent it", ids)
+    if final < number:
+        return Anomaly("duplicate", f"{got}, but in the final stream it is number {final}", ids)
+    before = facts.sender(read.stream, log[number])
+    text = f"{got}, and did not get {log[number]!r} before it"
+    if before is None:
+        return Anomaly("lost", text, ids)
+    text += f", of {name_of(before.transaction)}"
+    return Anomaly("lost", text, (before.transaction.id, *ids))
 
 
 def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Find a message that was seen before its transaction could have been decided."""
+    """Find a message that was read before it, or at read_committed its commit, was sent."""
     for value in read.values:
         sent = facts.sender(read.stream, value)
         if sent is None:
             continue
-        asked_at = sent.transaction.decide_at if read.is_committed else sent.append.invoked_at
-        if asked_at is not None and asked_at > read.returned_at:
-            asked = "its commit" if read.is_committed else "it"
+        sent_at = sent.transaction.decide_at if read.is_committed else sent.append.invoked_at
+        if sent_at is not None and sent_at > read.returned_at:
+            what = "its commit" if read.is_committed else "it"
             text = (
-                f"{read.reader} was given {value!r} in {read.stream} before {asked} was sent,"
-                f" by {name_of(sent.transaction)}"
+                f"{read.reader} got {value!r} of {name_of(sent.transaction)} in {read.stream}"
+                f" before {what} was sent"
             )
             return Anomaly("G1b", text, (sent.transaction.id,))
     return None
 
 
-def _behind(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Find a message that a read lacks though it was decided, and that nothing held up.
+def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
+    """Find a message that a read lacks although its transaction had ended.
 
-    Only an inline transaction that was still open can hold it up, with a message before it.
+    Only an inline transaction that was still open, with a message before it, is a valid reason.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
     log = facts.uncommitted.get(read.stream, ())
-    for index in range(_first_unseen(facts, read), len(log)):
+    for index in range(_first_unread(facts, read), len(log)):
         sent = facts.sender(read.stream, log[index])
         if sent is None:
             continue
-        begun_at, _ = facts.placed_between(sent)
-        if begun_at is not None and begun_at > read.returned_at:
-            return None  # this, and all behind it, came later
-        decided_by = facts.decided_by[sent.number]
-        is_decided = decided_by is not None and decided_by < read.invoked_at
-        is_partly_seen = facts.is_committed[sent.number] and _is_seen(facts, read, sent)
-        if facts.is_committed[sent.number] and (is_decided or is_partly_seen):
-            return _torn(read, log[index], sent, is_partly_seen=is_partly_seen)
-        if sent.transaction.is_inline and not is_decided:
+        if facts.offset_times(sent)[0] > read.returned_at:
+            return None  # this message, and all after it, came later
+        has_ended = facts.ended_by[sent.number] < read.invoked_at
+        is_partly_read = _is_partly_read(facts, read, sent)
+        if facts.is_committed[sent.number] and (has_ended or is_partly_read):
+            return _torn(read, log[index], sent, is_partly_read=is_partly_read)
+        if sent.transaction.is_inline and not has_ended:
             return None  # it may have been open
     return None
 
 
-def _first_unseen(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Find where the uncommitted log goes on behind what a reader has seen."""
+def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
+    """Return the number at read_uncommitted after the last message of a read."""
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
-    return facts.raw_place.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
+    return facts.raw_numbers.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
 
 
-def _is_seen(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Whether the reader has seen another message of the same transaction in this stream."""
-    places = facts.place.get(read.stream, {})
+def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
+    """Return whether the reader got another message of the same transaction in this stream."""
+    numbers = facts.numbers.get(read.stream, {})
     return any(
-        places.get(append.values[0], read.end) < read.end
+        numbers.get(append.values[0], read.end) < read.end
         for append in appends_of(sent.transaction)
         if append.stream == read.stream and append.values
     )
 
 
-def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_seen: bool) -> Anomaly:
-    by, ids = name_of(sent.transaction), (sent.transaction.id,)
-    lacks = f"{read.reader} read {read.stream} up to number {read.end} and lacks {value!r} of {by}"
-    if is_partly_seen:
-        return Anomaly("G1b", f"{lacks}, of which it has seen another message there", ids)
-    streams = {append.stream for append in appends_of(sent.transaction)}
-    if len(streams) > 1:
-        others = ", ".join(sorted(streams - {read.stream}))
-        text = f"{lacks}, which was known to be committed before; it is also in {others}"
-        return Anomaly("torn", text, ids)
-    return Anomaly("stale", f"{lacks}, which was known to be committed before", ids)
+def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read: bool) -> Anomaly:
+    name, ids = name_of(sent.transaction), (sent.transaction.id,)
+    lacks = (
+        f"{read.reader} read {read.stream} up to number {read.end} and did not get {value!r} of"
+        f" {name}"
+    )
+    if is_partly_read:
+        return Anomaly("G1b", f"{lacks}, of which it got another message there", ids)
+    lacks += ", which was committed before the read"
+    others = {append.stream for append in appends_of(sent.transaction)} - {read.stream}
+    if others:
+        return Anomaly("torn", f"{lacks}; it is also in {', '.join(sorted(others))}", ids)
+    return Anomaly("stale", lacks, ids)
+
+
+# ---- final streams -------------------------------------------------------------------------------
+
+
+def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
+    """Check the final content of the streams, and the final positions of the groups."""
+    yield from _check_values(facts, facts.committed, "read_committed")
+    yield from _check_values(facts, facts.uncommitted, "read_uncommitted")
+    for number, transaction in enumerate(facts.history.transactions):
+        yield from _check_visible(facts, transaction)
+        yield from _check_refused(facts, transaction)
+        if facts.is_committed[number] and transaction.decide_at is None:
+            text = f"{name_of(transaction)} is visible, and its commit was never sent"
+            yield Anomaly("G1a", text, (transaction.id,))
+    # A transaction with an unknown outcome counts as committed if its values are visible.
+    movers: dict[tuple[str, str], list[int]] = {}
+    for number, transaction in enumerate(facts.history.transactions):
+        for where in transaction.moves:
+            movers.setdefault(where, []).append(number)
+    for where, numbers in movers.items():
+        yield from _check_position(facts, where, numbers)
+
+
+def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
+    """Check that every message was sent, and is stored once."""
+    for stream, log in logs.items():
+        seen: set[Hashable] = set()
+        for number, value in enumerate(log):
+            sent = facts.sender(stream, value)
+            where = f"{value!r} is number {number} of {stream} at {isolation}"
+            if sent is None:
+                yield Anomaly("never_sent", f"{where}, and no transaction has sent it there")
+            elif value in seen:
+                text = f"{where}, and another one before; {name_of(sent.transaction)} sent it once"
+                yield Anomaly("duplicate", text, (sent.transaction.id,))
+            seen.add(value)
+
+
+def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+    """Check that all of a committed transaction is visible, and nothing of another one."""
+    visible: dict[str, Hashable] = {}  # the first value, by stream
+    missing: dict[str, Hashable] = {}
+    for append in appends_of(transaction):
+        numbers = facts.numbers.get(append.stream, {})
+        for value in append.values:
+            (visible if value in numbers else missing).setdefault(append.stream, value)
+    name, ids = name_of(transaction), (transaction.id,)
+    if transaction.outcome == "aborted":
+        if visible:
+            yield Anomaly("G1a", f"{name} is aborted, and {_shown(visible)} is visible", ids)
+    elif missing and visible:
+        text = f"of {name}, {_shown(visible)} is visible, and {_shown(missing)} is not"
+        yield Anomaly("torn", text, ids)
+    elif missing and transaction.outcome == "committed":
+        yield Anomaly("lost", f"{name} was acknowledged, and {_shown(missing)} is missing", ids)
+    elif missing and facts.has_moved(transaction):
+        text = f"{name} has moved a position, and {_shown(missing)} is missing"
+        yield Anomaly("torn", text, ids)
+
+
+def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+    """Check that no message of a refused append is stored."""
+    for step in transaction.steps:
+        if not (isinstance(step, TransactionAppend) and step.is_refused):
+            continue
+        stored = [v for v in step.values if v in facts.raw_numbers.get(step.stream, {})]
+        if stored:
+            what = _shown({step.stream: stored[0]})
+            text = f"an append of {name_of(transaction)} was refused, and {what} is stored"
+            yield Anomaly("G1a", text, (transaction.id,))
+
+
+def _check_position(
+    facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
+) -> Iterator[Anomaly]:
+    """Check that a group is where a committed transaction moved it, and no later one moved it."""
+    transactions = facts.history.transactions
+    position = facts.positions.get(where)
+    here = f"group {where[0]} is at {position} in {where[1]}"
+    committed = [transactions[number] for number in numbers if facts.is_committed[number]]
+    last = next((n for n in numbers if transactions[n].moves[where] == position), None)
+    if last is None:
+        if position is not None or committed:
+            ids = tuple(transaction.id for transaction in committed[-1:])
+            yield Anomaly("torn", f"{here}, and no transaction has moved it there", ids)
+        return
+    name, id = name_of(transactions[last]), transactions[last].id
+    if not facts.is_committed[last]:
+        yield Anomaly("G1a", f"{here}, where only {name} moves it", (id,))
+        return
+    for later in committed:
+        if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
+            text = f"{here}, where {name} moved it, and {name_of(later)} moved it after that"
+            yield Anomaly("torn", text, (id, later.id))
+            return
+
+
+def _shown(values: Mapping[str, Hashable]) -> str:
+    return ", ".join(f"{value!r} in {stream}" for stream, value in values.items())
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
+    """Check the order of every stream against the order in which its messages were sent."""
+    for stream, log in facts.uncommitted.items():
+        yield from _check_times(facts, stream, log)
+    for stream, log in facts.committed.items():
+        yield from _check_isolations(facts, stream, log)
+    for transaction in facts.history.transactions:
+        yield from _check_own(facts, transaction)
+
+
+def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
+    """Check that no message is after one that was sent only when it already had its offset."""
+    latest: tuple[int, Hashable, Sent] | None = None
+    for value in log:
+        sent = facts.sender(stream, value)
+        if sent is None:
+            continue
+        sent_at, stored_by = facts.offset_times(sent)
+        if latest is not None and stored_by < latest[0]:
+            text = (
+                f"{value!r} of {name_of(sent.transaction)} was in {stream} before {latest[1]!r} of"
+                f" {name_of(latest[2].transaction)} was sent, and is after it"
+            )
+            yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
+        if latest is None or sent_at > latest[0]:
+            latest = (sent_at, value, sent)
+
+
+def _check_isolations(
+    facts: HistoryFacts, stream: str, log: Sequence[Hashable]
+) -> Iterator[Anomaly]:
+    """Check that both isolation levels have the same order, and read_uncommitted has everything."""
+    numbers = facts.raw_numbers.get(stream, {})
+    before = -1
+    for value in log:
+        number = numbers.get(value)
+        if number is None:
+            text = f"{value!r} is in {stream} at read_committed, and not at read_uncommitted"
+            yield Anomaly("lost", text)
+        elif number < before:
+            text = f"{value!r} is in another order in {stream} at read_committed"
+            yield Anomaly("order", f"{text} than at read_uncommitted")
+        else:
+            before = number
+
+
+def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
+    """Check that messages of a transaction are in order; adjacent, if they got offsets at once."""
+    last: dict[str, tuple[int, Hashable]] = {}
+    for append in appends_of(transaction):
+        numbers = facts.raw_numbers.get(append.stream, {})
+        for value in append.values:
+            number = numbers.get(value)
+            if number is None:
+                continue
+            before, earlier = last.get(append.stream, (number - 1, None))
+            last[append.stream] = (number, value)
+            if number != before + 1 and not (transaction.is_inline and number > before):
+                text = (
+                    f"{name_of(transaction)} appended {earlier!r} and then {value!r} to"
+                    f" {append.stream}, which are its numbers {before} and {number}"
+                )
+                yield Anomaly("order", text, (transaction.id,))

@@ -1,4 +1,4 @@
-"""What is known of a history of transactions before anything is judged: places, ends, times."""
+"""Facts about a recorded history of transactions that several checks use."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
@@ -12,11 +12,13 @@ from semel.testing.txn.history import (
     TransactionRead,
 )
 
+NEVER: Final = 2**63  # later than any time
+
 Log = Mapping[str, Sequence[Hashable]]
 
 
 class Anomaly(Struct, frozen=True):
-    """One promise that was not kept, and what shows it; `transactions` are the ids involved."""
+    """One guarantee that was violated, and what shows it; `transactions` are the ids involved."""
 
     name: str
     text: str
@@ -27,7 +29,7 @@ class Anomaly(Struct, frozen=True):
 
 
 class Sent(Struct, frozen=True):
-    """Who sent a value: the number of the transaction and of the step in it."""
+    """The append that sent a value: the number of its transaction, and of the step in it."""
 
     number: int
     step: int
@@ -36,10 +38,12 @@ class Sent(Struct, frozen=True):
 
 
 class HistoryFacts:
-    """Where every value is, and what became of every transaction.
+    """The number of every value in its stream, and the end of every transaction.
 
     A transaction of unknown outcome is committed if any of its values or moves is visible in the
-    end, and aborted if none is.
+    final streams, and aborted if none is. `numbers` are those at read_committed, `raw_numbers`
+    those at read_uncommitted. `ended_by` has, by number of transaction, a time at which it had
+    ended.
     """
 
     def __init__(
@@ -54,13 +58,15 @@ class HistoryFacts:
         self.uncommitted: Final = uncommitted
         self.positions: Final = positions
         self.sent: Final = _sent(history.transactions)
-        self.place: Final = {name: _places(log) for name, log in committed.items()}
-        self.raw_place: Final = {name: _places(log) for name, log in uncommitted.items()}
+        self.numbers: Final = {stream: _numbers(log) for stream, log in committed.items()}
+        self.raw_numbers: Final = {stream: _numbers(log) for stream, log in uncommitted.items()}
         self.is_committed: Final = [self._is_committed(each) for each in history.transactions]
-        # By when a transaction was decided for certain, if that is known; by number.
-        self.decided_by: Final = [each.returned_at for each in history.transactions]
+        self.ended_by: Final = [time_or_never(each.returned_at) for each in history.transactions]
         for read in self.reads():
-            self._note_read(read)
+            for value in read.values if read.is_committed else ():
+                sent = self.sent.get(value)
+                if sent is not None and self.is_committed[sent.number]:
+                    self.ended_by[sent.number] = min(self.ended_by[sent.number], read.returned_at)
 
     def reads(self) -> Iterator[TransactionRead]:
         """Return all reads: those of readers, then those made in transactions."""
@@ -70,40 +76,34 @@ class HistoryFacts:
                 if isinstance(step, TransactionRead):
                     yield step
 
-    def placed_between(self, sent: Sent) -> tuple[int | None, int | None]:
+    def offset_times(self, sent: Sent) -> tuple[int, int]:
         """Return the times between which a value got its offset."""
         if sent.transaction.is_inline:
-            return sent.append.invoked_at, sent.append.returned_at
-        return sent.transaction.decide_at, self.decided_by[sent.number]
+            return sent.append.invoked_at, time_or_never(sent.append.returned_at)
+        decide_at = sent.transaction.decide_at
+        return -NEVER if decide_at is None else decide_at, self.ended_by[sent.number]
 
     def sender(self, stream: str, value: Hashable) -> Sent | None:
-        """Find who sent a value to a stream."""
+        """Return the append that sent a value to a stream; None if there is none."""
         sent = self.sent.get(value)
         return sent if sent is not None and sent.append.stream == stream else None
 
     def _is_committed(self, transaction: RecordedTransaction) -> bool:
         if transaction.outcome != "unknown":
             return transaction.outcome == "committed"
-        return any(True for _ in self._visible(transaction)) or any(
-            self.positions.get(where) == to for where, to in transaction.moves.items()
+        return self.has_moved(transaction) or any(
+            value in self.numbers.get(append.stream, {})
+            for append in appends_of(transaction)
+            for value in append.values
         )
 
-    def _visible(self, transaction: RecordedTransaction) -> Iterator[Hashable]:
-        for append in appends_of(transaction):
-            places = self.place.get(append.stream, {})
-            yield from (value for value in append.values if value in places)
+    def has_moved(self, transaction: RecordedTransaction) -> bool:
+        """Return whether a group is at a position that only this transaction moves it to."""
+        return any(self.positions.get(where) == to for where, to in transaction.moves.items())
 
-    def _note_read(self, read: TransactionRead) -> None:
-        """Whatever somebody has read at read_committed was decided by then."""
-        if not read.is_committed:
-            return
-        for value in read.values:
-            sent = self.sent.get(value)
-            if sent is None or not self.is_committed[sent.number]:
-                continue
-            known = self.decided_by[sent.number]
-            if known is None or read.returned_at < known:
-                self.decided_by[sent.number] = read.returned_at
+
+def time_or_never(time: int | None) -> int:
+    return NEVER if time is None else time
 
 
 def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
@@ -114,26 +114,24 @@ def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
 
 
 def name_of(transaction: RecordedTransaction) -> str:
-    """Name a transaction in a sentence."""
+    """Return the name of a transaction for messages."""
     return f"transaction {transaction.id} ({transaction.kind}, {transaction.outcome})"
 
 
-def _places(log: Sequence[Hashable]) -> dict[Hashable, int]:
-    found: dict[Hashable, int] = {}
-    for number, value in enumerate(log):
-        found.setdefault(value, number)
-    return found
+def _numbers(log: Sequence[Hashable]) -> dict[Hashable, int]:
+    """Return the first number of each value."""
+    return {value: number for number, value in reversed([*enumerate(log)])}
 
 
 def _sent(transactions: Sequence[RecordedTransaction]) -> dict[Hashable, Sent]:
-    found: dict[Hashable, Sent] = {}
+    by_value: dict[Hashable, Sent] = {}
     for number, transaction in enumerate(transactions):
         for index, step in enumerate(transaction.steps):
             if not isinstance(step, TransactionAppend):
                 continue
             sent = Sent(number, index, transaction, step)
             for value in step.values:
-                if value in found:
+                if value in by_value:
                     raise ValueError(f"{value!r} is appended twice; make each value unique")
-                found[value] = sent
-    return found
+                by_value[value] = sent
+    return by_value

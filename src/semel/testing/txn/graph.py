@@ -1,10 +1,10 @@
-"""The dependency graph of a recorded history: what must have happened before what.
+"""The dependency graph of a recorded history, and its cycles.
 
-Its nodes are points in time, not whole transactions, because that is what semel guarantees. A
-staged transaction and a one-shot commit get their offsets in all streams from one commit: one node.
-An inline one gets an offset with each append, and is visible with its commit: several nodes. Each
-read is its own node: reads of several streams are not a snapshot. In a real execution every edge
-leads from earlier to later, so a cycle proves that a guarantee was violated.
+An edge leads from what happened earlier to what happened later. Its nodes are points in time, not
+whole transactions, because that is what semel guarantees. A staged transaction and a one-shot
+commit get their offsets in all streams from one commit: one node. An inline one gets an offset with
+each append, and is visible with its commit: several nodes. Each read is its own node: reads of
+several streams are not a snapshot. A cycle proves that a guarantee was violated.
 
 - ww: two messages are in this order in a stream.
 - wr: a read has returned a message. At read_committed the commit came before it, else the append.
@@ -18,10 +18,12 @@ not before the commit.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from semel.testing.txn.facts import HistoryFacts, Sent, name_of
+from semel.testing.txn.facts import Anomaly, HistoryFacts, Sent, name_of
 from semel.testing.txn.history import TransactionAppend, TransactionRead
 
 WW: Final = "ww"
@@ -41,25 +43,21 @@ class Edge(NamedTuple):
     later: Any = None
 
 
-class Moments:
-    """The nodes: commits first, by number of transaction; then steps, reads and cuts."""
+class Dependencies:
+    """The nodes and edges. Nodes are numbers: commits, by transaction; steps; reads; cuts."""
 
     def __init__(self, facts: HistoryFacts) -> None:
         self._facts = facts
         transactions = facts.history.transactions
-        self._steps: list[int] = []  # the first step's node, by transaction
-        count = len(transactions)
-        for transaction in transactions:
-            self._steps.append(count)
-            count += len(transaction.steps)
-        self._reads = count
-        count += len(facts.history.reads)
+        counts = (len(transaction.steps) for transaction in transactions)
+        # The first step's node, by transaction; then the first read's.
+        *self._steps, self._reads = accumulate(counts, initial=len(transactions))
+        self._first_cut = self._reads + len(facts.history.reads)
         self._cut_ends = _cut_ends(facts)
-        self._cuts: dict[str, int] = {}  # the first cut's node, by stream
-        for stream, ends in self._cut_ends.items():
-            self._cuts[stream] = count
-            count += len(ends)
-        self.count = count
+        counts = (len(ends) for ends in self._cut_ends.values())
+        # The first cut's node, by stream.
+        *cuts, self.count = accumulate(counts, initial=self._first_cut)
+        self._cuts = dict(zip(self._cut_ends, cuts, strict=True))
 
     def edges(self) -> Iterator[Edge]:
         """Yield all edges, the same ones on every call."""
@@ -73,42 +71,42 @@ class Moments:
 
     def is_cut(self, node: int) -> bool:
         """Return whether a node is a state of a stream, not an operation of a client."""
-        return node >= self._reads + len(self._facts.history.reads)
+        return node >= self._first_cut
 
-    def told(self, node: int) -> str:
+    def name(self, node: int) -> str:
         """Return the name of a node for a message."""
-        transactions = self._facts.history.transactions
-        if node < len(transactions):
-            return f"the decision of {name_of(transactions[node])}"
         if node >= self._reads:
-            return _told_read(self._facts.history.reads[node - self._reads])
-        number = bisect_right(self._steps, node) - 1
-        step = transactions[number].steps[node - self._steps[number]]
+            return _name_of_read(self._facts.history.reads[node - self._reads])
+        number = self._number_of(node)
+        transaction = self._facts.history.transactions[number]
+        if node == number:
+            return f"the commit of {name_of(transaction)}"
+        step = transaction.steps[node - self._steps[number]]
         if isinstance(step, TransactionAppend):
-            return f"an append of {name_of(transactions[number])} to {step.stream}"
-        return _told_read(step)
+            return f"an append of {name_of(transaction)} to {step.stream}"
+        return _name_of_read(step)
 
     def transaction(self, node: int) -> str | None:
-        """Return the id of the transaction a node belongs to."""
-        if node >= self._reads:
-            return None
-        is_decision = node < len(self._facts.history.transactions)
-        number = node if is_decision else bisect_right(self._steps, node) - 1
-        return self._facts.history.transactions[number].id
+        """Return the id of the transaction a node belongs to; None for a read and a cut."""
+        is_step = node < self._reads
+        return self._facts.history.transactions[self._number_of(node)].id if is_step else None
+
+    def _number_of(self, node: int) -> int:
+        is_commit = node < len(self._steps)
+        return node if is_commit else bisect_right(self._steps, node) - 1
 
     # ---- edges -----------------------------------------------------------------------------------
 
     def _in_transactions(self) -> Iterator[Edge]:
         for number, transaction in enumerate(self._facts.history.transactions):
-            before = None
-            for node, step in enumerate(transaction.steps, self._steps[number]):
-                if isinstance(step, TransactionAppend) and not transaction.is_inline:
-                    continue  # it gets its offset from the commit
-                if before is not None:
-                    yield Edge(before, node, THEN)
-                before = node
-            if before is not None:
-                yield Edge(before, number, THEN)
+            nodes = [
+                node
+                for node, step in enumerate(transaction.steps, self._steps[number])
+                # An append of another kind gets its offset from the commit.
+                if transaction.is_inline or isinstance(step, TransactionRead)
+            ]
+            for before, after in pairwise([*nodes, number]):
+                yield Edge(before, after, THEN)
 
     def _of_readers(self) -> Iterator[Edge]:
         last: dict[str, int] = {}
@@ -119,31 +117,22 @@ class Moments:
             last[read.reader] = node
 
     def _between_messages(self) -> Iterator[Edge]:
-        sender, place = self._facts.sender, self._place
         for stream, log in self._facts.uncommitted.items():
-            before: int | None = None
-            value: Any = None
-            for later in log:
-                sent = sender(stream, later)
-                if sent is None:
-                    continue
-                node = place(sent)
-                if before is not None and before != node:
-                    yield Edge(before, node, WW, stream, value, later)
-                before, value = node, later
+            all_sent = ((value, self._facts.sender(stream, value)) for value in log)
+            nodes = ((value, self._node_of(sent)) for value, sent in all_sent if sent is not None)
+            for (value, before), (later, after) in pairwise(nodes):
+                if before != after:
+                    yield Edge(before, after, WW, stream, value, later)
 
     def _to_cuts(self, stream: str) -> Iterator[Edge]:
-        ends, first = self._cut_ends[stream], self._cuts[stream]
-        log = self._facts.committed[stream]
-        start = 0
-        for index, end in enumerate(ends):
-            if index:
-                yield Edge(first + index - 1, first + index, WR, stream)
+        first, log = self._cuts[stream], self._facts.committed[stream]
+        for node, (start, end) in enumerate(pairwise([0, *self._cut_ends[stream]]), first):
+            if node > first:
+                yield Edge(node - 1, node, WR, stream)
             for value in log[start:end]:
                 sent = self._facts.sender(stream, value)
                 if sent is not None:
-                    yield Edge(sent.number, first + index, WR, stream, value)
-            start = end
+                    yield Edge(sent.number, node, WR, stream, value)
 
     def _all_reads(self) -> Iterator[tuple[int, TransactionRead]]:
         yield from enumerate(self._facts.history.reads, self._reads)
@@ -159,29 +148,32 @@ class Moments:
         log = self._facts.committed.get(read.stream, ())
         end = min(read.end, len(log))
         ends = self._cut_ends.get(read.stream, [])
-        behind = bisect_right(ends, end)
+        after = bisect_right(ends, end)
         if end:
-            yield Edge(self._cuts[read.stream] + behind - 1, node, WR, read.stream)
-        if read.is_up_to_date and behind < len(ends):
-            yield Edge(node, self._cuts[read.stream] + behind, RW, read.stream, log[end])
+            yield Edge(self._cuts[read.stream] + after - 1, node, WR, read.stream)
+        if read.is_up_to_date and after < len(ends):
+            yield Edge(node, self._cuts[read.stream] + after, RW, read.stream, log[end])
 
     def _around_uncommitted(self, node: int, read: TransactionRead) -> Iterator[Edge]:
         log = self._facts.uncommitted.get(read.stream, ())
         end = min(read.end, len(log))
         last = self._facts.sender(read.stream, log[end - 1]) if end else None
         if last is not None:
-            yield Edge(self._place(last), node, WR, read.stream, log[end - 1])
-        if not read.is_up_to_date or end == len(log):
-            return
-        following = self._facts.sender(read.stream, log[end])
+            yield Edge(self._node_of(last), node, WR, read.stream, log[end - 1])
+        is_followed = read.is_up_to_date and end < len(log)
+        following = self._facts.sender(read.stream, log[end]) if is_followed else None
         if following is not None:
-            yield Edge(node, self._place(following), RW, read.stream, log[end])
+            yield Edge(node, self._node_of(following), RW, read.stream, log[end])
 
-    def _place(self, sent: Sent) -> int:
+    def _node_of(self, sent: Sent) -> int:
         """Return the node at which a message got its offset."""
         if sent.transaction.is_inline:
             return self._steps[sent.number] + sent.step
         return sent.number
+
+
+def _name_of_read(read: TransactionRead) -> str:
+    return f"a read of {read.stream} up to number {read.end} by {read.reader}"
 
 
 def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
@@ -193,5 +185,184 @@ def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
     return {stream: sorted(ends) for stream, ends in ends_by_stream.items()}
 
 
-def _told_read(read: TransactionRead) -> str:
-    return f"a read of {read.stream} up to number {read.end} by {read.reader}"
+# ---- cycles --------------------------------------------------------------------------------------
+
+
+_TRIED_MAX: Final = 64
+
+Graph = Sequence[Sequence[int]]  # the nodes that a node leads to
+
+
+def components(graph: Graph) -> Iterator[list[int]]:
+    """Yield the strongly connected components of two nodes and more.
+
+    By Tarjan's algorithm, without recursion.
+    """
+    count = len(graph)
+    order = [0] * count  # when a node was visited first, from 1; 0: not yet
+    low = [0] * count
+    is_waiting = bytearray(count)
+    waiting: list[int] = []
+    clock = 0
+    for root in range(count):
+        path, rest = ([], []) if order[root] else ([root], [iter(graph[root])])
+        while path:
+            node = path[-1]
+            if not order[node]:
+                clock += 1
+                order[node] = low[node] = clock
+                waiting.append(node)
+                is_waiting[node] = 1
+            for child in rest[-1]:
+                if not order[child]:
+                    path.append(child)
+                    rest.append(iter(graph[child]))
+                    break
+                if is_waiting[child] and order[child] < low[node]:
+                    low[node] = order[child]
+            else:
+                path.pop()
+                rest.pop()
+                if path and low[node] < low[path[-1]]:
+                    low[path[-1]] = low[node]
+                if low[node] == order[node]:
+                    component = _taken(waiting, node, is_waiting)
+                    if len(component) > 1:
+                        yield component
+
+
+def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
+    """Remove a whole component from the nodes that wait for theirs."""
+    component: list[int] = []
+    while not component or component[-1] != root:
+        component.append(waiting.pop())
+        is_waiting[component[-1]] = 0
+    return component
+
+
+def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) -> list[int]:
+    """Return a short cycle in a component: the shortest one through its first nodes."""
+    cycles = (
+        path_between(graph, child, node)
+        for node in sorted(component)[:starts_max]
+        for child in graph[node]
+    )
+    return min((cycle for cycle in cycles if cycle), key=len)
+
+
+def path_between(graph: Graph, start: int, end: int) -> list[int]:
+    """Return a shortest path from one node to another, both included; empty if there is none."""
+    came_from = {start: start}
+    queue = deque([start])
+    while queue and end not in came_from:
+        node = queue.popleft()
+        for child in graph[node]:
+            if child not in came_from:
+                came_from[child] = node
+                queue.append(child)
+    if end not in came_from:
+        return []
+    path = [end]
+    while path[-1] != start:
+        path.append(came_from[path[-1]])
+    return path[::-1]
+
+
+def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
+    """Return the graph, and the number of its edges."""
+    graph: list[list[int]] = [[] for _ in range(dependencies.count)]
+    count = 0
+    for edge in dependencies.edges():
+        graph[edge[0]].append(edge[1])
+        count += 1
+    return graph, count
+
+
+def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
+    """Yield one cycle of each component: the one that needs the fewest kinds of edges."""
+    parts = list(components(graph))
+    part_of = {node: number for number, part in enumerate(parts) for node in part}
+    inner: list[list[Edge]] = [[] for _ in parts]
+    for edge in dependencies.edges() if parts else ():
+        number = part_of.get(edge.source)
+        if number is not None and part_of.get(edge.target) == number:
+            inner[number].append(edge)
+    for edges in inner:
+        name, cycle = next(named for named in _named_cycles(edges) if named[1])
+        yield _anomaly(dependencies, name, cycle)
+
+
+def _named_cycles(edges: Sequence[Edge]) -> Iterator[tuple[str, list[Edge]]]:
+    yield "G0", _cycle([edge for edge in edges if edge.kind in {WW, THEN}])
+    yield "G1c", _cycle([edge for edge in edges if edge.kind != RW])
+    yield "G-single", _cycle_with_one_rw(edges)
+    yield "G2", _cycle(edges)
+
+
+def _cycle(edges: Sequence[Edge]) -> list[Edge]:
+    """Return a short cycle; empty if there is none."""
+    numbers, graph = _local(edges, edges)
+    for component in components(graph):
+        return _edges_of(edges, numbers, shortest_cycle(graph, component, _TRIED_MAX))
+    return []
+
+
+def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
+    """Return a cycle of one edge rw and, from its end to its beginning, others."""
+    numbers, graph = _local(edges, [edge for edge in edges if edge.kind != RW])
+    paths = [
+        path_between(graph, numbers[edge.target], numbers[edge.source])
+        for edge in [edge for edge in edges if edge.kind == RW][:_TRIED_MAX]
+    ]
+    return _edges_of(edges, numbers, min(filter(None, paths), key=len, default=[]))
+
+
+def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
+    """Return the nodes of edges, numbered from 0, and a small graph of those that are used."""
+    nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
+    numbers = {node: number for number, node in enumerate(nodes)}
+    graph: list[list[int]] = [[] for _ in numbers]
+    for edge in used:
+        graph[numbers[edge.source]].append(numbers[edge.target])
+    return numbers, graph
+
+
+def _edges_of(edges: Sequence[Edge], numbers: dict[int, int], cycle: Sequence[int]) -> list[Edge]:
+    """Return the edges between the nodes of a cycle."""
+    by_pair = {(numbers[edge.source], numbers[edge.target]): edge for edge in edges}
+    return [by_pair[pair] for pair in pairwise([*cycle, *cycle[:1]])]
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> Anomaly:
+    start = min(range(len(cycle)), key=lambda number: cycle[number].source)  # never a cut
+    edges = [*cycle[start:], *cycle[:start]]
+    lines = enumerate(_lines(dependencies, edges), 1)
+    ids = filter(None, (dependencies.transaction(edge.source) for edge in edges))
+    text = "each came before the next, and the last before the first:"
+    text += "".join(f"\n  {number}. {line}" for number, line in lines)
+    return Anomaly(name, text, tuple(dict.fromkeys(ids)))
+
+
+def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
+    """Yield a sentence for each edge; a path through the cuts of a stream is one sentence."""
+    into: Edge | None = None
+    for edge in edges:
+        into = into or edge
+        if not dependencies.is_cut(edge.target):
+            yield _sentence(dependencies, into, edge.target)
+            into = None
+
+
+def _sentence(dependencies: Dependencies, edge: Edge, target: int) -> str:
+    source, other = dependencies.name(edge.source), dependencies.name(target)
+    value = f"{edge.value!r} in {edge.stream}"
+    text = {
+        WW: f"{source} stored {value} before {other} stored {edge.later!r} there",
+        WR: f"{source} stored {value}, and {other} saw it",
+        RW: f"{source} did not see {value}, and {other} saw or stored it",
+        THEN: f"{source} came before {other}",
+    }[edge.kind]
+    return f"{text} [{edge.kind}]"

@@ -30,23 +30,33 @@ TransactionKind = Literal["inline", "staged", "one-shot"]
 _Outcome = Literal["committed", "aborted", "unknown"]
 
 
-class TransactionAppend(Struct, eq=False):
-    """One append in a transaction; indeterminate until `ok` or `refuse` is called."""
+class _RecordedRequest(Struct, eq=False, kw_only=True):
+    """A request; indeterminate until `ok` or `refuse` is called."""
 
     stream: str
-    values: Sequence[Hashable]
     invoked_at: int
     clock: Callable[[], int]
     returned_at: int | None = None
     is_refused: bool = False
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the response said that it is done."""
+        return self.returned_at is not None and not self.is_refused
+
     def ok(self) -> None:
-        """Record the response that the messages are accepted."""
+        """Record the response that it is done."""
         self.returned_at = self.clock()
 
     def refuse(self) -> None:
-        """Record the response that the messages are not accepted and will not be."""
+        """Record the response that it is not done and will not be."""
         self.is_refused, self.returned_at = True, self.clock()
+
+
+class TransactionAppend(_RecordedRequest, eq=False):
+    """One append in a transaction; indeterminate until `ok` or `refuse` is called."""
+
+    values: Sequence[Hashable]
 
 
 class TransactionRead(Struct, eq=False):
@@ -79,29 +89,16 @@ class TransactionRange(Struct, frozen=True):
     incarnation: str = ""
 
 
-class RecordedChange(Struct, eq=False):
+class RecordedChange(_RecordedRequest, eq=False):
     """A set of a group's position without a transaction, or the deletion of a stream.
 
     It is indeterminate until `ok` or `refuse` is called: done never, once, or several times.
     `group` and `to` are those of a set.
     """
 
-    stream: str
     incarnation: str
-    invoked_at: int
-    clock: Callable[[], int]
     group: str = ""
     to: int = 0
-    returned_at: int | None = None
-    is_refused: bool = False
-
-    def ok(self) -> None:
-        """Record the response that it is done."""
-        self.returned_at = self.clock()
-
-    def refuse(self) -> None:
-        """Record the response that it is not done and will not be."""
-        self.is_refused, self.returned_at = True, self.clock()
 
 
 class RecordedTransaction(Struct, eq=False):
@@ -133,7 +130,7 @@ class RecordedTransaction(Struct, eq=False):
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
         """Record the start of an append; of a one-shot commit, its messages for a stream."""
-        step = TransactionAppend(stream, values, self.clock(), self.clock)
+        step = TransactionAppend(values, stream=stream, invoked_at=self.clock(), clock=self.clock)
         self.steps.append(step)
         return step
 
@@ -264,12 +261,16 @@ class TransactionHistory:
 
         Also for a set with an expected offset, if it is sent once.
         """
-        change = RecordedChange(stream, incarnation, self.clock(), self.clock, group, to)
+        change = RecordedChange(
+            incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock
+        )
         self.sets.append(change)
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
         """Record that a stream that groups read is about to be deleted."""
-        change = RecordedChange(stream, incarnation, self.clock(), self.clock)
+        change = RecordedChange(
+            incarnation, stream=stream, invoked_at=self.clock(), clock=self.clock
+        )
         self.deletes.append(change)
         return change

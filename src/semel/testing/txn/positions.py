@@ -9,8 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from semel.testing.txn.facts import Anomaly, HistoryFacts, appends_of, name_of
-from semel.testing.txn.history import RecordedChange, RecordedTransaction
+from semel.testing.txn.facts import (
+    NEVER,
+    Anomaly,
+    HistoryFacts,
+    appends_of,
+    name_of,
+    time_or_never,
+)
+from semel.testing.txn.history import RecordedTransaction
 
 # ---- chains --------------------------------------------------------------------------------------
 # The search for an order of the moves of one group in one stream.
@@ -21,7 +28,6 @@ from semel.testing.txn.history import RecordedChange, RecordedTransaction
 # the position of the group, there is seldom a choice, and the time is about linear.
 
 
-NEVER: Final = 2**63  # later than any time
 _STATES_MAX: Final = 1_000_000
 
 
@@ -69,8 +75,8 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A partial order: which steps it has, and the position of the group after them.
 
-    Of the timed steps it has those before `first`, and `done`; of the loose ones the bits of
-    `loose`.
+    Timed steps have been made for certain, by a known time; of these it has those before `first`,
+    and `done`. Of the others, the loose ones, it has those with a bit in `loose`.
     """
 
     first: int
@@ -87,7 +93,7 @@ class Chain:
     """All steps of a group in a stream, from its first position on."""
 
     def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
-        """Take steps; `end`: where the group is after all of them, if that is known."""
+        """`end`: the position of the group after all steps, if that is known."""
         every = sorted(steps, key=lambda step: step.low)
         if end is not None:
             every.append(ChainStep(NEVER, NEVER, end, end, is_end=True))
@@ -104,12 +110,12 @@ class Chain:
         self._came_from: dict[_State, tuple[_State, ChainStep]] = {}
 
     def stuck(self) -> Iterator[Stuck]:
-        """Return each place where no order goes on; after it, as if the step had been made."""
+        """Yield each step that no order explains; the search continues as if it had been made."""
         state = _State(0, frozenset(), 0, 0)
         while (deepest := self._search(state)) is not None:
-            found, state, made = self._blocked(deepest)
-            self._came_from[state] = deepest, made
-            yield found
+            stuck, state = self._blocked(deepest)
+            self._came_from[state] = deepest, stuck.step
+            yield stuck
 
     # ---- the search ------------------------------------------------------------------------------
 
@@ -129,11 +135,13 @@ class Chain:
                     self._came_from[following] = state, step
                     stack.append(following)
             if len(seen) > _STATES_MAX:
-                raise ValueError("too many moves of one group have no answer to be judged")
+                raise ValueError(
+                    "too many moves of one group have no response: they cannot be checked"
+                )
         return deepest
 
     def _options(self, state: _State) -> Iterator[tuple[ChainStep, _State]]:
-        """Return the steps that may come next, the likely ones first."""
+        """Yield the steps that may come next, the likely ones first."""
         window, high = self._window(state)
         window.sort(key=lambda index: (self._timed[index].start is None, self._timed[index].high))
         for index in window:
@@ -143,20 +151,19 @@ class Chain:
         for number, step in enumerate(self._loose):
             is_done = state.loose >> number & 1
             if not is_done and step.start == state.position and step.low <= high:
-                mask = state.loose | 1 << number
-                yield step, state._replace(loose=mask, position=step.to)
+                yield step, self._after_loose(state, number)
         for step in self._repeated(state, high):
             if step.to != state.position:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the timed steps that no other one must come before, and the first time of an end.
+        """Return the timed steps that no other one must come before, and their first `high`.
 
-        That is the time by which one of those that are left must have been made.
+        That is the time by which one of the steps that are left must have been made.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
-        lowest, second = NEVER, NEVER  # of the ends of those that are left
+        lowest, second = NEVER, NEVER  # of the `high` of those that are left
         until = NEVER  # what begins later comes after one of those that are left
         while index < len(self._timed) and (index <= last or self._lows[index] <= until):
             if index not in state.done:
@@ -166,12 +173,13 @@ class Chain:
                 until = until if step.is_hold else min(until, step.high)
             index += 1
         after = self._high_from[index]
-        found = []
-        for each in left:
-            others = second if self._timed[each].high == lowest else lowest
-            if self._lows[each] <= min(others, after):
-                found.append(each)
-        return found, min(lowest, after)
+        window = [
+            number
+            for number in left
+            if self._lows[number]
+            <= min(second if self._timed[number].high == lowest else lowest, after)
+        ]
+        return window, min(lowest, after)
 
     def _after(self, state: _State, index: int) -> _State:
         first, done = state.first, set(state.done)
@@ -181,8 +189,11 @@ class Chain:
             first += 1
         return _State(first, frozenset(done), state.loose, self._timed[index].to)
 
+    def _after_loose(self, state: _State, number: int) -> _State:
+        return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
+
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Return sets that may be made now out of turn: repeated ones, or without a response."""
+        """Yield sets that may be made now again: repeated ones, and those without a response."""
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
         lows = [step.low for n, step in enumerate(self._loose) if state.loose >> n & 1]
@@ -200,34 +211,32 @@ class Chain:
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
-    # ---- where it ends ---------------------------------------------------------------------------
+    # ---- violations ------------------------------------------------------------------------------
 
-    def _blocked(self, state: _State) -> tuple[Stuck, _State, ChainStep]:
-        """Return what cannot come next, and the state after a step that is made all the same."""
+    def _blocked(self, state: _State) -> tuple[Stuck, _State]:
+        """Return a step that cannot come next, and the state after it."""
         window, _ = self._window(state)
-        index = min(window, key=lambda each: self._timed[each].high, default=-1)
+        index = min(window, key=lambda number: self._timed[number].high, default=-1)
         before, missing = self._before(state), self._missing(state)
         if index >= 0 and not (self._timed[index].is_end and missing):
-            step = self._timed[index]
-            return Stuck(step, state.position, before), self._after(state, index), step
+            stuck = Stuck(self._timed[index], state.position, before)
+            return stuck, self._after(state, index)
         if missing:
-            step = self._loose[missing[0]]
-            mask = state.loose | 1 << missing[0]
-            following = state._replace(loose=mask, position=step.to)
-            return Stuck(step, state.position, before), following, step
+            stuck = Stuck(self._loose[missing[0]], state.position, before)
+            return stuck, self._after_loose(state, missing[0])
         left = [n for n in range(state.first, len(self._timed)) if n not in state.done]
-        index = next(each for each in left if self._timed[each].is_hold)
+        index = next(number for number in left if self._timed[number].is_hold)
         holder = self._timed[index]
         inside = tuple(self._timed[n] for n in left if _is_inside(self._timed[n], holder))
-        return Stuck(holder, state.position, before, inside), self._after(state, index), holder
+        return Stuck(holder, state.position, before, inside), self._after(state, index)
 
     def _before(self, state: _State) -> list[ChainStep]:
-        """Return the steps that have led to a state since the group last went back, in order."""
-        found: list[ChainStep] = []
-        while state in self._came_from and not (found and found[-1].goes_back):
+        """Return the steps to a state since the group last went back, in order."""
+        steps: list[ChainStep] = []
+        while state in self._came_from and not (steps and steps[-1].goes_back):
             state, step = self._came_from[state]
-            found.append(step)
-        return found[::-1]
+            steps.append(step)
+        return steps[::-1]
 
 
 def _is_timed(step: ChainStep) -> bool:
@@ -273,21 +282,22 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Check that nothing processed of a deleted stream is committed later, unless prepared."""
-    ended: dict[tuple[str, str], int] = {}
-    for change in facts.history.deletes:
-        if change.returned_at is not None and not change.is_refused:
-            ended[change.stream, change.incarnation] = change.returned_at
+    deleted_at = {
+        (change.stream, change.incarnation): time_or_never(change.returned_at)
+        for change in facts.history.deletes
+        if change.is_done
+    }
     for number, transaction in enumerate(facts.history.transactions):
         prepare_at, decide_at = transaction.prepare_at, transaction.decide_at
-        asked_at = decide_at if prepare_at is None else prepare_at
-        if asked_at is None or not facts.is_committed[number]:
+        sent_at = decide_at if prepare_at is None else prepare_at
+        if sent_at is None or not facts.is_committed[number]:
             continue
-        for (group, stream), taken in transaction.ranges.items():
-            if ended.get((stream, taken.incarnation), NEVER) < asked_at:
-                path = _path(stream, taken.incarnation)
+        for (group, stream), processed in transaction.ranges.items():
+            if deleted_at.get((stream, processed.incarnation), NEVER) < sent_at:
+                path = _path(stream, processed.incarnation)
                 text = (
-                    f"{name_of(transaction)} took {taken.start} to {taken.to} of {path} for group"
-                    f" {group}; the stream was deleted before its commit was sent"
+                    f"{name_of(transaction)} processed {processed.start} to {processed.to} of"
+                    f" {path} for group {group}; the stream was deleted before its commit was sent"
                 )
                 yield Anomaly("position", text, (transaction.id,))
 
@@ -300,35 +310,25 @@ def _path(stream: str, incarnation: str) -> str:
 
 
 def _steps(facts: HistoryFacts) -> dict[_Name, list[ChainStep]]:
-    found: dict[_Name, list[ChainStep]] = {}
+    steps: dict[_Name, list[ChainStep]] = {}
     others = {where for each in facts.history.transactions for where in each.moves}
     for change in facts.history.sets:
-        name = change.group, change.stream, change.incarnation
-        if name[:2] not in others and not change.is_refused:
-            found.setdefault(name, []).append(_step_of_set(change))
+        if (change.group, change.stream) not in others and not change.is_refused:
+            high = time_or_never(change.returned_at)
+            step = ChainStep(change.invoked_at, high, None, change.to)
+            steps.setdefault((change.group, change.stream, change.incarnation), []).append(step)
     for number, transaction in enumerate(facts.history.transactions):
         is_sure = facts.is_committed[number]
         is_open = transaction.outcome == "unknown" and not any(appends_of(transaction))
         if not (is_sure or is_open):
             continue
-        for (group, stream), taken in transaction.ranges.items():
-            low, high = _times(facts, number)
-            step = ChainStep(low, high, taken.start, taken.to, transaction, is_sure)
-            found.setdefault((group, stream, taken.incarnation), []).append(step)
-    return found
-
-
-def _step_of_set(change: RecordedChange) -> ChainStep:
-    high = NEVER if change.returned_at is None else change.returned_at
-    return ChainStep(change.invoked_at, high, None, change.to)
-
-
-def _times(facts: HistoryFacts, number: int) -> tuple[int, int]:
-    """Return when a transaction moved its groups: not before, and not after."""
-    transaction = facts.history.transactions[number]
-    low = transaction.invoked_at if transaction.decide_at is None else transaction.decide_at
-    known = (facts.decided_by[number], transaction.prepared_at)
-    return low, min((time for time in known if time is not None), default=NEVER)
+        decide_at = transaction.decide_at
+        low = transaction.invoked_at if decide_at is None else decide_at
+        high = min(facts.ended_by[number], time_or_never(transaction.prepared_at))
+        for (group, stream), processed in transaction.ranges.items():
+            step = ChainStep(low, high, processed.start, processed.to, transaction, is_sure)
+            steps.setdefault((group, stream, processed.incarnation), []).append(step)
+    return steps
 
 
 def _ends(
@@ -336,52 +336,50 @@ def _ends(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> dict[_Name, int]:
-    """Return where groups are in the end, as far as it is known in which stream."""
+    """Return the final positions of groups in streams whose last incarnation is known."""
     if positions is None:
         return {}
-    known: dict[str, set[str]] = {}
-    for _, stream, incarnation in steps:
-        known.setdefault(stream, set()).add(incarnation)
-    if incarnations is not None:
-        known = {stream: {incarnations[stream]} for stream in known if stream in incarnations}
-    found = {}
-    for group, stream, _ in steps:
-        if len(known.get(stream, ())) == 1:
-            (incarnation,) = known[stream]
-            found[group, stream, incarnation] = positions.get((group, stream), 0)
-    return found
+    if incarnations is None:
+        all_of: dict[str, set[str]] = {}
+        for _, stream, incarnation in steps:
+            all_of.setdefault(stream, set()).add(incarnation)
+        incarnations = {stream: min(every) for stream, every in all_of.items() if len(every) == 1}
+    return {
+        (group, stream, incarnations[stream]): positions.get((group, stream), 0)
+        for group, stream, _ in steps
+        if stream in incarnations
+    }
 
 
-# ---- in words ------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
 def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
-    group, stream, incarnation = name
-    path = _path(stream, incarnation)
+    group, path = name[0], _path(*name[1:])
     step, last = stuck.step, stuck.before[-1] if stuck.before else None
     ids = _ids(last, step, *stuck.inside)
     if stuck.inside:
-        others = ", ".join(_made(each) for each in stuck.inside)
+        others = ", ".join(map(_made, stuck.inside))
         text = f"{_who(step)} was prepared and held group {group} in {path}; meanwhile {others}"
         return Anomaly("position", text, ids)
-    where = f"group {group} was at {stuck.position} in {path}, {_left(last)}"
+    reason = "its first position" if last is None else f"where {_who(last)} moved it"
+    where = f"group {group} was at {stuck.position} in {path}, {reason}"
     if step.is_end:
-        return Anomaly("position", f"{where}, and in the end it is at {step.to}", ids)
-    took = f"{_who(step)} took {step.start} to {step.to}"
+        return Anomaly("position", f"{where}, and its final position is {step.to}", ids)
     for earlier in stuck.before:
-        if _is_shared(earlier, step):
+        if _overlap(earlier, step):
             text = (
-                f"{took} of {path} for group {group}, of which {_who(earlier)} had taken"
-                f" {earlier.start} to {earlier.to}, and nobody set the group back between them"
+                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, and the group"
+                " was not set back between them"
             )
             return Anomaly("double", text, _ids(earlier, step))
-    return Anomaly("position", f"{where}, and {took}", ids)
+    return Anomaly("position", f"{where}, and {_made(step)}", ids)
 
 
-def _is_shared(one: ChainStep, other: ChainStep) -> bool:
-    if one.start is None or other.start is None:
+def _overlap(left: ChainStep, right: ChainStep) -> bool:
+    if left.start is None or right.start is None:
         return False
-    return one.start < other.to and other.start < one.to
+    return left.start < right.to and right.start < left.to
 
 
 def _who(step: ChainStep) -> str:
@@ -391,11 +389,7 @@ def _who(step: ChainStep) -> str:
 def _made(step: ChainStep) -> str:
     if step.start is None:
         return f"it was set to {step.to}"
-    return f"{_who(step)} took {step.start} to {step.to}"
-
-
-def _left(step: ChainStep | None) -> str:
-    return "where it begins" if step is None else f"where {_who(step)} left it"
+    return f"{_who(step)} processed {step.start} to {step.to}"
 
 
 def _ids(*steps: ChainStep | None) -> tuple[str, ...]:
