@@ -206,7 +206,9 @@ class Broker:
         """Index a frame that may hold more than the messages of one stream."""
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
-        self.txns_ended.update(row.outcome.reason or COMMITTED for row in effects.outcomes)
+        for row in effects.outcomes:
+            is_committed = row.outcome.decision == COMMITTED
+            self.txns_ended[COMMITTED if is_committed else row.outcome.reason] += 1
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
             self._deadlines.watch(self.state.by_txn[event.number])
@@ -435,16 +437,17 @@ class Broker:
 
     def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
         """Return a stream that can be read; if there is none, reply with the refusal."""
-        view = self.durable_view.find(path)
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
-        elif path not in self.state.by_path:
+            return None
+        if path not in self.state.by_path:
             # EO-4. It must not be there again after a crash, so its removal has to be durable.
             self._release(reply, NotFound())
-        elif isinstance(view, StreamView):
+            return None
+        view = self.durable_view.find(path)
+        if isinstance(view, StreamView):
             return view
-        else:
-            reply(view)
+        reply(view)
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
