@@ -223,9 +223,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
-            raise TypeError(
-                f"appends to {path} needs a list of values, not {type(values).__name__}"
-            )
+            raise TypeError(f"{path} needs a list of values, not a {type(values).__name__}")
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
