@@ -1,7 +1,7 @@
 """semel: a durable log with exactly-once writes.
 
-Importing this package is cheap on purpose: it loads neither the server nor the broker nor Spark,
-and the client only when it is first named.
+Importing this package is cheap: it does not load the server, the broker or Spark. The client is
+loaded when one of its names is first used.
 """
 
 from importlib import import_module
@@ -41,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Return a public name, whose module is imported on the first use. Raises AttributeError."""
     if name == "errors":
         return import_module("semel.client.errors")
     home = _HOMES.get(name)

@@ -1,1 +1,1 @@
-"""The Python client: plain HTTP, no server parts, sync and async from one set of flows."""
+"""The Python client, for threads and for asyncio: both run the same flows, over plain HTTP."""

@@ -1,7 +1,7 @@
-"""Runs flows on the running event loop.
+"""The flow driver for asyncio: it runs flows on the running event loop.
 
-`AsyncTail` cannot await in its constructor, so it begins when it is entered or iterated; a wait for
-a message is ended by cancelling its task.
+`AsyncTail` cannot await in its constructor, so it begins when it is entered or iterated. To end a
+wait for a message, cancel the task that waits.
 """
 
 import asyncio
@@ -35,7 +35,10 @@ from semel.client.values import Message
 
 
 class AsyncLock:
-    """An asyncio.Lock for one event loop after another: a client may outlive its loop."""
+    """An asyncio.Lock that several event loops can use, one after the other.
+
+    A client may be used after its first event loop has ended.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -52,7 +55,7 @@ class AsyncLock:
 
 
 class AsyncStop:
-    """Ends a call from another task of the same loop."""
+    """A signal with which one task ends a call of another task on the same event loop."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -68,7 +71,10 @@ class AsyncStop:
         self.watch(self._connection)
 
     def watch(self, connection: "AsyncConnection | None") -> None:
-        """Set the connection that the call waits for now; it is closed when `set` is called."""
+        """Record the connection that the call waits for, so that `set` can close it.
+
+        If `set` was called before, close it now.
+        """
         self._connection = connection
         if connection is not None and self.is_set:
             connection.close()
@@ -81,7 +87,7 @@ class AsyncStop:
 
 
 class AsyncConnection(PooledConnection):
-    """A connection of an event loop."""
+    """A connection that belongs to one event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__()
@@ -90,9 +96,9 @@ class AsyncConnection(PooledConnection):
         self._writer = writer
 
     def is_usable(self) -> bool:
-        """Return whether the server has not closed it, as far as the running loop has noticed.
+        """Return whether the connection is open, as far as the running loop has detected.
 
-        A connection of an event loop that has ended cannot be used.
+        Return False on another event loop than the one it was opened on.
         """
         is_closed = self._reader.at_eof() or self._writer.transport.is_closing()
         return self._loop is asyncio.get_running_loop() and not is_closed
@@ -105,7 +111,10 @@ class AsyncConnection(PooledConnection):
         return self._writer.transport.get_write_buffer_size() > 0
 
     async def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Return the next event. Raises OSError or ResponseCut if there will be none."""
+        """Return the next event of the parser.
+
+        Raises OSError or ResponseCut if the connection fails or the time runs out before it.
+        """
         while not self.events:
             until = min(deadline, time.monotonic() + silence_seconds)
             async with asyncio.timeout(_seconds_until(until)):
@@ -119,7 +128,7 @@ class AsyncConnection(PooledConnection):
 
 
 class AsyncDriver:
-    """Runs flows, and keeps their connections for the next ones."""
+    """Runs flows, and keeps their connections open for later flows."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -133,11 +142,11 @@ class AsyncDriver:
         *,
         silence_seconds: float = FOREVER,
     ) -> T:
-        """Run a flow and return its result, or raise what the flow raises.
+        """Run a flow and return its result. Raises what the flow raises.
 
-        After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
-        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
-        that is gone may look open for ever.
+        After `timeout` seconds, or once `stop` is set, requests of the flow get no response, and
+        it cannot pause. A response counts as lost after `silence_seconds` without a byte: if the
+        server's machine fails, no error is reported on the connection.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()
@@ -158,7 +167,7 @@ class AsyncDriver:
                 reply = None
 
     async def close(self) -> None:
-        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
+        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
         self._pool.close()
         await asyncio.sleep(0)  # the loop closes them in its next iteration
 
@@ -232,11 +241,14 @@ def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(deadline - time.monotonic(), 0)
 
 
-# ---- the iterators that `tail` returns -----------------------------------------------------------
+# ---- the iterator that `tail` returns ------------------------------------------------------------
 
 
 class AsyncTail(AsyncIterator[Message]):
-    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+    """An iterator over the messages of a stream, which waits for new ones.
+
+    It ends when the stream is closed, or when `close` is called.
+    """
 
     def __init__(
         self,
@@ -275,7 +287,7 @@ class AsyncTail(AsyncIterator[Message]):
 
     @property
     def offset(self) -> str:
-        """The next offset after the messages that were fetched so far."""
+        """The offset after the messages that were fetched so far."""
         return self._reader.offset
 
     async def close(self) -> None:

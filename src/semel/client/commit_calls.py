@@ -1,4 +1,4 @@
-"""One-shot commits and sinks: all of a commit is done, or nothing. Pure: flows, no sockets."""
+"""One-shot commits, tasks and sinks, as flows: a commit is applied as a whole. No sockets."""
 
 from base64 import b64encode
 from collections import Counter
@@ -74,25 +74,28 @@ __all__ = [
 
 Version = CommitSink
 _AGAIN: Final = (
-    "commit the same again, with the same producer_id, epoch and seq: it is done once, and"
-    " `duplicate` shows whether it was done before"
+    "repeat the commit with the same producer_id, epoch and seq: it is applied once, and"
+    " `duplicate` shows whether it was applied before"
 )
 _VERSION_AGAIN: Final = (
-    "commit the same version again, with the same input: it is done once, and `duplicate` shows"
-    " whether it was done before"
+    "commit the same version again, with the same input: it is applied once, and `duplicate` shows"
+    " whether it was applied before"
 )
 _KNOWN_STREAMS_MAX: Final = 10_000
 
 
 class KnownStreams:
-    """The streams that commits of a client have written to, with their media types."""
+    """The streams that transactions and commits of a client have written to.
+
+    They are kept because their calls cache the media type.
+    """
 
     def __init__(self, site: ServerConfig) -> None:
         self.site = site
         self._calls: dict[str, StreamCalls] = {}
 
     def calls(self, path: str) -> StreamCalls:
-        """Return the calls of a stream. Raises ValueError if no stream can have that path."""
+        """Return the calls of a stream. Raises ValueError for an invalid path."""
         calls = self._calls.get(path)
         if calls is None:
             if len(self._calls) >= _KNOWN_STREAMS_MAX:
@@ -110,9 +113,10 @@ class CommitId(Struct, frozen=True):
 
 
 class Parts(Struct, frozen=True):
-    """What a commit does: `appends` by stream, and moves of positions in `offsets` by group.
+    """The content of a commit.
 
-    `expects` maps streams to the tails they must have; `transactions` are tokens of staged ones.
+    `appends`: the values to append, by stream. `offsets`: moves of positions, by group. `expects`:
+    the tails that streams must have. `transactions`: the tokens of staged transactions.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -124,9 +128,10 @@ class Parts(Struct, frozen=True):
 def commit_parts(
     streams: KnownStreams, commit_id: CommitId, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
-    """Commit all of it or nothing; a retry carries the same sequence, so it is done once.
+    """Commit all parts or nothing, and return the result.
 
-    Raises PayloadMismatch if the sequence was used for another commit.
+    A retry has the same sequence, so the commit is applied once. Raises PayloadMismatch if the
+    sequence was used for another commit.
     """
     producer_id, epoch, seq = commit_id.producer_id, commit_id.epoch, commit_id.seq
     request = replace(
@@ -138,7 +143,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"{producer_id} has committed something else as number {seq}",
+            f"{producer_id} has committed something else with sequence {seq}",
             status=response.status,
             facts={"producer_seq": seq},
         )
@@ -148,12 +153,12 @@ def commit_parts(
 def commit_version(
     streams: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
-    """Commit the listed tasks of a version, in this order; all others of it are aborted.
+    """Commit the listed tasks of a version, in this order. Its other tasks are aborted.
 
-    The other parts are done with it, or not at all.
+    The other parts are applied together with the version, or nothing is applied.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
-    # It is retried until the timeout: the outcome must become streams.
+    # It is retried until the timeout: the caller needs the outcome.
     site = replace(streams.site, retries=None)
     response = yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)
     return decoded(response, CommitResult)
@@ -174,7 +179,7 @@ def _commit(
 def commit_known_parts(
     streams: KnownStreams, commit_id: CommitId, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit; a group is moved from the position its reader got from the server."""
+    """Commit the parts. A group is moved from the position that its reader got from the server."""
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
     result = yield from commit_parts(streams, commit_id, planned)
@@ -185,10 +190,11 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit; a group is moved from the position its reader got from the server.
+    """Commit a version. A group is moved from the position that its reader got from the server.
 
-    Offsets that no message had are sent without conditions: the sink is the mover of the position,
-    or the server refuses. A version is committed once, so it cannot move the position twice.
+    An offset that does not come from a message is sent without a condition. The server refuses it
+    unless the sink is the mover of the position. A retry is safe, because a version is committed
+    once: it cannot move the position twice.
     """
     planner = MovePlanner(positions)
     result = yield from commit_version(
@@ -203,7 +209,7 @@ def _planned(
     parts: Parts,
     plan: Callable[[str, Moves], tuple[Planned, Moves]],
 ) -> Parts:
-    """Return the parts with the moves to send; `plan` returns those it cannot plan as they are."""
+    """Return the parts with the moves to send. `plan` returns the planned and the other moves."""
     offsets = {}
     for group, moves in parts.offsets.items():
         planned, rest = plan(group, moves)
@@ -213,11 +219,11 @@ def _planned(
 
 
 def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
-    """Return the request that does these parts; without the identity of the commit."""
+    """Return the request to commit these parts, without the identity of the commit."""
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
-            raise TypeError(f"{path} takes a list of values, not a {type(values).__name__}")
+            raise TypeError(f"{path} needs a list of values, not a {type(values).__name__}")
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
@@ -233,7 +239,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
 
 
 def _message(value: Any, content_type: str) -> bytes:
-    """Return the JSON of a message; what that is depends on the stream's media type."""
+    """Return a message as JSON: the value itself in a JSON stream, otherwise text or base64."""
     raw = encode(value, content_type)
     if is_json(content_type):
         if isinstance(value, PREENCODED):
@@ -246,7 +252,7 @@ def _message(value: Any, content_type: str) -> bytes:
 
 
 def _require_json(raw: bytes) -> None:
-    """Raise ValueError for bytes that would break the document they are put into."""
+    """Raise ValueError for bytes that are not JSON: they would make the whole request invalid."""
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -257,11 +263,11 @@ def _require_json(raw: bytes) -> None:
 
 
 class TaskCalls:
-    """One attempt of one task: a staged transaction, and what was sent in it."""
+    """One attempt of one task: a staged transaction, with counts of what was sent in it."""
 
     def __init__(self, site: ServerConfig, app: str, version: int, partition: int) -> None:
         self.site = site
-        self.id = random_id()  # another attempt is another transaction
+        self.id = random_id()  # each attempt is another transaction
         self.epoch = 0
         self.chunks = 0
         self.messages: Counter[str] = Counter()
@@ -271,11 +277,11 @@ class TaskCalls:
 
     @property
     def token(self) -> str:
-        """The name by which a commit lists it."""
+        """The token by which a commit lists the transaction."""
         return token_of(self.id, self.epoch)
 
     def begin(self) -> Flow[None]:
-        """Begin the transaction, if that is not done yet."""
+        """Begin the transaction, unless it has begun already."""
         if self.epoch:
             return
         target = self.site.address.target(TRANSACTIONS)
@@ -284,7 +290,7 @@ class TaskCalls:
         self.epoch = response.transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Stage messages under the next sequence; a retry carries the same one."""
+        """Stage messages with the next sequence. A retry has the same sequence."""
         self._require_open()
         append = calls.append(values, self._conditions(), extras)
         return (yield from self._numbered(calls, len(values), append))
@@ -296,7 +302,10 @@ class TaskCalls:
         return (yield from self._numbered(calls, count, append))
 
     def prepare(self) -> Flow[str]:
-        """Prepare it, if the server has all that was sent. Returns the token."""
+        """Prepare the transaction and return its token.
+
+        Raises Refused if the server does not have all chunks and messages that were sent.
+        """
         if not self.is_prepared:
             self._require_open()
         request = PrepareRequest(
@@ -308,7 +317,7 @@ class TaskCalls:
         return response.token
 
     def abort(self) -> Flow[None]:
-        """Abort it. Does nothing if it never began."""
+        """Abort the transaction. Does nothing if it has not begun."""
         if self.epoch:
             yield from abort_version(self.site, self.token)
 
@@ -316,7 +325,7 @@ class TaskCalls:
         return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, self.chunks))
 
     def _numbered(self, calls: StreamCalls, count: int, append: Flow[Receipt]) -> Flow[Receipt]:
-        # Until a response comes it is unknown whether the sequence is used.
+        # It is unknown whether the sequence is used until a response comes.
         self._is_indeterminate = True
         try:
             receipt = yield from append
@@ -332,7 +341,7 @@ class TaskCalls:
         if not self.epoch:
             raise _wrong_state("has not begun")
         if self.is_prepared:
-            raise _wrong_state("is prepared, and accepts no more")
+            raise _wrong_state("is prepared, and accepts no more messages")
         if self._is_indeterminate:
             raise _wrong_state("has an append without a response; abort it and repeat the task")
 

@@ -1,48 +1,48 @@
 """The errors that calls of the client raise.
 
     SemelError
-    ├── Refused                  the server refused; nothing was applied unless `applied` says so
-    │   ├── BadRequest           400 and the like: correct the call
+    ├── Refused                  the server refused; nothing was applied, unless `applied` differs
+    │   ├── BadRequest           400 and similar: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
     │   ├── Unauthorized · Forbidden
     │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
-    │   ├── PreconditionFailed   If-Match named another tail than `next_offset`
+    │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
     │   ├── OffsetTrimmed        start at `head`
-    │   ├── ProducerRefused      the producer's sequence or epoch does not fit
+    │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
     │   │   ├── SequenceGap      `expected` is missing, `received` was sent
-    │   │   ├── BatchOverlap     part of the range is stored, up to `last_seq`
+    │   │   ├── BatchOverlap     only the sequences up to `last_seq` are stored
     │   │   ├── ProducerExpired  it was idle too long; begin above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
     │   ├── TransactionRefused   a transaction cannot do this
-    │   │   ├── TransactionAborted       for `reason`; nothing of it is visible, do it again
+    │   │   ├── TransactionAborted       see `reason`; nothing is visible: begin another one
     │   │   │   └── TransactionTimedOut  its deadline passed
     │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
     │   │   ├── TransactionCommitted     it cannot be aborted any more
     │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
     │   │   ├── PartitionNotInTransaction · TooManyTransactions
     │   │   └── BranchIncomplete · BranchMissing
-    │   ├── PositionRefused      a `group` cannot be moved in `stream`
-    │   │   ├── PositionConflict it was moved since it was read; now it is at `offset`
-    │   │   └── UnstableOffsets  a pending transaction may still move the group
+    │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
+    │   │   ├── PositionConflict it was moved after it was read, and is at `offset` now
+    │   │   └── UnstableOffsets  a pending transaction may still move it
     │   ├── StreamInTransaction · OffsetUnstable    a pending transaction has messages there
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used with another payload
-    │   ├── NotSupported         another server, which lacks this call of semel's
+    │   ├── NotSupported         the server is not semel, and lacks this call
     │   ├── LimitReached         try again after `retry_after`, or delete something
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
-    ├── Unavailable              nothing was applied: unreachable, overloaded, or not sent in time
-    ├── Indeterminate            sent, but no response came: it may have been applied
+    ├── Unavailable              nothing was applied: the server is unreachable or overloaded
+    ├── Indeterminate            no response came: the request may have been applied
     ├── ProtocolError            the response does not follow the protocol
     └── ClientClosed             the call came after `close()`
 
-Every one has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
-"no", or "unknown" if the request may have had an effect. `semel.wire.refusal_table` has the codes
-and the advice for refusals of the server.
+Every error has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
+"no", or "unknown" if the request may have had an effect. The codes and the advice for refusals of
+the server are in `semel.wire.refusal_table`.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 NO = "no"
 UNKNOWN = "unknown"
-# By the name of the class. A class that several refusals raise sets its code itself.
+# Codes by the name of the error class. A class for refusals with several codes sets its own code.
 _CODES = {entry.error: code for code, entry in BY_CODE.items()}
 
 
@@ -66,7 +66,7 @@ class ClientError(SemelError):
     applied: str = NO
 
     def __init_subclass__(cls) -> None:
-        """Set the code and the advice of a class that the table of refusals names."""
+        """Set the code and the advice of the class, if the table of refusals has them."""
         if "code" not in vars(cls):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
@@ -84,7 +84,10 @@ class ClientError(SemelError):
 
 
 class Refused(ClientError):
-    """Raised if the server refuses. `facts` are the other members of its problem document."""
+    """The server refused the request.
+
+    `facts` are the members of its problem document other than code, message and applied.
+    """
 
     code = "refused"
     status: int
@@ -107,7 +110,7 @@ class Refused(ClientError):
 
 
 class Fact(Generic[T]):
-    """A fact of a refusal as an attribute; `default` if the server did not send it."""
+    """An attribute with the value of one of the `facts`, or `default` if it was not sent."""
 
     def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:
         self._kind = kind
@@ -131,7 +134,7 @@ class BadRequest(Refused):
     """The request is malformed, and a retry would be refused again."""
 
     code = "bad_request"
-    advice = "correct the call; sending it again changes nothing"
+    advice = "correct the call; the same request would be refused again"
 
 
 class TooLarge(BadRequest):
@@ -148,10 +151,10 @@ class Unauthorized(Refused):
 
 
 class Forbidden(Refused):
-    """The credentials do not allow this."""
+    """The credentials do not permit the request."""
 
     code = "forbidden"
-    advice = "ask for the right to do this"
+    advice = "use credentials that permit this request"
 
 
 class StreamNotFound(Refused):
@@ -168,7 +171,7 @@ class StreamExists(Refused):
     """The stream exists already, with the same configuration."""
 
     code = "stream_exists"
-    advice = "pass exist_ok=True if that is fine"
+    advice = "pass exist_ok=True to accept an existing stream"
 
 
 class ConfigConflict(Refused):
@@ -186,11 +189,11 @@ class ContentTypeConflict(Refused):
 
 
 class StreamSeqConflict(Refused):
-    """Stream-Seq must grow, byte-wise."""
+    """The Stream-Seq is not greater than the last one of the stream, compared byte by byte."""
 
 
 class PreconditionFailed(Refused):
-    """If-Match named another tail than `next_offset`."""
+    """The tail of the stream is `next_offset`, not the offset in If-Match."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
@@ -202,13 +205,13 @@ class OffsetBeyondTail(BadRequest):
 
 
 class OffsetTrimmed(Refused):
-    """The offset is before the head: its messages were trimmed."""
+    """The offset is before the head of the stream: the messages there were trimmed."""
 
     head = Fact(str, "head")  # the first offset that is still kept
 
 
 class ProducerRefused(Refused):
-    """The producer's sequence, epoch or session does not fit its state in the stream."""
+    """The sequence, epoch or session does not match the producer's state in the stream."""
 
     code = "producer_refused"
     advice = "look at the producer's state with stream.producers()"
@@ -234,37 +237,37 @@ class SequenceGap(ProducerRefused):
 
 
 class BatchOverlap(ProducerRefused):
-    """Part of this range is stored already, part is not."""
+    """Some sequences of this range are stored already, the others are not."""
 
 
 class RestartAmbiguous(ProducerRefused):
-    """A bare producer repeats a sequence with another payload: a restart, not a retry."""
+    """A bare producer sent a sequence again with another payload: it seems to have restarted."""
 
 
 class PayloadMismatch(ProducerRefused):
-    """This sequence was stored before with another payload; the first one stays."""
+    """This sequence was stored before with another payload, which stays stored."""
 
 
 class TransactionRefused(Refused):
-    """A call about a transaction is refused."""
+    """The server refused a call of a transaction."""
 
     code = "transaction_refused"
-    advice = "look at it with client.transaction_status()"
+    advice = "get its state with client.transaction_status()"
 
 
 class UnknownTransaction(TransactionRefused):
-    """There is no transaction of that id and epoch, or its outcome is no longer retained."""
+    """There is no transaction with this id and epoch, or its outcome is no longer retained."""
 
 
 class InvalidTransactionState(TransactionRefused):
-    """The transaction is in a `state` that does not allow this."""
+    """The transaction is in a `state` that does not allow the call."""
 
     state = Fact(str, "state")
-    reason = Fact(str, "reason")  # why it is aborted, if it is
+    reason = Fact(str, "reason")  # why it was aborted, if it was
 
 
 class TransactionAborted(TransactionRefused):
-    """The transaction is aborted, for `reason`; nothing of it is visible."""
+    """The transaction was aborted, see `reason`. Nothing of it is visible."""
 
     reason = Fact(str, "reason")  # abort, timeout, fenced, superseded, reaped or operator
 
@@ -276,14 +279,14 @@ class TransactionTimedOut(TransactionAborted):
 
 
 class TransactionCommitted(TransactionRefused):
-    """The transaction is committed; that is final."""
+    """The transaction is committed, and cannot be aborted any more."""
 
 
 class TransactionFenced(TransactionRefused, ProducerFenced):
     """A newer instance owns the producer, or has begun the transaction again."""
 
     code = "PRODUCER_FENCED"
-    advice = "stop this instance: a newer one does its work"
+    advice = "stop this instance: a newer one has taken over"
 
 
 class ConcurrentTransactions(TransactionRefused):
@@ -297,19 +300,19 @@ class TooManyTransactions(TransactionRefused):
 
 
 class PartitionNotInTransaction(TransactionRefused):
-    """The stream was not named when the transaction began, and not added since."""
+    """The stream was not named when the transaction began, and was not added later."""
 
 
 class BranchIncomplete(TransactionRefused):
-    """What is staged is not what the caller counted, or it was not prepared."""
+    """The staged messages differ from the caller's counts, or the transaction is not prepared."""
 
 
 class BranchMissing(TransactionRefused):
-    """A listed transaction does not exist any more."""
+    """A listed transaction no longer exists."""
 
 
 class PositionRefused(Refused):
-    """A group cannot be moved in `stream`."""
+    """The position of `group` in `stream` cannot be moved."""
 
     code = "position_refused"
     advice = "nothing was applied: abort, and continue with a new tail(group=...)"
@@ -318,23 +321,26 @@ class PositionRefused(Refused):
 
 
 class PositionConflict(PositionRefused):
-    """The group was moved in `stream` since its position was read, or the stream is another one.
+    """The position was moved after it was read, or the path has another stream now.
 
-    `reason`: "offset", "version" or "moved": another client has moved it; "mover": `mover` has, and
-    this client sent no position it had read from; "pending": the transaction itself moves it
-    elsewhere; "incarnation": the stream was deleted and created again; "deleted": it was deleted
-    after the transaction named it.
+    `reason` is one of:
+
+    - "offset", "version", "moved": another client has moved the position;
+    - "mover": `mover` has moved it, and this client did not send an expected offset;
+    - "pending": the same transaction already moves it to another offset;
+    - "incarnation": the stream was deleted and created again;
+    - "deleted": the stream was deleted after the transaction named it.
     """
 
-    offset = Fact(str, "offset")  # where the group is
-    version = Fact(int, "version")  # how often the group was moved
-    mover = Fact(str, "mover")  # who moved it last, if no other producer may move it without `from`
+    offset = Fact(str, "offset")  # the present position
+    version = Fact(int, "version")  # how often the position was moved
+    mover = Fact(str, "mover")  # the last mover; others must send an expected offset
     reason = Fact(str, "reason")
-    incarnation = Fact(str, "incarnation")  # of the stream the path has now, if it is another
+    incarnation = Fact(str, "incarnation")  # of the present stream, if it was created again
 
 
 class UnstableOffsets(PositionRefused):
-    """A pending transaction may still move the group in `stream`."""
+    """A pending transaction may still move the position of `group` in `stream`."""
 
     transaction_id = Fact(str, "transaction_id")  # the transaction that holds the position
     transaction_epoch = Fact(int, "transaction_epoch")
@@ -351,15 +357,15 @@ class OffsetUnstable(Refused):
 
 
 class SinkRefused(Refused):
-    """The commit of a sink does not fit what it has committed before."""
+    """The commit of a sink conflicts with what the sink has committed before."""
 
     code = "sink_refused"
-    advice = "look at it with `semel sinks`"
+    advice = "inspect the sink with `semel sinks`"
     last_version = Fact(int, "last_version")  # the last committed version
 
 
 class CheckpointDiverged(SinkRefused):
-    """The sink has committed other input than the caller's checkpoint says."""
+    """The input that the sink has committed differs from the caller's checkpoint."""
 
 
 class AppBound(SinkRefused):
@@ -367,7 +373,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The version is too old to be compared."""
+    """The version is so old that the server no longer stores its digests to compare them."""
 
 
 class KeyReused(Refused):
@@ -375,10 +381,10 @@ class KeyReused(Refused):
 
 
 class NotSupported(Refused):
-    """The server is not semel and lacks this call; nothing was sent that it could misunderstand."""
+    """The server is not semel and lacks this call. Nothing was applied."""
 
     code = "not_supported"
-    advice = "only semel has this call"
+    advice = "only semel supports this call"
 
 
 class LimitReached(Refused):
@@ -390,7 +396,7 @@ class DiskFull(LimitReached):
 
 
 class CorruptData(Refused):
-    """What the server has stored is not what was written: a checksum does not match."""
+    """The data that the server has stored is corrupt: a checksum does not match."""
 
 
 class Unavailable(ClientError):
@@ -401,11 +407,14 @@ class Unavailable(ClientError):
 
 
 class Indeterminate(ClientError):
-    """The request was sent, but no response says what happened: it may have been applied."""
+    """The request was sent, but no response shows its outcome: it may have been applied."""
 
     code = "indeterminate"
     applied = UNKNOWN
-    advice = "read the stream to find out; an append with a key or a producer is safe to repeat"
+    advice = (
+        "read the stream to find out; an append with an idempotency key or a producer is safe to"
+        " repeat"
+    )
 
 
 class ProtocolError(ClientError):
@@ -420,4 +429,4 @@ class ClientClosed(ClientError):
     """The client or the producer was closed before this call."""
 
     code = "client_closed"
-    advice = "make a new one"
+    advice = "create a new one"

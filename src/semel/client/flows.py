@@ -1,7 +1,7 @@
-"""Flows: requests as generators, which the sync and the async client share.
+"""Flows: generators for requests, which the sync and the async client share.
 
-A flow yields steps and is sent the reply to each; a flow driver executes the steps. Flows have no
-sockets and no clock: the driver decides when the time is up.
+A flow yields steps. A flow driver executes each step and sends its reply to the flow. Flows have no
+sockets, and the flow driver enforces the timeout of a call.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -22,7 +22,7 @@ from semel.wire.refusal_table import BY_CODE
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
-# Called before a request is sent again, with the error and the number of retries before.
+# Called before a request is sent again, with the error and the number of earlier retries.
 OnRetry = Callable[[ClientError, int], object]
 
 PAUSE_SECONDS_MIN: Final = 0.05
@@ -55,7 +55,7 @@ class Send(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Wait about `seconds`, at least `at_least`. The reply is False if there is no time for it."""
+    """Wait about `seconds`, at least `at_least`. The reply is False if the call must end before."""
 
     seconds: float
     at_least: float = 0.0
@@ -92,10 +92,10 @@ class NotSent(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """The request was sent, and no response came.
+    """The request was sent, but no response came.
 
-    `is_stale`: a reused connection was closed before the first byte, as happens when the server
-    closes an idle connection at the same moment.
+    `is_stale`: a reused connection was closed before the first byte of the response. This happens
+    if the server closes an idle connection while the request is sent.
     """
 
     reason: str
@@ -106,14 +106,17 @@ Reply = Response | Opened | NotSent | Lost
 
 
 class Exchanged(Struct, frozen=True):
-    """A final response. `was_lost`: an earlier attempt of the same request may be applied."""
+    """The final response to a request.
+
+    `was_lost`: an earlier attempt got no response, and may have been applied.
+    """
 
     response: Response
     was_lost: bool = False
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
-        """Return the response if it has one of these statuses; raise the error it means if not."""
+        """Return the response if it has one of these statuses. Otherwise raise its error."""
         status = self.response.status
         if status in statuses:
             return self.response
@@ -124,7 +127,7 @@ class Exchanged(Struct, frozen=True):
         raise self.error()
 
     def error(self) -> ClientError:
-        """Return the error that a response with a status of 400 or more means."""
+        """Return the error for a response with a status of 400 or more."""
         return error_of(self.response.status, self.response.headers, self.response.body)
 
 
@@ -139,9 +142,10 @@ def ask(
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
 ) -> Flow[Exchanged]:
-    """Send a request, and again where that is safe, until there is a final response.
+    """Send a request and return its final response. Retry where that is safe.
 
-    Without `retries` as often as the time allows. Raises Unavailable or Indeterminate.
+    `retries` is the maximum number of retries; None means until the timeout. Raises Unavailable or
+    Indeterminate if no attempt gets a final response.
     """
     was_lost = False
     had_stale = False
@@ -157,7 +161,7 @@ def ask(
         is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
-            had_stale = True  # the server is fine: no need for a pause
+            had_stale = True  # the server has closed an idle connection: no pause is needed
             continue
         is_permanent = isinstance(reply, NotSent) and reply.is_permanent
         if not is_safe or is_permanent or (retries is not None and tries >= retries):
@@ -170,18 +174,18 @@ def ask(
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
-    """Return the pause after a number of failed retries, at least Retry-After."""
+    """Return the pause before the next retry. `at_least`: the seconds of Retry-After."""
     seconds = backoff_seconds(tries, PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
     return Pause(seconds, min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
 
 
 def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
-    """Return `first`, doubled with each failed attempt in a row, up to `maximum`."""
+    """Return `first`, doubled for each failed attempt in a row, up to `maximum`."""
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
 def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
-    """Return the error of a reply that a retry may change; None if the response is final."""
+    """Return the error of a reply after which a retry may succeed; None for a final response."""
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
     if isinstance(reply, Lost):
@@ -189,7 +193,7 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     if reply.status < 400:
         return None
     error = error_of(reply.status, reply.headers, reply.body)
-    # 429 without Retry-After is a limit that waiting does not change.
+    # 429 or 507 without Retry-After is a limit that does not change with time.
     is_limit = reply.status not in _TEMPORARY or error.retry_after is None
     return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
 
@@ -202,14 +206,14 @@ def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> Cl
         )
     if was_lost and error.applied == errors.NO:
         return Indeterminate(
-            f"an earlier attempt got no response; the last one: {error.message}",
+            f"an earlier attempt got no response; the last attempt failed: {error.message}",
             status=error.status,
         )
     return error
 
 
-# ---- from a response to the error that is raised -------------------------------------------------
-# semel's responses have a stable code. Those of another Durable Streams server are recognised by
+# ---- errors from responses -----------------------------------------------------------------------
+# Refusals of semel have a stable code. Refusals of another Durable Streams server are recognised by
 # their status and headers.
 
 
@@ -228,7 +232,7 @@ _BY_STATUS: Final[Mapping[int, type[Refused]]] = {
     507: errors.DiskFull,
 }
 
-# Facts that a response may carry as headers only.
+# Facts that a response may have only as headers, by the name of the header.
 _FACTS: Final[Mapping[str, str]] = {
     "stream-next-offset": "next_offset",
     "producer-epoch": "current_epoch",
@@ -241,7 +245,10 @@ _OWN: Final = frozenset({"code", "message", "applied"})
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
-    """Return the error for a response of 300 or more: Refused, Unavailable or Indeterminate."""
+    """Return the error for a response with a status of 300 or more.
+
+    It is Unavailable, Indeterminate, or a subclass of Refused.
+    """
     problem = _problem(headers, body)
     message = _message(status, problem, body)
     seconds = to_number(headers.get("retry-after", ""))  # None for a date
@@ -252,7 +259,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientErro
     if status == 503 and applied == errors.NO:
         return Unavailable(message, status=status, retry_after=retry_after)
     if status >= 500 and applied != errors.NO:
-        # A proxy may respond like this although its server has processed the request.
+        # A proxy may send this status although the server has processed the request.
         return Indeterminate(message, status=status, retry_after=retry_after)
     kind = _error_class(status, code, headers)
     return kind(
@@ -290,7 +297,7 @@ def _problem(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(problem, dict):
         return {}
-    # The shape of another server: {"error": {"code": ..., "message": ...}}.
+    # The format of another server: {"error": {"code": ..., "message": ...}}.
     inner = problem.get("error")
     return inner if isinstance(inner, dict) else problem
 

@@ -1,4 +1,4 @@
-"""Groups: their positions and pinned steps. Pure: flows, no sockets."""
+"""Groups, with their positions and pinned steps, as flows. No sockets."""
 
 import time
 from collections.abc import Callable, Container, Sequence
@@ -32,13 +32,13 @@ from semel.wire.schema import transactions as schema
 _SET_TRIES_MAX: Final = 10
 _POLL_SECONDS_MIN: Final = 0.02
 _POLL_SECONDS_MAX: Final = 0.5
-# How long a reader waits for a pending transaction that may still move its group. It need not wait
-# for safety: what is made of messages read too early is refused by the commit.
+# How long a reader waits for a pending transaction that may still move its group. Correctness does
+# not depend on the wait: if messages are read too early, the commit of their outputs is refused.
 STABLE_SECONDS_MAX: Final = 5.0
 
 
 class Positions(schema.Positions, frozen=True):
-    """Where a group is, by stream: the offset, how often it was moved, and what is pending."""
+    """The positions of a group by stream: offsets, versions, and pending moves."""
 
     def known(self, path: str) -> KnownPosition:
         """Return the position in one stream; a group that was never moved there is at 0."""
@@ -48,12 +48,12 @@ class Positions(schema.Positions, frozen=True):
 
 
 def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
-    """Return where a group is, by stream."""
+    """Return the positions of a group, by stream."""
     return (yield from group_page(site, group)).offsets
 
 
 def group_page(site: ServerConfig, group: str, transaction: str | None = None) -> Flow[Positions]:
-    """Return where a group is, and what is pending, except in the transaction of that id."""
+    """Return the positions of a group and its pending moves, without those of `transaction`."""
     return get(site, _target(site, group) + query(transaction=transaction), Positions)
 
 
@@ -66,10 +66,10 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Return where a group is when no pending transaction can move it any more in these streams.
+    """Wait until no pending transaction can move a group in these streams. Return its positions.
 
-    Returns where it is now after `seconds_max`, or after the deadlines of those transactions.
-    Transactions whose token is in `own` are not waited for.
+    The wait ends after `seconds_max`, or after the deadlines of those transactions, even if some of
+    them are still pending. Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None
@@ -78,7 +78,7 @@ def stable_positions(
         moves = [move for path, move in page.pending.items() if path in paths]
         owned = [move.transaction_id for move in moves if _token(move) in own]
         if owned and hidden is None:
-            hidden = owned[0]  # it may hide a move of another transaction
+            hidden = owned[0]  # its move may hide that of another transaction
             continue
         waits = [
             inf if move.remaining_ms is None else move.remaining_ms / 1000
@@ -96,11 +96,12 @@ def _token(move: schema.PendingMove) -> str:
 
 
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
-    """Move a group in all of these streams, or in none. Raises PositionConflict, Indeterminate.
+    """Move a group in all of these streams, or in none, and return its positions.
 
-    A move without conditions is sent with the version of the position, and again if that has
-    changed. Otherwise a retry after a lost response could move the group a second time, after
-    others have moved it further.
+    A move without conditions is sent with the version of the position, and sent again if the
+    version has changed. Without the version, a retry after a lost response could move the group a
+    second time, after other clients have moved it further. Raises PositionConflict if a condition
+    does not hold, and Indeterminate if the group may have been moved.
     """
     if not moves:
         raise ValueError("there is nothing to move")
@@ -118,7 +119,7 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
         if not isinstance(error, PositionConflict) or error.incarnation is not None:
             raise error
         if exchange.was_lost:
-            # The request whose response was lost may have moved it.
+            # The attempt that got no response may have moved the group.
             page = yield from group_page(site, group)
             if all(_is_done(page, path, move) for path, move in guarded.items()):
                 return page
@@ -132,7 +133,7 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
 def set_known(
     site: ServerConfig, group: str, moves: Moves, positions: KnownPositions
 ) -> Flow[dict[str, str]]:
-    """Move a group, and note for its client where it is then. Returns the offsets, by stream."""
+    """Move a group, and record its new positions for the client. Return them by stream."""
     page = yield from set_positions(site, group, moves)
     offsets = {path: page.offsets[path] for path in moves}
     for path, offset in offsets.items():
@@ -141,13 +142,13 @@ def set_known(
 
 
 def _indeterminate(group: str) -> Indeterminate:
-    error = Indeterminate(f"{group} may have been set, and was moved by another client after that")
-    error.advice = "look where the group is, and set it again if that is not right"
+    error = Indeterminate(f"{group} may have been moved; then another client has moved it further")
+    error.advice = "read the positions of the group, and set them again if they are wrong"
     return error
 
 
 def _guarded(move: Move, path: str, page: Positions) -> Move:
-    """Return a move without conditions as one from where the position is now."""
+    """Return a move from the present position, if the caller passed a move without conditions."""
     if isinstance(move, tuple):
         return move
     position = page.known(path)
@@ -163,7 +164,7 @@ def _is_done(page: Positions, path: str, move: Move) -> bool:
 
 
 def pin(site: ServerConfig, group: str, step: PinnedStep) -> Flow[PinnedStep]:
-    """Pin a step. Returns the one that is pinned: an earlier one of that number stays."""
+    """Pin a step and return the pinned step: the first one that was sent with this number."""
     return post(site, _target(site, group, "snapshot"), step, PinnedStep, 200, 201)
 
 
@@ -181,8 +182,8 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 class GroupCursor(Struct):
     """The `position` of a group in one stream, as its reader got it from the server.
 
-    `unresolved` are the transactions of the client that may still be pending: the reader does not
-    wait for them, and for others at most `seconds_max`.
+    `unresolved`: tokens of transactions of the client that may be pending; the reader does not wait
+    for them. It waits for other transactions at most `seconds_max`.
     """
 
     site: ServerConfig
@@ -196,7 +197,7 @@ class GroupCursor(Struct):
     def move(self, message: Message) -> Flow[None]:
         """Move the group to the offset after a message. Raises PositionConflict.
 
-        A message before the position moves nothing: it was committed with a later one.
+        If the message is before the position, nothing is moved: a later message was committed.
         """
         ordinal, position = end_offset_of(message), self.position
         if ordinal <= position.offset:
@@ -211,12 +212,12 @@ class GroupCursor(Struct):
                 position.possible_offsets = earlier
                 raise
             assert stored is not None
-            position.moved(stored, error.version)  # an earlier move was done
+            position.moved(stored, error.version)  # an earlier move was applied
             if ordinal > stored:
                 position.possible_offsets.add(ordinal)
                 yield from self._set(ordinal)
         except Refused:
-            position.possible_offsets = earlier  # it was not done
+            position.possible_offsets = earlier  # it was not applied
             raise
 
     def _set(self, ordinal: int) -> Flow[None]:
@@ -237,7 +238,7 @@ def end_offset_of(message: Message) -> int:
 
 
 def cursor_of(message: Message) -> GroupCursor:
-    """Return the cursor a message was read with. Raises ValueError if it has no group."""
+    """Return the cursor of a message's reader. Raises ValueError if it was not read for a group."""
     cursor: GroupCursor | None = getattr(message.on_commit, "cursor", None)
     if cursor is None:
         raise ValueError("only a message of tail(group=...) can be committed")
@@ -266,7 +267,7 @@ class GroupReader(PageReader):
         self._is_started = False
 
     def begin(self) -> Flow[None]:
-        """Ask for the position to start at."""
+        """Get the position of the group from the server, to start there."""
         if not self._is_started:
             cursor, group, path = self._group_cursor, self._group_cursor.group, self._calls.path
             page = yield from stable_positions(
@@ -281,7 +282,7 @@ class GroupReader(PageReader):
         yield from super().begin()
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, None at the end; an empty list if none came in time."""
+        """Return the next messages, possibly an empty list; None at the end."""
         page = yield from super().next_page()
         self._group_cursor.position.incarnation = self.incarnation
         for message in page or ():

@@ -23,19 +23,19 @@ _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
 _LISTENING: Final = "listening on "
 _STDERR_BYTES_MAX: Final = 64 * 1024
-# A server that runs for an hour need not reserve 400 MiB of disk.
+# The defaults reserve much more space on the disk, which a server for a short time does not need.
 _LIGHT: Final = {"segment_bytes": 16 * MIB, "reserve_bytes": 0}
 
 
 class NotStarted(Unavailable):
-    """The server did not start; the message has its output."""
+    """The server did not start. The message contains its output."""
 
     code = "not_started"
     advice = ""
 
 
 class LocalProcess:
-    """A `semel serve` as a child process, which can be killed and restarted. Not thread-safe."""
+    """A child process that runs `semel serve`. It can be killed and restarted. Not thread-safe."""
 
     def __init__(
         self, data: str | PathLike[str] | None, port: int, settings: Mapping[str, object]
@@ -43,7 +43,7 @@ class LocalProcess:
         self._temporary = "" if data is not None else tempfile.mkdtemp(prefix="semel-")
         self.data: Final = self._temporary if data is None else fspath(data)
         self.url = ""
-        self.port = port  # the one it listens on, also after a restart
+        self.port = port  # the port it listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # one or none
         # The standard error of all its runs.
@@ -71,15 +71,18 @@ class LocalProcess:
         return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
 
     def stop(self) -> None:
-        """Shut it down, and remove a temporary directory. A repeat has no effect."""
+        """Shut the server down, and remove a temporary directory. A second call has no effect."""
         self._finalizer()
 
     def kill(self) -> None:
-        """Kill it as `kill -9` does. The data is kept for `restart`."""
+        """Kill the process as `kill -9` does. The data is kept for `restart`."""
         _end(self._running, is_gentle=False)
 
     def restart(self) -> None:
-        """Start it again with the same directory and port; if it runs, shut it down first."""
+        """Start the server again with the same directory and port. If it runs, shut it down first.
+
+        Raises NotStarted after `stop`, or if it does not start.
+        """
         if not self._finalizer.alive:
             raise NotStarted("a stopped server cannot be restarted; call local() again")
         _end(self._running, is_gentle=True)
@@ -97,7 +100,7 @@ class LocalProcess:
             stderr=self._errors,
             env=environment,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the test, which then stops the server
+            start_new_session=True,  # Ctrl-C must not reach the server: the caller stops it
         )
         self._running.append(process)
         self.url = self._await_listening(process)
@@ -114,7 +117,7 @@ class LocalProcess:
 
 
 def _read_line(pipe: IO[bytes], until: float) -> str:
-    """Return a line, or what was read when the pipe or the time ends."""
+    """Return a line. If the pipe ends or the time runs out before, return what was read."""
     line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -152,16 +155,17 @@ def local(
 ) -> "LocalServer":
     """Start a server in a child process, wait until it listens, and return a client of it.
 
-    Without `data` it uses a temporary directory, which is removed at the end. `timeout` is that of
-    the client; `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`.
-    Environment variables are ignored. The server ends with the `with` block, with `stop()`, or when
-    this process ends, even if it is killed. Raises NotStarted.
+    Without `data`, the server uses a temporary directory, which is removed at the end. `timeout` is
+    the timeout of the client. `settings` are options of `semel serve`, as in
+    `local(long_poll_timeout=1)`. Environment variables named SEMEL_* are ignored. The server ends
+    with the `with` block, with `stop()`, or when this process ends, even if this process is killed.
+    Raises NotStarted if the server does not start.
     """
     return LocalServer(LocalProcess(data, port, settings), timeout)
 
 
 class LocalServer(Client):
-    """A client, and the server it uses."""
+    """A client of a local server, which it stops when it is closed."""
 
     def __init__(self, process: LocalProcess, timeout: float | None) -> None:
         super().__init__(process.url, timeout=timeout)
@@ -187,7 +191,7 @@ class LocalServer(Client):
         return self._process.stderr
 
     def client(self, **options: Any) -> Client:
-        """Return another client, which the caller closes; the options are those of `Client`."""
+        """Return another client with the options of `Client`. The caller must close it."""
         return Client(self.url, **options)
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:

@@ -1,9 +1,10 @@
 """The positions of groups as a client has read them, and the conditions of its moves.
 
-A move is safe if it names the position from which the messages were read. So the position to send
-is not the present one but the one at which the reader began. A message refers to the reader it came
-from, and so does its `next_offset`: whichever thread or task commits it, and whatever other readers
-of the client have moved since, the right position is sent. Pure: no sockets.
+A move is safe if its expected offset is the position from which the messages were read. So a client
+does not send the present position, but the position at which the reader began. A message refers to
+its reader, and so does its `next_offset`. Therefore the right position is sent, whichever thread or
+task commits the message, and even if other readers of the client have moved the group since. No
+sockets.
 """
 
 import threading
@@ -21,10 +22,11 @@ _NAMES_MAX: Final = 10_000
 
 
 class KnownPosition:
-    """A group's position in a stream as a reader has read it, and as it was moved with this object.
+    """The position of a group in a stream: as a reader has read it, then as it was moved.
 
-    `version` is None if it is unknown, as after a commit that was a repeat, and `incarnation`
-    before anything was read. `possible_offsets` are where it may be after moves without a response.
+    `version` is None if it is unknown, for example after a commit that was a repeat. `incarnation`
+    is None before anything was read. `possible_offsets`: where the position may be after moves that
+    got no response.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        A move to where this object has moved the group before is a repeat. It is sent with the
-        position as first read: then the server refuses it, or recognises the repeated commit.
+        If the group was moved already, a move that is not beyond the present offset is a repeat. It
+        is sent with the position as first read. Then the server refuses the move, or recognises the
+        repeated commit.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -55,7 +58,7 @@ class KnownPosition:
 
 
 class _Moved(NamedTuple):
-    """Where a client has moved a group, and in which incarnation of the stream."""
+    """The position to which a client has moved a group, and the incarnation of the stream."""
 
     offset: int
     version: int | None
@@ -63,10 +66,11 @@ class _Moved(NamedTuple):
 
 
 class ReadPosition:
-    """One reader of a stream, for a group whose position it has read, or for none.
+    """The record of one reader of a stream, and of the group positions it has read.
 
-    If a group's position was not read, the reader is assumed to have begun at it: its start is sent
-    as `from`, with the version if its client has moved the group there, or has not moved it.
+    If it has not read the position of a group, it is assumed to have begun there: its start is sent
+    as `from`. The version is sent too if the client has moved the group to that start, or if the
+    start is 0 and the client has not moved the group.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class ReadPosition:
 
     @property
     def incarnation(self) -> str | None:
-        """The incarnation that is read; None before the first response."""
+        """The incarnation of the stream that is read; None before the first response."""
         return self._incarnation
 
     @incarnation.setter
@@ -107,7 +111,7 @@ class ReadPosition:
         return position
 
     def _version(self, group: str) -> int | None:
-        """Return the version of the position at its start; None if its client has not read it."""
+        """Return the version of the position when the reader began; None if it is unknown."""
         moved = self._moved.get(group)
         if moved is None or moved.incarnation not in (None, self.incarnation):
             return 0 if self.start == _START else None
@@ -115,16 +119,16 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The positions that readers of a client have read, and those that it has moved itself."""
+    """The positions that readers of a client have read, and those that the client has moved."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read: dict[PositionName, list[KnownPosition]] = {}  # at most two: more mean the same
+        self._read: dict[PositionName, list[KnownPosition]] = {}  # at most two: two are ambiguous
         self._moved: dict[str, dict[str, _Moved]] = {}  # by path, then by group
         self._incarnations: dict[str, str] = {}  # the one read last, by path
 
     def read_position(self, path: str, offset: str = START) -> ReadPosition:
-        """Return the record of a reader that begins at an offset."""
+        """Return the record for a new reader that begins at an offset."""
         start = parse_offset(offset) or _START
         with self._lock:
             return ReadPosition(path, start, dict(self._moved.get(path, {})), self.note_read)
@@ -142,7 +146,7 @@ class KnownPositions:
             self._incarnations[path] = incarnation
 
     def note_moved(self, name: PositionName, to: int, version: int | None) -> None:
-        """Record a move by this client; the positions that its readers have read stay."""
+        """Record a move by this client. It does not change positions that readers have read."""
         group, path = name
         with self._lock:
             _make_room(self._moved)
@@ -155,11 +159,13 @@ class KnownPositions:
         return self._incarnations.get(path)
 
     def find(self, name: PositionName, offset: object) -> KnownPosition:
-        """Return the position to move a group from, to an offset.
+        """Return the position from which to move a group to an offset.
 
-        The offset of a message refers to it. Any other one, a number or a copy, is assumed to be of
-        the only tail that this client has had for the group in the stream; raises ValueError if it
-        has had several. Without one, it is the position to which this client has moved the group.
+        If the offset comes from a message, it is the position that the reader of the message has
+        read. A number, or a copy of an offset, does not refer to a reader. Then it is the position
+        of the only tail that this client has had for the group in the stream. Raises ValueError if
+        there were several tails. If there was none, it is the position to which this client has
+        moved the group.
         """
         group, path = name
         reading = read_position_of(offset, path)
@@ -189,7 +195,7 @@ def read_position_of(offset: object, path: str) -> ReadPosition | None:
 
 
 def _make_room(names: dict[Any, Any]) -> None:
-    """Limit the size; offsets of messages do not need these records."""
+    """Clear the records if there are too many. Offsets of messages do not need them."""
     if len(names) >= _NAMES_MAX:
         names.clear()
 
@@ -198,7 +204,7 @@ def _make_room(names: dict[Any, Any]) -> None:
 
 
 class _Pending(Struct, frozen=True):
-    """A move that was sent; `position` is None if the caller passed `from`."""
+    """A move of a commit that has not ended. `position` is None if the caller passed `from`."""
 
     position: KnownPosition | None
     to: int
@@ -216,11 +222,14 @@ class MovePlanner:
         self._pending: dict[PositionName, _Pending] = {}
 
     def plan(self, group: str, moves: Moves) -> Planned:
-        """Return the moves to send for a group; nothing is recorded before `accepted`."""
+        """Return the moves to send for a group. `accepted` records them."""
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
     def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
-        """Plan the moves that name what was read, or whose offset does; return the others too."""
+        """Return the planned moves of a group, and the other moves unchanged.
+
+        A move is planned if it has a condition, or if its offset comes from a message.
+        """
         read = {
             path: move
             for path, move in moves.items()
@@ -257,7 +266,7 @@ class MovePlanner:
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
-        """Extend a move that the transaction has already; never back to an earlier offset."""
+        """Return the extension of a pending move. It never goes back to an earlier offset."""
         to = max(to, pending.to)
         incarnation = (
             self._positions.incarnation(name[1]) if position is None else position.incarnation

@@ -1,8 +1,8 @@
-"""Consume, transform, produce: the effect of each input exactly once. Pure: flows, no sockets.
+"""Consume, transform, produce, with exactly-once effects, as flows. No sockets.
 
-Outputs and the positions in the inputs are committed together, by one request, which is refused if
-the group is at another position than expected. So the server always stores exactly which inputs
-have their outputs stored, and a restart continues there, wherever the process was killed.
+One request commits the outputs together with the position in the input. The server refuses it if
+the group is not at the expected position. So the stored positions always show for which inputs the
+outputs are stored. After a restart the processing continues there, even if the process was killed.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ _GROUP_CHARS_MAX: Final = 200
 
 
 class InputBatch(Struct, frozen=True):
-    """Messages of one input, in order, to be iterated over."""
+    """A batch of messages of one input, in order; it can be iterated over."""
 
     stream: str
     messages: list[Message]
@@ -51,12 +51,12 @@ AsyncTransform = Callable[[InputBatch], Outputs | Awaitable[Outputs | None] | No
 
 
 def sync_transform(function: SyncTransform, batch: InputBatch) -> Outputs | None:
-    """Return the outputs of a batch."""
+    """Return the outputs of a function for a batch."""
     return function(batch)
 
 
 async def async_transform(function: AsyncTransform, batch: InputBatch) -> Outputs | None:
-    """Return the outputs of a batch, of a plain function or a coroutine function."""
+    """Return the outputs of a plain function or a coroutine function for a batch."""
     outputs = function(batch)
     return await outputs if isinstance(outputs, Awaitable) else outputs
 
@@ -71,7 +71,7 @@ class _Input(Struct):
 
 
 class ProcessLoop:
-    """Reads batches of the inputs, and commits the outputs of each."""
+    """Reads batches from the inputs, and commits the outputs of each batch."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ProcessLoop:
     def begin(self) -> Flow[None]:
         """Fence the older instance, then read the positions.
 
-        In this order, so that nothing the older instance has sent can be applied afterwards.
+        In this order, no request of the older instance can be applied after the positions are read.
         """
         registered = yield from register_producer(self._site, self._producer_id)
         self._commit_id = CommitId(registered.producer_id, registered.producer_epoch, 0)
@@ -121,12 +121,13 @@ class ProcessLoop:
             StreamCalls(replace(self._site, retries=None), path),
             stored.offsets.get(path, START),
             is_live=self._is_live,
-            waits_at_end=len(self._paths) == 1,  # else a wait for one would delay the others
+            waits_at_end=len(self._paths)
+            == 1,  # with several inputs, a wait would delay the others
         )
         return _Input(path, reader, stored.known(path), self._max_messages)
 
     def next_batch(self) -> Flow[InputBatch | None]:
-        """Return the next batch, from the inputs in turn; None when all inputs are at their end."""
+        """Return the next batch, from the inputs in turn; None if all inputs are at their end."""
         while True:
             for index, source in enumerate(self._inputs):
                 if not source.ready and not source.is_over:
@@ -154,7 +155,7 @@ class ProcessLoop:
         source = next(source for source in self._inputs if source.path == batch.stream)
         to = _end(batch)
         position = source.position
-        # With the incarnation: if the stream was deleted and created again, nothing of it was read.
+        # The incarnation is a condition too: a stream that was created again has not been read.
         move = (position.offset, to, source.reader.incarnation, position.version)
         parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
@@ -193,7 +194,7 @@ class ProcessLoop:
 
 
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:
-    """Return the producer id for a group and its inputs, of which one instance runs at a time."""
+    """Return the producer id for a group and its inputs. A newer instance fences an older one."""
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
 
@@ -213,9 +214,9 @@ class ProducerPool:
 
     Registering a producer fences its older instances and aborts their transactions. So a client
     registers each id once, and keeps the epoch. It does not register an id again after it was
-    fenced: two instances that fence each other in turn would get nothing done.
+    fenced, because two instances would then fence each other in turn.
 
-    Ids that the server has generated are used by one transaction at a time.
+    An id that the server has generated is used by one transaction at a time.
     """
 
     def __init__(self) -> None:
@@ -229,7 +230,7 @@ class ProducerPool:
         return self._idle.pop() if self._idle else None
 
     def add(self, producer_id: str | None, registration: Registration) -> Registration:
-        """Return a new registration, which is kept if it has a name."""
+        """Return a new registration. It is kept if the caller has chosen the id."""
         if producer_id is not None:
             self._named[producer_id] = registration
         return registration
@@ -241,7 +242,7 @@ class ProducerPool:
 
 
 def check_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
-    """Return the caller's own registration, or None if the client is to register.
+    """Return the caller's own registration, or None if the client must register the producer.
 
     Raises ValueError for an epoch without an id.
     """

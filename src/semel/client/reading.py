@@ -1,4 +1,4 @@
-"""Reading a stream: pages of messages, and where to continue after each. Pure: flows."""
+"""Reading a stream page by page, as flows. Each page has the offset to continue at. No sockets."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _ACCEPT_GZIP: Final = (*_ACCEPT, ("Accept-Encoding", "gzip"))
 
 
 class Page(Struct, frozen=True):
-    """The content of one response. `end` is the tail at that time, if the server reports it."""
+    """The content of one response. `end`: the tail at that time, if the server reports it."""
 
     messages: list[Message]
     next_offset: str
@@ -46,14 +46,15 @@ class ReadSource(Protocol):
 
 
 class PageReader:
-    """Reads a stream page by page from `offset` on.
+    """A reader of a stream, page by page, from `offset` on.
 
-    `next_page` is a flow that returns the next messages, or None at the end: at the present tail,
-    or, if `is_live`, at the tail of a closed stream. `waits_at_end`: at the tail of an open stream
-    the server responds when there are new messages, or after a while.
+    The flow `next_page` returns the next messages, or None at the end. The end is the present tail;
+    if `is_live`, it is the tail of a closed stream. `waits_at_end`: at the tail of an open stream,
+    a live reader sends a long-poll. The server responds to it when there are new messages, or after
+    its timeout.
 
-    At read_committed it ends at the stable offset. Servers other than semel have no transactions:
-    they ignore the parameter in the first request, and do not get it after that.
+    At read_committed the reader ends at the stable offset. Servers other than semel have no
+    transactions: they ignore the parameter in the first request, and later requests omit it.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class PageReader:
                 f"isolation={isolation!r}; expected {READ_COMMITTED!r} or {READ_UNCOMMITTED!r}"
             )
         self.offset = offset
-        self.source: ReadSource | None = None  # what its messages refer to
-        self.has_begun = False  # there was a response: from then on a live reader waits
-        self.is_at_end = False  # all was read that was there at the last response
+        self.source: ReadSource | None = None  # the `source` of its messages
+        self.has_begun = False  # after the first response a live reader retries without a limit
+        self.is_at_end = False  # the last response was up to date with the tail
         self.incarnation: str | None = None  # of the stream that is read
         self._isolation = isolation
         self._waits_at_end = waits_at_end
@@ -86,12 +87,12 @@ class PageReader:
         self.tail: int | None = None  # of the stream, as last reported
 
     def begin(self) -> Flow[None]:
-        """Replace `now` by an offset, which stays the same after a lost connection."""
+        """Replace the offset `now` by the present tail, so that a retry uses the same one."""
         if self.offset == NOW:
             yield from self._read_page(None, 200)
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, perhaps none yet; None at the end."""
+        """Return the next messages, possibly an empty list; None at the end."""
         yield from self.begin()
         if self._is_over:
             return None
@@ -106,11 +107,11 @@ class PageReader:
         return page.messages
 
     def hang_up(self) -> Flow[None]:
-        """Release what is held between two pages: nothing here."""
+        """Close the connection that is kept between two pages; this reader keeps none."""
         yield from ()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise StreamGone if the response is of another incarnation of the stream."""
+        """Record the incarnation in a response. Raises StreamGone if it is another than before."""
         incarnation = headers.get("stream-incarnation")
         if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
@@ -124,7 +125,11 @@ class PageReader:
 
     @property
     def isolation(self) -> str | None:
-        """The parameter to send; None for the server's default, and for servers without it."""
+        """The value of the parameter `isolation`, or None to omit it.
+
+        It is omitted for read_uncommitted, which is the server's default, and for servers that are
+        not semel.
+        """
         is_sent = self._isolation == READ_COMMITTED and not self._calls.is_foreign
         return self._isolation if is_sent else None
 
@@ -132,7 +137,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"there are messages at {self.offset}, but no offset after them"
+                f"there are messages at {self.offset}, but the next offset is not after them"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True
@@ -146,7 +151,7 @@ class PageReader:
             self._is_over = page.is_closed or self.is_at_end or self._has_passed(page)
 
     def _has_passed(self, page: Page) -> bool:
-        """Return whether everything was read that was there when the reading began."""
+        """Return whether the reader has reached the tail that the first response reported."""
         end = page.messages[-1].next_ordinal if page.messages else None
         return self._end is not None and isinstance(end, int) and end >= self._end
 
@@ -168,7 +173,7 @@ class PageReader:
 
 
 def page_of(response: Response, start: str, source: ReadSource | None = None) -> Page:
-    """Decode the response to a read from `start`. Raises ProtocolError if it is not one."""
+    """Decode the response to a read from `start`. Raises ProtocolError if it is invalid."""
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
@@ -236,13 +241,13 @@ def plain_messages(
 
 
 def split_array(body: bytes) -> list[bytes]:
-    """Return the elements of a JSON array, byte for byte. Raises ProtocolError if it is not one."""
+    """Return the elements of a JSON array as bytes. Raises ProtocolError if it is not an array."""
     try:
         return [bytes(raw).strip() for raw in _array.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        values = json.loads(body)  # which accepts more than msgspec, such as a lone surrogate
+        values = json.loads(body)  # accepts more than msgspec does, such as a lone surrogate
     except ValueError as error:
         raise errors.ProtocolError(f"the response is not JSON: {error}") from None
     if not isinstance(values, list):
@@ -262,7 +267,10 @@ class FramesPage(Struct, frozen=True):
 
 
 def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
-    """Return committed messages from an offset on, about 1 MiB. Raises NotSupported elsewhere."""
+    """Return about 1 MiB of committed messages from an offset on, in the frames format.
+
+    Raises NotSupported if the server is not semel.
+    """
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
     response = (yield from ask(request, RetrySafety.READ, retries=calls.site.retries)).expect(200)

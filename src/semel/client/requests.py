@@ -1,4 +1,4 @@
-"""Requests: the address of a server, the targets below it, and headers and bodies as bytes."""
+"""HTTP requests: the address of a server, request targets, headers, and encoding as bytes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ class Address(Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
     def target(self, path: str, *names: str) -> str:
-        """Return the request target of a resource such as `/v1/streams`, or of names below it."""
+        """Return the request target of a path such as `/v1/streams`, followed by quoted names."""
         return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
     def stream_target(self, path: str) -> str:
@@ -60,7 +60,7 @@ def parse_address(url: str) -> Address:
             f"{url!r} is not the address of a server; expected one such as http://127.0.0.1:4437"
         )
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an address must not have a user and password; pass token= or headers=")
+        raise ValueError("an address must not contain a user and password; pass token= or headers=")
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} must not contain a query or a fragment")
     if not _is_host(parts.hostname):
@@ -85,14 +85,14 @@ def checked_path(path: str) -> str:
     try:
         parsed = stream_path(stream_url("", path))
     except UnicodeEncodeError:
-        raise ValueError("the path of the stream is refused: it is not UTF-8") from None
+        raise ValueError("the path of the stream cannot be encoded as UTF-8") from None
     if isinstance(parsed, str):
         return parsed
     raise ValueError(parsed.message)
 
 
 def stream_reference(path: str) -> str:
-    """Return a stream as a header names it: `/v1/stream/` and its quoted path."""
+    """Return the reference to a stream in a header: `/v1/stream/` and the quoted path."""
     return stream_url("", checked_path(path))
 
 
@@ -111,16 +111,16 @@ def query(**values: str | int | None) -> str:
 Fields = tuple[tuple[str, str], ...]
 
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Characters that a parser of HTTP could read as the end of a line, or that it cannot read at all.
+# Characters that could end a header line, or that HTTP does not allow in it.
 _NEVER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 # Headers that the client sets itself.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 
 
 class Request(Struct, frozen=True):
-    """A request; `is_streamed` if the body of its response is read in parts.
+    """An HTTP request. `is_streamed`: the body of the response is read in parts.
 
-    Without a body there is no Content-Length; with an empty one it is 0.
+    If `body` is None, Content-Length is omitted; if it is empty, Content-Length is 0.
     """
 
     method: str
@@ -131,14 +131,14 @@ class Request(Struct, frozen=True):
 
 
 def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> bytes:
-    """Return the header lines of every request to this server: Host, and the caller's own."""
+    """Return the header lines that every request to a server has: Host, and `headers`."""
     lines = [f"Host: {address.authority}\r\n"]
     lines += [_line(name, value) for name, value in headers]
     return "".join(lines).encode("latin-1")
 
 
 def render(request: Request, fixed: bytes) -> bytes:
-    """Return a request as bytes; `fixed` is from `fixed_lines`."""
+    """Encode a request as bytes; `fixed` is the result of `fixed_lines`."""
     lines = [_line(name, value) for name, value in request.headers]
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
@@ -147,7 +147,10 @@ def render(request: Request, fixed: bytes) -> bytes:
 
 
 def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
-    """Return the caller's headers and the token. Raises ValueError if one cannot be sent."""
+    """Return the caller's headers, with the token as the Authorization header.
+
+    Raises ValueError if a header cannot be sent.
+    """
     fields = list((headers or {}).items())
     for name, value in fields:
         if name.lower() in _OURS:
@@ -190,7 +193,7 @@ class TransactionHeaders(Struct, frozen=True):
 
 
 class AppendHeaders(Struct, frozen=True):
-    """The conditions and the identity of an append."""
+    """The conditions of an append, and the identity by which a repeat is recognised."""
 
     seq: str | None = None
     if_match: str | None = None
@@ -221,22 +224,25 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def is_tagged(self) -> bool:
-        """Whether the server recognises a repeat, and returns the first response."""
+        """Whether the server recognises a repeat of the append, and returns the first result."""
         return (self.idempotency_key, self.tag, self.transaction) != (None, None, None)
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the batch has a sequence of a producer, or belongs to a transaction."""
+        """Whether the append has the sequence of a producer, or belongs to a transaction."""
         return self.tag is not None or self.transaction is not None
 
     @property
     def is_staged(self) -> bool:
-        """Whether the messages get their offsets with the commit of their transaction."""
+        """Whether the append belongs to a staged transaction, whose commit assigns the offsets."""
         return self.transaction is not None and self.transaction.seq is not None
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a repeat cannot be applied, but does not show whether the first one was."""
+        """Whether a condition prevents that a repeat is applied a second time.
+
+        The refusal of a repeat does not show whether the first request was applied.
+        """
         return not self.is_tagged and (self.if_match is not None or self.seq is not None)
 
 
@@ -257,7 +263,7 @@ class CreateHeaders(Struct, frozen=True):
 
     @property
     def headers(self) -> Fields:
-        """The headers. Raises ValueError for a ttl or path that is invalid."""
+        """The headers of the request. Raises ValueError for an invalid ttl, time or path."""
         fields = {
             "Content-Type": self.content_type,
             "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),

@@ -1,8 +1,9 @@
-"""Parses HTTP/1.1 responses from the bytes of one connection. Pure: bytes in, responses out.
+"""A parser of the HTTP/1.1 responses on one connection: bytes in, responses out. No sockets.
 
-Call `expect` once for each request, in order, because the shape of a response depends on its
-request, `feed` with what was received, in pieces of any size, and `end` when the server has closed
-the connection. What two parsers could read differently is a ProtocolError.
+Call `expect` once for each request, in order, because the format of a response depends on its
+request. Call `feed` with the received bytes, in pieces of any size, and `end` when the server has
+closed the connection. For a response that two parsers could read differently, ProtocolError is
+raised.
 """
 
 import re
@@ -28,9 +29,9 @@ _STREAMED_TYPE: Final = "text/event-stream"
 
 
 class Response(Struct, frozen=True):
-    """A response. Names of headers are in lower case; repeated ones are joined with a comma.
+    """A response. Header names are in lower case; values of repeated headers are joined by commas.
 
-    `is_streamed`: there is no body yet, it follows in parts.
+    `is_streamed`: `body` is empty, and the body follows in parts.
     """
 
     status: int
@@ -46,7 +47,7 @@ class BodyPart(Struct, frozen=True):
 
 
 class BodyEnd(Struct, frozen=True):
-    """A streamed body is complete."""
+    """The end of a streamed body."""
 
 
 ParserEvent = Response | BodyPart | BodyEnd
@@ -73,12 +74,12 @@ class ResponseParser:
         self._head: Response | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._rest: int | None = 0  # bytes of the body or chunk; None: until the connection closes
+        self._rest: int | None = 0  # missing bytes of the body or chunk; None: up to the end
         self._step = self._take_head
         self._events: list[ParserEvent] = []
 
     def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
-        """Expect the response to a request that is sent now."""
+        """Register a request that is sent now, so that its response is expected."""
         self._expected.append(_Expected(is_head, is_streamed))
 
     @property
@@ -88,11 +89,11 @@ class ResponseParser:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may be sent: all responses are complete, and it stays open."""
+        """Whether another request can be sent: all responses are complete, and none said close."""
         return not (self._expected or self._buffer or self.is_closing)
 
     def feed(self, data: bytes) -> list[ParserEvent]:
-        """Return what `data` completes. Raises ProtocolError if it is not an expected response."""
+        """Return the events that `data` completes. Raises ProtocolError if it is invalid."""
         if data and not self._expected:
             self._refuse("there is a response without a request")
         self._buffer += data
@@ -103,9 +104,10 @@ class ResponseParser:
         return self._events
 
     def end(self) -> list[ParserEvent]:
-        """Return what the end of the connection completes. Raises ResponseCut in a response.
+        """Return the events that the end of the connection completes.
 
-        If no byte of a response was received this is not an error: see `waiting_count`.
+        Raises ResponseCut if a response is incomplete. Responses of which no byte was received are
+        not an error here; `waiting_count` counts them.
         """
         self._events = []
         self.is_closing = True
@@ -115,7 +117,7 @@ class ResponseParser:
             raise ResponseCut("the connection was closed in the middle of a response")
         return self._events
 
-    # ---- the head --------------------------------------------------------------------------------
+    # ---- status line and headers -----------------------------------------------------------------
 
     def _take_head(self) -> bool:
         if not self._buffer:
@@ -125,7 +127,9 @@ class ResponseParser:
             if len(self._buffer) >= HEAD_BYTES_MAX:
                 self._refuse(f"the headers are longer than {HEAD_BYTES_MAX} bytes")
             if not b"HTTP/1.".startswith(self._buffer[:7]):
-                self._refuse(f"{bytes(self._buffer)[:40]!r} is not the beginning of HTTP/1.1")
+                self._refuse(
+                    f"{bytes(self._buffer)[:40]!r} is not the beginning of an HTTP/1.1 response"
+                )
             return False
         if not self._expected:
             self._refuse("there is a response without a request")
@@ -286,9 +290,9 @@ class ResponseParser:
         try:
             plain = inflater.decompress(body, self._body_bytes_max)
         except zlib.error as error:
-            self._refuse(f"the response is not gzip, as its headers say: {error}")
+            self._refuse(f"the headers say that the response is gzip, but it is not: {error}")
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
-            self._refuse("the response is incomplete, or longer than is read")
+            self._refuse("the gzip response is incomplete, or longer than the limit")
         return plain
 
     def _refuse(self, message: str) -> NoReturn:

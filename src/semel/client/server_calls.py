@@ -1,4 +1,4 @@
-"""Calls about a server and not about one stream. Pure: flows, no sockets."""
+"""Calls for lists, producers and operators of a server, as flows. No sockets."""
 
 from math import inf
 from typing import Any, Final
@@ -35,12 +35,12 @@ from semel.wire.schema.producers import (
 )
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
-# A JSON document as it came: the calls of an operator show it as it is.
+# A JSON document as the server sent it: the calls for operators return it unchanged.
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
-# Codes of 404 that mean that an object does not exist. Any other 404 means that the server lacks
-# the address.
+# The codes of a 404 for an object that does not exist. Any other 404 means that the server does not
+# have the request target.
 _LACKING: Final = frozenset(
     {
         "stream_not_found",
@@ -56,15 +56,16 @@ _LACKING: Final = frozenset(
 
 
 def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
-    """Return the document at an address. Raises NotSupported if the server lacks the address."""
+    """Return the document at a target. Raises NotSupported if the server lacks the target."""
     exchange = yield from _exchange(site, Request("GET", target), RetrySafety.READ)
     return decoded(exchange.expect(200), kind)
 
 
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
-    """Send a document whose repeat changes nothing, and return the response.
+    """Send a document and return the decoded response. A repeat must have no further effect.
 
-    Raises NotSupported, and ProtocolError if the response has none of the statuses.
+    Raises NotSupported if the server lacks the target, the error of a refusal, or ProtocolError for
+    a status that is not expected.
     """
     exchange = yield from send(site, target, document)
     return decoded(exchange.expect(*statuses), kind)
@@ -73,7 +74,10 @@ def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuse
 def send(
     site: ServerConfig, target: str, document: Any, *, silence_seconds: float = inf
 ) -> Flow[Exchanged]:
-    """Send a document whose repeat changes nothing. Raises NotSupported."""
+    """Send a document and return the response. A repeat must have no further effect.
+
+    Raises NotSupported if the server lacks the target.
+    """
     request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
     return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds)
 
@@ -89,7 +93,7 @@ def _exchange(
         error = exchange.error()
         is_semel = normalise(response.headers.get("content-type", "")) == PROBLEM
         if not is_semel or error.code not in _LACKING:
-            message = f"this server has no such page: {error.message}"
+            message = f"this server does not support the call: {error.message}"
             raise NotSupported(message, status=response.status)
     return exchange
 
@@ -103,18 +107,18 @@ def decoded(response: Response, kind: type[T]) -> T:
 
 
 def _require_progress(next_page: Any, after: Any) -> None:
-    """Raise ProtocolError for a listing that would never end."""
+    """Raise ProtocolError if the next page is not after this one: the list would never end."""
     if next_page is not None and after is not None and next_page <= after:
         raise ProtocolError("the next page of a list does not begin after this one")
 
 
-# ---- transactions, sinks and groups: for an operator ---------------------------------------------
+# ---- transactions, sinks and groups, for operators -----------------------------------------------
 
 
 def list_transactions(
     site: ServerConfig, state: str | None, stream: str | None
 ) -> Flow[list[Document]]:
-    """Return the pending transactions."""
+    """Return the pending transactions, if requested only those in a state or with a stream."""
     transactions: list[Document] = []
     after: int | None = 0
     while after is not None:
@@ -129,12 +133,12 @@ def list_transactions(
 
 
 def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[Document]:
-    """Return a transaction: the newest of its id, or that of an epoch."""
+    """Return the transaction with an id and a transaction epoch; None means the newest one."""
     return get(site, site.address.target(TRANSACTIONS, name) + query(epoch=epoch), Document)
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence a transaction as an operator, whatever its owner."""
+    """Commit, abort or fence a transaction as an operator, regardless of its owner."""
     request = TxnRequest(transaction_epoch=epoch, operator=True)
     return post(site, site.address.target(TRANSACTIONS, name, action), request, Document, 200)
 
@@ -159,20 +163,20 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
     """Remove what the server stores about a sink."""
     request = Request("DELETE", site.address.target(SINKS, app))
     exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
-    # A request whose response was lost may have removed it.
+    # The attempt that got no response may have removed it.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return where a group is, and the step it has pinned as `snapshot`."""
+    """Return the positions of a group, with its pinned step as `snapshot`."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}
 
 
 def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None]:
-    """Return the step a group has pinned; None if it has never pinned one."""
+    """Return the step that a group has pinned; None if it has never pinned one."""
     try:
         return (yield from get(site, target, kind))
     except Refused as error:
@@ -195,12 +199,12 @@ def list_streams(
 
 
 def health(site: ServerConfig) -> Flow[Document]:
-    """Return the health of the server."""
+    """Return what the server reports about its state."""
     return get(site, site.address.target(HEALTH), Document)
 
 
 def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[ProducerState]]:
-    """Return the producers of a stream, or one of them."""
+    """Return the stored states of a stream's producers, or of one of them."""
     site = calls.site
     states: list[ProducerState] = []
     after = None
@@ -218,7 +222,10 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
 
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
-    """Get an id from the server, or the next epoch of one. A retry only raises it once more."""
+    """Register a new producer id, or the next epoch of `producer_id`.
+
+    A retry is harmless: it raises the epoch once more.
+    """
     request = RegisterRequest(producer_id)
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)
 
@@ -226,7 +233,7 @@ def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Regis
 def claim_producer(
     calls: StreamCalls, producer_id: str, session: str, mode: str
 ) -> Flow[ProducerClaim]:
-    """Claim a producer, and return what is stored of it. A repeat of a session changes nothing."""
+    """Claim a producer and return its stored state. A repeat with the session changes nothing."""
     request = ClaimRequest(calls.path, producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
@@ -240,7 +247,7 @@ def explain_append(
     session: str | None = None,
     mode: str | None = None,
 ) -> Flow[Document]:
-    """Return what would happen to an append, and why."""
+    """Return what the outcome of an append would be, and why."""
     target = calls.site.address.target(EXPLAIN) + query(
         stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )

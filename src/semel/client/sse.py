@@ -1,7 +1,7 @@
-"""Live reads by server-sent events. Pure: flows, no sockets.
+"""Live reads with server-sent events, as flows. No sockets.
 
-The messages of a data event are returned only when the control event after it, with the next
-offset, was received: so a connection that is lost in between skips and repeats nothing.
+A data event has no offset. Its messages are returned when the control event after it, which has the
+next offset, is received. So no message is skipped or repeated if the connection is lost in between.
 """
 
 import binascii
@@ -40,14 +40,14 @@ class SseParser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # bytes of the buffer that contain no end of a line
+        self._searched = 0  # the first bytes of the buffer, without a line end
         self._is_after_cr = False
         self._kind = "message"
         self._data: list[bytes] = []
         self._data_bytes = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Return the events that `data` completes. Raises ProtocolError for an endless event."""
+        """Return the events that `data` completes. Raises ProtocolError if one is too long."""
         if self._is_after_cr and data:
             data = data.removeprefix(b"\n")
             self._is_after_cr = False
@@ -71,7 +71,7 @@ class SseParser:
         line = bytes(buffer[:start])
         # The LF of a CRLF may come with the next data.
         self._is_after_cr = match[0] == b"\r" and end == len(buffer)
-        match = None  # it has a reference to the buffer, which then could not shrink
+        match = None  # it refers to the buffer, which cannot shrink while it is referenced
         del buffer[:end]
         self._searched = 0
         return line
@@ -100,9 +100,9 @@ _control = msgspec.json.Decoder(ControlEvent)
 def live_reader(
     calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
 ) -> PageReader:
-    """Return a reader for `live`. Raises ValueError if that is not auto, long-poll or sse.
+    """Return a reader for `live`: auto, long-poll or sse. Raises ValueError for other values.
 
-    `auto` is long-poll, because it returns the offset and time of each message.
+    `auto` is long-poll, because its responses have the offset and the time of each message.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)
@@ -112,7 +112,11 @@ def live_reader(
 
 
 class SseReader(PageReader):
-    """Reads events. Only the first and the last message of each event have offsets."""
+    """A reader of server-sent events.
+
+    Of the messages before a control event, only the first one has an `offset`, and only the last
+    one has a `next_offset`.
+    """
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
         super().__init__(calls, offset, is_live=True, isolation=isolation)
@@ -123,7 +127,7 @@ class SseReader(PageReader):
         self._failures = 0
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the messages of the next events, perhaps none yet; None at the end."""
+        """Return the messages of the next events, possibly an empty list; None at the end."""
         yield from self.begin()
         if self._is_over:
             yield from self.hang_up()
@@ -194,7 +198,7 @@ class SseReader(PageReader):
         if not self._is_base64:
             return data
         try:
-            # Its lines are joined by line ends, which are not part of the encoding.
+            # The parser has joined the lines of the event with LF, which base64 does not contain.
             return b64decode(data.replace(b"\n", b""), validate=True)
         except binascii.Error as error:
             raise ProtocolError(f"a data event is not base64: {error}") from None

@@ -1,4 +1,4 @@
-"""The calls of a stream: their requests and what the responses mean. Pure: no sockets."""
+"""The calls of a stream, as flows: they build requests and interpret responses. No sockets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +21,7 @@ NO_EXTRAS: Final = Extras()
 
 
 class ServerConfig(Struct, frozen=True):
-    """A server, and how calls to it are made."""
+    """The address of a server, and the options of the client for requests to it."""
 
     address: Address
     retries: int | None = None
@@ -29,26 +29,26 @@ class ServerConfig(Struct, frozen=True):
 
 
 class CreateResult(Struct, frozen=True):
-    """A stream that exists now. `is_new`: it was created by this call."""
+    """The result of a creation. `is_new`: the stream did not exist before this call."""
 
     info: StreamInfo
     is_new: bool
 
 
 class StreamCalls:
-    """The calls of one stream; the media type of the stream is cached."""
+    """The calls of one stream. The media type of the stream is cached."""
 
     def __init__(self, site: ServerConfig, path: str) -> None:
         self.site = site
         self.path = path
         self.target = site.address.stream_target(path)
         self.content_type: str | None = None
-        # Both are False before a response has shown which server it is.
+        # Both are False until a response shows whether the server is semel.
         self.is_semel = False
         self.is_foreign = False
 
     def retrying_forever(self) -> "StreamCalls":
-        """Return the same calls, which are retried until their timeout."""
+        """Return a copy whose requests are retried until the timeout of the call."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
         return calls
@@ -56,7 +56,11 @@ class StreamCalls:
     def create(
         self, configuration: CreateHeaders, value: Any = None, *, exist_ok: bool = False
     ) -> Flow[CreateResult]:
-        """Create the stream. Raises StreamExists or ConfigConflict."""
+        """Create the stream, with `value` as its first message if that is not None.
+
+        Raises StreamExists if the stream exists, unless `exist_ok`, and ConfigConflict if it
+        exists with another configuration.
+        """
         body = None
         if value is not None:
             content_type = configuration.content_type or DEFAULT_MEDIA_TYPE
@@ -67,7 +71,7 @@ class StreamCalls:
             error = exchange.error()
             raise errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
         response = exchange.expect(200, 201)
-        # After a lost response, 200 means that the first request created it.
+        # 200 after an attempt without a response: that attempt has created the stream.
         is_new = response.status == 201 or exchange.was_lost
         if not is_new and not exist_ok:
             raise errors.StreamExists(f"{self.path} exists already", status=200)
@@ -99,12 +103,12 @@ class StreamCalls:
         exchange = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
         if exchange.was_lost and exchange.response.status in (404, 410):
-            return  # the request whose response was lost did it
+            return  # the attempt that got no response has deleted it
         exchange.expect(204)
 
     def trim(self, before: str) -> Flow[None]:
-        """Drop the messages before an offset."""
-        # Another server would ignore `before`, and delete the stream.
+        """Drop the messages before an offset. Raises NotSupported if the server is not semel."""
+        # Another server would ignore `before` and delete the stream.
         yield from self._require_semel("trim")
         request = Request("DELETE", self.target + query(before=before))
         (yield from self._ask(request, RetrySafety.REPEATABLE)).expect(204)
@@ -112,7 +116,10 @@ class StreamCalls:
     def append(
         self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
     ) -> Flow[Receipt]:
-        """Append messages, all or none. Raises NotSupported for what only semel stores."""
+        """Append messages: all of them are stored, or none.
+
+        Raises NotSupported if the server is not semel and the call uses a feature of semel.
+        """
         if not values:
             raise ValueError("there is nothing to append")
         for feature, is_used in (
@@ -137,27 +144,31 @@ class StreamCalls:
         return (yield from self.post(*body, conditions))
 
     def close(self, conditions: AppendHeaders = CLOSING) -> Flow[Receipt]:
-        """Close the stream. Does nothing if it is closed already."""
+        """Close the stream and return the receipt. A closed stream stays closed."""
         request = Request("POST", self.target, conditions.headers, b"")
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
         return _receipt(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Return the stream's media type; the first call requests it."""
+        """Return the media type of the stream, which the first call gets from the server."""
         if self.content_type is None:
             yield from self.head()
         assert self.content_type is not None
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if another server would understand the call differently."""
+        """Raise NotSupported if the server is not semel: it could misinterpret the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
             raise errors.NotSupported(f"this server does not support {call}")
 
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
-        """Append an encoded body."""
+        """Append an encoded body and return the receipt.
+
+        Raises Indeterminate if an earlier attempt got no response and may itself be the cause of
+        the refusal.
+        """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
@@ -185,7 +196,7 @@ _CAUSED_BY_REPEAT: Final = (
 
 
 def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
-    """Return the media type of an append, and its body; a JSON list stays one message."""
+    """Return the media type and the body of an append. A list is one message in a JSON stream."""
     messages = [encode(value, content_type) for value in values]
     if extras:
         return BATCH, encode_batch(
@@ -204,12 +215,12 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
 
 def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
     headers = response.headers
-    # A new batch of a producer or a transaction is 200, its repeat 204.
+    # For a batch of a producer or a transaction the status is 200, and 204 for a repeat.
     is_repeat = conditions.is_numbered and response.status == 204
     is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
     proof = "Transaction-Next-Seq" if conditions.is_staged else "Stream-Next-Offset"
     if proof.lower() not in headers and not is_duplicate:
-        # It comes from a proxy: every server of streams sends this header.
+        # Every Durable Streams server sends this header, so the response comes from a proxy.
         raise errors.ProtocolError(f"the response has no {proof}")
     return Receipt(
         headers.get("stream-next-offset"),
@@ -246,21 +257,21 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _is_bare(error: errors.ClientError) -> bool:
-    """Return whether a 409 is that of another server, which has no code."""
+    """Return whether the error is a 409 without a code, as servers other than semel send it."""
     return (
         type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
     )
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the refusal of an append whose media type is right."""
+    """Return the refusal of an append, once it is certain that the media type is not the cause."""
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)
     return error
 
 
 def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
-    """Return the refusal of a HEAD, whose response has no body."""
+    """Return the error for a refused HEAD. Its response has no body, so it has no message."""
     error = exchange.error()
     if isinstance(error, errors.StreamNotFound):
         return errors.StreamNotFound(f"there is no stream {path}", status=404)

@@ -1,6 +1,7 @@
-"""Runs flows with blocking sockets. Threads may share a driver.
+"""The flow driver for threads: it runs flows with blocking sockets. Threads may share it.
 
-`Tail` begins in its constructor, and `close` from another thread ends a wait for a message.
+The constructor of `Tail` determines the offset to start at. To end a wait for a message, another
+thread calls `close`.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ _LINGER_SECONDS: Final = 1.0
 
 
 class Stop:
-    """Ends a call from another thread."""
+    """A signal with which one thread ends a call of another thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -60,7 +61,10 @@ class Stop:
                 _shut_down(self._socket)
 
     def watch(self, connection: socket.socket | None) -> None:
-        """Set the socket that the call waits for now; it is shut down when `set` is called."""
+        """Record the socket that the call waits for, so that `set` can shut it down.
+
+        If `set` was called before, shut it down now.
+        """
         with self._lock:
             self._socket = connection
             if connection is not None and self.is_set:
@@ -80,9 +84,9 @@ class SyncConnection(PooledConnection):
         self._pid = os.getpid()
 
     def is_usable(self) -> bool:
-        """Return whether the server has neither closed it nor sent anything without a request.
+        """Return whether the connection is open, and nothing was received since the last response.
 
-        A forked process must not use the connections of its parent.
+        Return False in a forked process, which must not use the connections of its parent.
         """
         is_ours = self._pid == os.getpid()
         if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
@@ -92,7 +96,10 @@ class SyncConnection(PooledConnection):
         return not poll.poll(0)
 
     def send(self, data: bytes, deadline: float) -> int:
-        """Send bytes; return how many were sent before the connection failed or time ran out."""
+        """Send `data` and return the number of bytes that were sent.
+
+        It is less than all if the connection fails or the deadline passes.
+        """
         sent = 0
         view = memoryview(data)
         while sent < len(data):
@@ -104,7 +111,10 @@ class SyncConnection(PooledConnection):
         return sent
 
     def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Return the next event. Raises OSError or ResponseCut if there will be none."""
+        """Return the next event of the parser.
+
+        Raises OSError or ResponseCut if the connection fails or the time runs out before it.
+        """
         while not self.events:
             self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))
             self.take(self.line.recv(RECEIVE_BYTES))
@@ -115,7 +125,7 @@ class SyncConnection(PooledConnection):
 
 
 class SyncDriver:
-    """Runs flows, and keeps their connections for the next ones."""
+    """Runs flows, and keeps their connections open for later flows."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -129,11 +139,11 @@ class SyncDriver:
         *,
         silence_seconds: float = FOREVER,
     ) -> T:
-        """Run a flow and return its result, or raise what the flow raises.
+        """Run a flow and return its result. Raises what the flow raises.
 
-        After `timeout` seconds, or once `stop` is set, the flow gets no more responses or pauses.
-        After `silence_seconds` without a byte a response counts as lost: a connection to a machine
-        that is gone may look open for ever.
+        After `timeout` seconds, or once `stop` is set, requests of the flow get no response, and
+        it cannot pause. A response counts as lost after `silence_seconds` without a byte: if the
+        server's machine fails, no error is reported on the connection.
         """
         deadline = time.monotonic() + timeout
         stop = stop or Stop()
@@ -154,7 +164,7 @@ class SyncDriver:
                 reply = None
 
     def close(self) -> None:
-        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
+        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
         self._pool.close()
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -184,7 +194,7 @@ class SyncDriver:
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
         is_sent = connection.send(data, deadline) == len(data)
         if not is_sent:
-            # The server may have refused it before all of it was sent; then a response comes.
+            # The server may refuse a request before all of it is sent. Then it sends a response.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
             event = connection.receive(deadline, min(silence_seconds, step.silence_seconds))
@@ -243,11 +253,14 @@ def _shut_down(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-# ---- the iterators that `tail` returns -----------------------------------------------------------
+# ---- the iterator that `tail` returns ------------------------------------------------------------
 
 
 class Tail(Iterator[Message]):
-    """The messages of a stream as they come. Ends when the stream is closed, or by `close`."""
+    """An iterator over the messages of a stream, which waits for new ones.
+
+    It ends when the stream is closed, or when `close` is called.
+    """
 
     def __init__(
         self,
@@ -285,11 +298,11 @@ class Tail(Iterator[Message]):
 
     @property
     def offset(self) -> str:
-        """The next offset after the messages that were fetched so far."""
+        """The offset after the messages that were fetched so far."""
         return self._reader.offset
 
     def close(self) -> None:
-        """End the iteration, from any thread; a thread that waits for a message gets the end."""
+        """End the iteration, also in a thread that waits. Any thread may call this."""
         self._stop.set()
         if self._lock.acquire(blocking=False):
             self._hang_up()

@@ -1,4 +1,4 @@
-"""What both drivers share: how the server is reached, idle connections, and random numbers."""
+"""Shared by both flow drivers: the transport to a server, its idle connections, random numbers."""
 
 import os
 import ssl
@@ -25,7 +25,7 @@ CONNECT_SECONDS: Final = 5.0
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
-# semel waits 30 seconds for the next request on a connection, Node's server 5.
+# semel closes a connection after 30 idle seconds, the HTTP server of Node after 5.
 IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
     RetrySafety.READ: 25.0,
     RetrySafety.REPEATABLE: 25.0,
@@ -34,7 +34,7 @@ IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
 
 
 class ClientDefault(Enum):
-    """The type of CLIENT_DEFAULT, the timeout of a call that does not pass one."""
+    """The type of CLIENT_DEFAULT, which means that a call uses the `timeout` of the client."""
 
     CLIENT_DEFAULT = "the client's timeout"
 
@@ -43,7 +43,7 @@ class ClientDefault(Enum):
 
 
 CLIENT_DEFAULT: Final = ClientDefault.CLIENT_DEFAULT
-# Seconds; None is no limit, CLIENT_DEFAULT the `timeout` of the client.
+# Seconds. None means no limit, CLIENT_DEFAULT means the `timeout` of the client.
 Timeout = float | None | ClientDefault
 
 
@@ -55,7 +55,7 @@ def seconds_of(timeout: Timeout, default: float) -> float:
 
 
 class Transport(Struct, frozen=True):
-    """How a server is reached; `fixed` are the header lines that every request has."""
+    """The settings of connections to a server. `fixed`: the header lines of every request."""
 
     address: Address
     fixed: bytes
@@ -72,7 +72,10 @@ def transport_to(
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
 ) -> Transport:
-    """Check the options of a client. Raises ValueError, or OSError for a file of certificates."""
+    """Return the transport for the options of a client.
+
+    Raises ValueError for an invalid option, and OSError if the file `tls` cannot be read.
+    """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
         if not (isinstance(seconds, int | float) and seconds > 0):
@@ -89,7 +92,7 @@ def transport_to(
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
-    """Return the reply for a failed connection; a certificate that is not trusted is permanent."""
+    """Return the reply for a failed connection. An untrusted certificate is a permanent failure."""
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = (
@@ -109,7 +112,7 @@ def reason_of(error: Exception) -> str:
 
 
 class PooledConnection(ABC):
-    """A connection, and the responses on it."""
+    """A connection to the server, with the parser of its responses."""
 
     def __init__(self) -> None:
         self.parser = ResponseParser()
@@ -119,23 +122,26 @@ class PooledConnection(ABC):
 
     @abstractmethod
     def is_usable(self) -> bool:
-        """Return whether an idle connection is this process's own, open, and without a response."""
+        """Return whether a request can be sent on the idle connection.
+
+        It must be open and belong to this process or event loop.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Close it, also in the middle of an exchange."""
+        """Close the connection, even in the middle of an exchange."""
 
     def take(self, data: bytes) -> None:
-        """Parse received bytes; empty ones are the end. Raises OSError or ResponseCut at the end.
+        """Parse received bytes; no bytes mean that the server has closed the connection.
 
-        It does not raise if the end completes a response.
+        In that case OSError or ResponseCut is raised, unless the end completes a response.
         """
         self.events.extend(self.parser.feed(data) if data else self.parser.end())
         if not data and not self.events:
             raise ConnectionResetError("the server closed the connection")
 
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
-        """Return the reply to a request that got no response."""
+        """Return the reply for a request without a response: Lost if all of it was sent."""
         reason = f"no response from {url}: {reason_of(error)}"
         if not is_sent:
             return NotSent(f"{reason}; the request was not sent completely")
@@ -157,8 +163,8 @@ class ConnectionPool(Generic[C]):
     def take(self, safety: RetrySafety) -> C | None:
         """Return an idle connection that is still open, or None. Raises ClientClosed.
 
-        The server may be about to close one that has been idle for long, so a request that must not
-        be sent twice gets a fresher one.
+        The server may be about to close a connection that was idle for long. So a request that must
+        not be sent twice only gets a connection that was used a short time ago.
         """
         while True:
             with self._lock:
@@ -174,7 +180,7 @@ class ConnectionPool(Generic[C]):
             connection.close()
 
     def give_back(self, connection: C, *, is_whole: bool) -> None:
-        """Keep a connection for the next request, or close it. `is_whole`: it has its response."""
+        """Keep a connection for later requests, or close it. `is_whole`: no exchange failed."""
         if is_whole and connection.parser.is_reusable and not connection.events:
             connection.idle_since = time.monotonic()
             with self._lock:
@@ -184,7 +190,7 @@ class ConnectionPool(Generic[C]):
         connection.close()
 
     def close(self) -> None:
-        """Close idle connections. Running calls continue; new ones raise ClientClosed."""
+        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -192,11 +198,11 @@ class ConnectionPool(Generic[C]):
             connection.close()
 
 
-# ---- random numbers: the client draws them only here ---------------------------------------------
+# ---- random numbers ------------------------------------------------------------------------------
 
 
 def jitter(seconds: float) -> float:
-    """Shorten a pause by up to half, so that many clients do not all retry at once."""
+    """Return a pause shortened by up to half, so that many clients do not retry at once."""
     return seconds * (0.5 + int.from_bytes(os.urandom(2), "big") / 131_072)
 
 

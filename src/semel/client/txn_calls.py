@@ -1,4 +1,4 @@
-"""The calls of a transaction: their requests and what the responses mean. Pure: no sockets."""
+"""The calls of a transaction, as flows: they build requests and interpret responses. No sockets."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -49,12 +49,12 @@ COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the reason of an abort by a newer instance
 
-_FIND_OUT: Final = "it ends only once: call commit() again, or client.transaction_status({token!r})"
-_DO_AGAIN: Final = "abort the transaction and do it again: nothing of it is seen before its commit"
+_FIND_OUT: Final = "a repeat is safe: call commit() again, or client.transaction_status({token!r})"
+_DO_AGAIN: Final = "abort the transaction and repeat it: nothing of it is visible before its commit"
 _REFUSED: Final = (
-    "was refused a position, or got no response; name it again, or abort and begin with a new tail"
+    "was refused a position, or got no response; add it again, or abort and begin with a new tail"
 )
-_INDETERMINATE: Final = "has an append without a response; abort it and do it again"
+_INDETERMINATE: Final = "has an append without a response; abort it and repeat it"
 
 
 # The transactions of a client that may still be pending, by token.
@@ -85,9 +85,9 @@ class TransactionCalls:
         self.epoch = 0
         self.result: CommitResult | None = None
         self._producer = Registration("", 0)
-        self._next: dict[str, int] = {}  # by stream; staged ones are counted under one name
+        self._next: dict[str, int] = {}  # sequences by stream; a staged one has one, under ""
         self._is_indeterminate = False  # an append got no response
-        self._refused: set[tuple[str, str]] = set()  # positions that may not be named
+        self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
 
@@ -100,16 +100,16 @@ class TransactionCalls:
         return self.state in (COMMITTED, ABORTED)
 
     def remove(self) -> None:
-        """Remove it from the pending transactions of its client."""
+        """Remove the transaction from the pending transactions of its client."""
         self._unresolved.pop(self.token, None)
 
     def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
-        """Begin it; without streams it may write to any.
+        """Begin the transaction. If `streams` is empty, it may write to any stream.
 
-        Raises ConcurrentTransactions if another client has begun it.
+        Raises ConcurrentTransactions if another client has begun a transaction with this id.
         """
         if self.state != NEW:
-            raise self._wrong_state(f"is {self.state}, and is not begun again; make a new one")
+            raise self._wrong_state(f"is {self.state}, and cannot begin again; make a new one")
         self._producer = producer
         request = BeginRequest(
             self.id,
@@ -122,8 +122,8 @@ class TransactionCalls:
         )
         exchange = yield from self._ours(_sent(self.site, request))
         self.epoch = decoded(exchange.response, BeginResponse).transaction_epoch
-        # 200 means that it was open already. If it is empty, a lost or repeated request of this
-        # client has begun it; else another client has, and its sequences are used.
+        # 200 means that it was open already. If it is empty, an earlier attempt of this client has
+        # begun it. Otherwise another client has begun it, and has used its first sequences.
         is_ours = self._unresolved.setdefault(self.token, self) is self
         if is_ours and exchange.response.status == 200:
             is_ours = (yield from status(self.site, self.token)).is_empty
@@ -136,17 +136,17 @@ class TransactionCalls:
         self.state = OPEN
 
     def add_streams(self, streams: Iterable[str]) -> Flow[None]:
-        """Let it write to more streams."""
+        """Allow the transaction to write to more streams."""
         yield from self._call("streams", AddStreamsRequest, streams=list(streams))
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Append messages under the next sequence; a retry carries the same one."""
+        """Append messages with the next sequence. A retry has the same sequence."""
         self._require_open()
         self._require_sure()
         name = calls.path if self.kind == KIND_INLINE else ""
         seq = self._next.get(name, 0)
-        # Until a response comes it is unknown whether the sequence is used. The flag also stays if
-        # the caller stops driving this flow.
+        # It is unknown whether the sequence is used until a response comes. The flag also stays set
+        # if this flow is not continued.
         self._is_indeterminate = True
         try:
             receipt = yield from self._ours(calls.append(values, self._conditions(seq), extras))
@@ -158,18 +158,18 @@ class TransactionCalls:
             raise
         if receipt.mismatch:
             raise errors.PayloadMismatch(
-                f"{self.id} has stored something else in {calls.path} under number {seq}"
+                f"{self.id} has stored something else in {calls.path} with sequence {seq}"
             )
         self._is_indeterminate = False
         self._next[name] = seq + 1
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Let the commit move a group, from the position this client got from the server."""
+        """Add moves of a group to the commit, from the positions that this client has read."""
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Let the commit move the group that a message was read for to the offset after it."""
+        """Add to the commit a move of the message's group to the offset after the message."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
@@ -178,8 +178,8 @@ class TransactionCalls:
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
         targets = targets_of(moves_of(planned))
-        # Until the positions are named, what was made of the messages must not be committed. They
-        # also stay in `_refused` if the caller stops driving this flow.
+        # The transaction must not be committed without these moves. So the positions are in
+        # `_refused` until the server has accepted them, also if this flow is not continued.
         names = {(group, path) for path in planned}
         self._refused |= names
         yield from self._call("offsets", AddOffsetsRequest, group=group, offsets=targets)
@@ -187,7 +187,7 @@ class TransactionCalls:
         self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
-        """Prepare it; it has no deadline any more. Returns its token."""
+        """Prepare the transaction and return its token. After that it has no deadline."""
         if self.state != PREPARED:
             self._require_open()
             self._require_sure()
@@ -196,7 +196,10 @@ class TransactionCalls:
         return decoded(exchange.response, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
-        """Make all of it visible at once. Retried until there is a response, or the timeout."""
+        """Commit the transaction and return the result: all of it becomes visible at once.
+
+        The request is retried until a response comes, or until the timeout.
+        """
         if self.result is not None:
             return self.result
         self._require_begun()
@@ -215,19 +218,19 @@ class TransactionCalls:
         return self.result
 
     def committed(self) -> None:
-        """Record that it is committed, by this or another call."""
+        """Record that the transaction is committed, by this or another call."""
         self.state = COMMITTED
         self._moving.done()
 
     def abort(self) -> Flow[None]:
-        """Abort it. Does nothing if it is aborted already."""
+        """Abort the transaction. Does nothing if it is aborted already."""
         if self.state == ABORTED:
             return
         yield from self._call("abort", TxnRequest)
         self.aborted()
 
     def aborted(self) -> None:
-        """Record that it is aborted, by this or another call."""
+        """Record that the transaction is aborted, by this or another call."""
         self.state = ABORTED
         self._moving.dropped()
 
@@ -246,12 +249,12 @@ class TransactionCalls:
             transaction_epoch=self.epoch,
             **members,
         )
-        # The end of a transaction is retried until the timeout: the caller needs its outcome.
+        # A commit or an abort is retried until the timeout: the caller needs the outcome.
         site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run a call, and record the end of the transaction if a refusal reports it."""
+        """Run a call. If a refusal reports that the transaction has ended, record that."""
         try:
             return (yield from flow)
         except (errors.TransactionRefused, errors.ProducerFenced) as error:
@@ -273,7 +276,7 @@ class TransactionCalls:
     def _require_open(self) -> None:
         self._require_begun()
         if self.state != OPEN:
-            raise self._wrong_state(f"is {self.state}, and accepts no more")
+            raise self._wrong_state(f"is {self.state}, and accepts no more changes")
 
     def _require_sure(self) -> None:
         if self._is_indeterminate:
@@ -290,7 +293,7 @@ class TransactionCalls:
 
 
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
-    """Return the status of a transaction; `token` may also be an id, for its newest one."""
+    """Return the status of the transaction with a token, or of the newest one with an id."""
     with suppress(ValueError, errors.UnknownTransaction):
         return (yield from _status(site, *parse_token(token)))
     return (yield from _status(site, token, None))  # an id, which may look like a token
@@ -299,14 +302,14 @@ def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
 def end_transaction_call(
     site: ServerConfig, token: str, action: str, unresolved: Unresolved | None = None
 ) -> Flow[CommitResult]:
-    """Commit or abort a prepared transaction by its token; it may be that of another client."""
+    """Commit or abort a prepared transaction by its token. Another client may have begun it."""
     transaction_id, epoch = parse_token(token)
     own = (unresolved or {}).get(token)
     request = TxnRequest(transaction_epoch=epoch)
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = "it ends only once: call it again, or client.transaction_status(token)"
+        error.advice = "a repeat is safe: call this again, or client.transaction_status(token)"
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:
@@ -320,7 +323,7 @@ def end_transaction_call(
 
 
 def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
-    """Record that a one-shot commit has committed these transactions, if they are this client's."""
+    """Record that a one-shot commit has committed the listed transactions of this client."""
     for own in [unresolved[token] for token in tokens if token in unresolved]:
         own.committed()
         own.remove()

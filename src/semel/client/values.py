@@ -1,6 +1,6 @@
-"""What callers of the client pass and get.
+"""The values that callers of the client pass and receive.
 
-The JSON documents among them are defined in `semel.wire.schema`, for client and server.
+Those that are JSON documents are defined in `semel.wire.schema`, for the client and the server.
 """
 
 import json
@@ -82,12 +82,15 @@ Key = bytes | str | None
 Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None
 
 
-# At most what a message adds to the columns of an append: an empty element in each of them.
+# The maximum size of the empty elements of one message in the columns of an append.
 _COLUMNS_BYTES: Final = 32
 
 
 class Extras(Struct, frozen=True):
-    """Columns with one element per message of an append; None for a column without a value."""
+    """The extras of an append, as columns with one element per message.
+
+    A column may be None if no message has a value in it.
+    """
 
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Sequence[Header]] | None = None
@@ -98,7 +101,7 @@ class Extras(Struct, frozen=True):
 
 
 class Extra(Struct, frozen=True):
-    """The extras of one message; `size` is what they add to the body of an append, at most."""
+    """The extras of one message. `size`: the maximum number of bytes they add to an append."""
 
     key: bytes | None
     headers: Sequence[Header]
@@ -107,7 +110,10 @@ class Extra(Struct, frozen=True):
 
 
 def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | None:
-    """Return the extras of one message. Raises ValueError or TypeError."""
+    """Return the extras of one message, or None if it has none.
+
+    Raises ValueError or TypeError for an invalid value.
+    """
     if key is None and headers is None and timestamp is None:
         return None
     name = None if key is None else _bytes(key)
@@ -120,7 +126,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 
 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
-    """Return the extras of `count` messages as columns; `extras` has them by index."""
+    """Return the extras of `count` messages as columns. `extras` are by the index of a message."""
     rows = [extras.get(index) for index in range(count)]
     return Extras(
         [None if extra is None else extra.key for extra in rows],
@@ -134,7 +140,7 @@ def extras_of(
     headers: Iterable[Headers] | None,
     timestamps: Iterable[datetime | None] | None,
 ) -> Extras:
-    """Return the extras of an append. Raises ValueError or TypeError."""
+    """Return the extras of an append. Raises ValueError or TypeError for an invalid value."""
     return Extras(
         None if keys is None else [None if key is None else _bytes(key) for key in keys],
         None if headers is None else [_pairs(each) for each in headers],
@@ -143,7 +149,7 @@ def extras_of(
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return milliseconds since 1970. Raises ValueError without a time zone."""
+    """Return a time as milliseconds since 1970. Raises ValueError if it has no time zone."""
     if moment.tzinfo is None:
         raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
     return (moment - EPOCH) // MILLISECOND
@@ -174,9 +180,9 @@ def _bytes(value: Any) -> bytes:
 START: Final = "-1"
 NOW: Final = "now"
 
-# Values that are already encoded. A tuple: a union would be built again for every message.
+# The types of encoded values. A tuple, because a union would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# Moves a group to the offset after a message; with AsyncClient, its result is awaited.
+# Moves a group to the offset after a message. With AsyncClient, it returns an awaitable.
 OnCommit = Callable[["Message"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
@@ -184,7 +190,7 @@ _decode_json: Final = msgspec.json.Decoder().decode
 class ReadOffset(str):
     """The offset after a message, with the reader of the message as its `source`.
 
-    In all other respects it is a str; copies of it are plain ones.
+    In all other respects it is a str. A copy of it is a plain str, without the source.
     """
 
     __slots__ = ("source",)
@@ -202,13 +208,16 @@ class ReadOffset(str):
 class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no hash
     """One message of a stream.
 
-    `raw` is its bytes, `value` the decoded value: JSON decoded, text as str, else the bytes.
+    `raw` is the bytes of the message. `value` is the decoded value: a JSON value in a JSON stream,
+    a str in a text stream, otherwise the bytes.
 
-    semel returns the `offset` of each message, and `next_offset`, where to continue after it. Other
-    servers return them for a whole response only: then its first message has an `offset`, its last
-    one a `next_offset`, and those between have neither. In a stream that is not JSON such a
-    response is one message, whatever the appends were. Only semel stores `key`, `headers` and
-    `timestamp`; a message without a timestamp of its own has the time when it was stored.
+    semel returns the `offset` of each message, and its `next_offset`, where to continue after it.
+    Other servers return only one pair of offsets for a whole response. Then only the first message
+    of the response has an `offset`, and only the last one has a `next_offset`. In a stream that is
+    not JSON, such a response is one message, even if it contains several appends.
+
+    Only semel stores `key`, `headers` and `timestamp`. For a message that was appended without a
+    timestamp, `timestamp` is the time at which the server stored it.
     """
 
     raw: bytes
@@ -236,7 +245,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
     @property
     def next_offset(self) -> str | None:
-        """Where to continue after it. A str that carries the reader of the message, for commits."""
+        """The offset after the message. It refers to the reader of the message, for commits."""
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
             return offset
@@ -244,25 +253,26 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
     @property
     def timestamp(self) -> datetime | None:
-        """Its own time, or else when the server stored it."""
+        """The timestamp of the message; if it has none, the time at which the server stored it."""
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
         return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
-        """Move the group it was read for to the offset after it; with AsyncClient, await it.
+        """Move the group for which the message was read to the offset after the message.
 
-        Raises PositionConflict if the group is elsewhere: another instance has moved it.
+        With AsyncClient, await the result. Raises PositionConflict if another client has moved the
+        group, and ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
             raise ValueError("only a message of tail(group=...) can be committed")
         return self.on_commit(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same message, whichever reader it came from."""
+        """Return whether the messages have the same content; their readers are not compared."""
         return isinstance(other, Message) and self._content() == other._content()
 
     def __reduce__(self) -> tuple[type["Message"], tuple[Any, ...]]:
-        """Return a copy without the reader: that stays in its process."""
+        """Omit the reader from copies and pickles, because it cannot leave its process."""
         return Message, self._content()
 
     def _content(self) -> tuple[Any, ...]:
@@ -282,10 +292,11 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
 
 class Receipt(Struct, frozen=True):
-    """An append is stored. `duplicate`: it was stored before, and this is its first receipt.
+    """The result of an append that is stored.
 
-    `next_offset` is the tail of the stream after it; None if the server no longer retains it.
-    `mismatch`: another payload is stored under the producer's sequence, and stays.
+    `duplicate`: the append was stored before, and these are the values of the first time.
+    `next_offset`: the tail of the stream after the append; None if the append is staged, or if the
+    server no longer retains it. `mismatch`: another payload is stored with the producer's sequence.
     """
 
     next_offset: str | None
@@ -295,11 +306,11 @@ class Receipt(Struct, frozen=True):
 
 
 class StreamInfo(Struct, frozen=True):
-    """A stream as it is now. `ttl` is in seconds.
+    """The state of a stream when the server responded. `ttl` is in seconds.
 
-    `dedup`: whether it recognises duplicates; since `dedup_from`, if not from its beginning.
-    `stable_offset`: where a reader at `read_committed` stops. Only semel returns it, and the
-    `incarnation`.
+    `dedup`: whether the stream recognises duplicates. `dedup_from`: the offset from which it does;
+    None means from the start. `stable_offset`: where a reader at `read_committed` stops. Only semel
+    returns `stable_offset` and `incarnation`.
     """
 
     content_type: str
@@ -314,7 +325,7 @@ class StreamInfo(Struct, frozen=True):
 
 
 def to_plain(value: Any) -> str:
-    """Return the offset of a message as a plain str, for an encoder. Raises TypeError."""
+    """Return a ReadOffset as a plain str, for a JSON encoder. Raises TypeError for other types."""
     if isinstance(value, ReadOffset):
         return str(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -324,7 +335,7 @@ _encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:
-    """Encode a value as one message. Raises TypeError if the stream cannot hold it."""
+    """Encode a value as one message. Raises TypeError if the media type does not allow it."""
     if isinstance(value, PREENCODED):
         return bytes(value)
     if is_json(content_type):
@@ -343,12 +354,12 @@ def encode_json(value: Any) -> bytes:
         return bytes(value)
     try:
         return _encode_json(value)
-    except UnicodeEncodeError:  # half of a surrogate pair: JSON can hold it as an escape
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain as an escape
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def decode(raw: bytes, content_type: str) -> Any:
-    """Decode one message."""
+    """Return the value of a message: a JSON value, a str for text, otherwise the bytes."""
     if is_json(content_type):
         try:
             return _decode_json(raw)
@@ -363,7 +374,7 @@ def _offset(position: int | str | None) -> str | None:
 
 
 def join_messages(messages: Sequence[Message]) -> bytes:
-    """Join the messages of a byte stream. Raises TypeError for a JSON stream."""
+    """Return the concatenated messages of a stream. Raises TypeError for a JSON stream."""
     if any(is_json(message.content_type) for message in messages):
         raise TypeError("the messages of a JSON stream are values: use read()")
     return b"".join(message.raw for message in messages)
@@ -376,9 +387,11 @@ KIND_INLINE: Final = TXN_INLINE
 KIND_STAGED: Final = TXN_STAGED
 
 Offset = str | int
-# Where to move a position: an offset; or (from, to) to move it only from there; with the
-# incarnation of the stream that was read, only if the path still has that stream; with the version,
-# only if the position was not moved since.
+# The move of a position. It is one of:
+# - an offset: move the position there;
+# - (from, to): move it only if it is at `from`;
+# - (from, to, incarnation): and only if the path still has the stream that was read;
+# - (from, to, incarnation, version): and only if the position was not moved since.
 Move = (
     Offset
     | tuple[Offset, Offset]
@@ -397,12 +410,12 @@ def ordinal_of(offset: Offset | None) -> int:
 
 
 def offset_of(offset: Offset | None) -> str:
-    """Print an offset. Raises ValueError if it is not an offset."""
+    """Return an offset or an ordinal as a str. Raises ValueError if it is not an offset."""
     return print_offset(ordinal_of(offset))
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Return the moves of a group as a request carries them, by stream."""
+    """Return the moves of a group, by stream, as they are encoded in a request."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 
@@ -419,12 +432,12 @@ def _target_of(move: Move) -> Target:
 
 
 def token_of(transaction_id: str, epoch: int) -> str:
-    """Return the token of a transaction, as `prepare` does."""
+    """Return the token of a transaction, the same one that `prepare` returns."""
     return f"{transaction_id}:{epoch}"
 
 
 def parse_token(token: str) -> tuple[str, int]:
-    """Return the id and the epoch of a transaction. Raises ValueError."""
+    """Return the id and the epoch in a token. Raises ValueError if it is not a token."""
     transaction_id, colon, epoch = token.rpartition(":")
     if not (colon and transaction_id and epoch.isascii() and epoch.isdigit()):
         raise ValueError(f"{token!r} is not the token of a transaction, such as txn-1:1")

@@ -1,4 +1,4 @@
-"""The client: one server, and what spans several of its streams."""
+"""The client of one server: its streams, transactions, commits, groups and sinks."""
 
 import ssl
 import time
@@ -45,15 +45,15 @@ from semel.client.values import (
 
 
 class AsyncClient:
-    """A client of one server. Connections are kept and reused.
+    """A client of one server. It keeps connections open and reuses them.
 
-    Threads may share a `Client`; an `AsyncClient` is for one event loop at a time.
+    Threads may share a `Client`. An `AsyncClient` is for one event loop at a time.
 
-    Every call ends within `timeout` seconds, with a result or a SemelError that says whether
-    anything was applied; with `timeout=None` there is no limit. `retries` is how often a request
-    is sent again where that is safe; None means as often as the time allows. `tls` is an
-    ssl.SSLContext, or a file of certificates to trust. `gzip` requests compressed responses, which
-    only helps on slow networks.
+    Every call ends within `timeout` seconds, with a result or with a SemelError that says whether
+    anything was applied. With `timeout=None` there is no limit. `retries` is the maximum number of
+    retries of a request, where a retry is safe; None means until the timeout. `tls` is an
+    ssl.SSLContext, or the path of a file with certificates to trust. `gzip` requests compressed
+    responses, which only helps on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
     `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
@@ -85,9 +85,9 @@ class AsyncClient:
         self.driver = AsyncDriver(self.transport)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: txn_calls.Unresolved = {}  # transactions begun here and not ended
+        self.unresolved: txn_calls.Unresolved = {}  # begun by this client and not ended
         self.pool = ProducerPool()
-        self._registering = AsyncLock()  # two registrations at once would fence one another
+        self._registering = AsyncLock()  # concurrent registrations would fence each other
         self._producers: OpenProducers[AsyncProducer] = OpenProducers()
 
     async def __aenter__(self) -> Self:
@@ -99,7 +99,7 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An exception of the block is the one to raise.
+        # An error of `close` must not replace an exception of the block.
         with nullcontext() if error is None else suppress(ClientError):
             await self.close()
 
@@ -136,11 +136,11 @@ class AsyncClient:
         *,
         silence: Timeout = CLIENT_DEFAULT,
     ) -> T:
-        """Run a flow without a deadline, for as long as the server is unreachable.
+        """Run a flow without a deadline and return its result, even if the server is unreachable.
 
-        A request that gets no byte of a response for `silence` seconds is sent again: a connection
-        to a machine that is gone may look open for ever. Once `stop` is set, the flow fails with
-        Unavailable or Indeterminate.
+        A request is sent again if no byte of a response comes for `silence` seconds: if the
+        server's machine fails, no error is reported on the connection. Once `stop` is set, the flow
+        fails with Unavailable or Indeterminate.
         """
         silence_seconds = seconds_of(silence, self.timeout)
         return await self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
@@ -148,7 +148,7 @@ class AsyncClient:
     # ---- streams, producers ----------------------------------------------------------------------
 
     def stream(self, path: str) -> AsyncStream:
-        """Return the stream of a path; nothing is sent. Raises ValueError for an invalid path."""
+        """Return the stream with a path; nothing is sent. Raises ValueError for an invalid path."""
         return AsyncStream(self, path)
 
     async def streams(
@@ -176,7 +176,7 @@ class AsyncClient:
     async def registered(self, producer_id: str | None) -> Registration:
         """Return this client's registration of a producer. The first call registers it.
 
-        Without an id, return one that the server has generated and no transaction uses now.
+        Without an id, the server generates one, which only one transaction uses at a time.
         """
         async with self._registering:
             return self.pool.take(producer_id) or self.pool.add(
@@ -184,7 +184,7 @@ class AsyncClient:
             )
 
     def close_with_client(self, producer: AsyncProducer) -> AsyncProducer:
-        """Return the producer, which `close` will close."""
+        """Add a producer to those that `close` closes, and return it."""
         self._producers.add(producer)
         return producer
 
@@ -200,14 +200,14 @@ class AsyncClient:
         timeout: float = 60.0,
         streams: Iterable[str] = (),
     ) -> AsyncTransaction:
-        """Return a transaction, begun by its `async with` block: committed at the end, or aborted.
+        """Return a transaction. Its `async with` block begins it, and commits or aborts it.
 
-        `timeout` is the server's: it aborts a transaction that is open for that many seconds.
-        `streams` are those it may write to; without them it may write to any. `producer_id` names
-        this instance: the first transaction of a client with it fences older instances, and aborts
-        theirs. With `producer_epoch` the caller counts the instances. Without both, the server
-        generates ids. With kind="staged" the messages have no offsets before the commit, and no
-        reader waits for them.
+        `timeout`: the server aborts the transaction if it is open for that many seconds. `streams`:
+        the streams it may write to; by default any stream. `producer_id` identifies the producer:
+        the first transaction of a client with this id fences older instances, and aborts their
+        transactions. With `producer_epoch` the caller counts the instances itself. Without an id,
+        the server generates one. With kind="staged" the messages have no offsets before the commit,
+        and no reader waits for them.
         """
         return AsyncTransaction(
             self,
@@ -222,7 +222,7 @@ class AsyncClient:
     async def transaction_status(
         self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> TransactionStatus:
-        """Return the state of a transaction, by its token, or of the newest one with an id."""
+        """Return the status of the transaction with a token, or of the newest one with an id."""
         return await self.run(txn_calls.status(self.site, token), timeout)
 
     async def commit_prepared(
@@ -253,12 +253,12 @@ class AsyncClient:
     ) -> CommitResult:
         """Append to several streams, move groups and check conditions: all or nothing.
 
-        It is applied once for each `producer_id`, `epoch` and `seq`, which counts 0, 1, 2, ...; a
-        repeat, even after a crash, changes nothing and returns the first result with `duplicate`.
-        `offsets` is group -> stream -> offset, as for `commit_offsets` of a transaction:
-        `next_offset` of a message, or (from, to). Raises PositionConflict if the group was moved
-        since. `if_` is stream -> the tail it must have. `transactions` are tokens of staged
-        transactions of this producer.
+        The commit is applied once for each `producer_id`, `epoch` and `seq`; `seq` counts 0, 1, 2,
+        and so on. A repeat, even after a crash, changes nothing: it returns the first result, with
+        `duplicate` set. `offsets` maps group -> stream -> offset, as for `commit_offsets` of a
+        transaction: `next_offset` of a message, or (from, to). Raises PositionConflict if the group
+        was moved since. `if_` maps a stream to the tail that it must have. `transactions` are
+        tokens of staged transactions of this producer.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
@@ -273,15 +273,15 @@ class AsyncClient:
     # ---- groups, sinks, processing ---------------------------------------------------------------
 
     def group(self, name: str) -> AsyncGroup:
-        """Return the group of readers with a name; nothing is sent."""
+        """Return the group with a name; nothing is sent."""
         return AsyncGroup(self, name)
 
     def sink(self, app: str) -> AsyncSink:
-        """Return the sink of an application, which writes numbered versions; nothing is sent."""
+        """Return the sink of an application that writes numbered versions; nothing is sent."""
         return AsyncSink(self, app)
 
     async def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
-        """List the sinks."""
+        """Return all sinks."""
         return await self.run(commit_calls.list_sink_infos(self.site), timeout)
 
     async def process(
@@ -295,24 +295,26 @@ class AsyncClient:
         producer_id: str | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> int:
-        """Produce outputs from inputs, the effect of each input exactly once, despite restarts.
+        """Read input streams, transform the messages and store the outputs, exactly once.
 
-        `function` gets a batch of one input (`batch.stream`, and its messages) and returns lists of
-        values by output stream, or None; with `AsyncClient` it may be a coroutine function. The
-        values are stored together with the group's position in the input, or neither is. Other
+        `function` gets a batch of messages of one input, `batch.stream`. It returns a mapping from
+        output streams to lists of values, or None. With `AsyncClient` it may be a coroutine
+        function. The values are stored together with the group's position in the input, or neither
+        is stored. So each input message has its effect exactly once, even after restarts. Other
         effects of the function may happen twice.
 
-        Return the number of processed messages once all inputs are closed and read, or, unless
-        `live`, once their present tails are reached. An exception of `function` ends the call, and
-        nothing of that batch is stored. Raises TransactionFenced when a newer instance, with the
-        same group and inputs or `producer_id`, has begun, and PositionConflict when anything else
-        moves the group.
+        Return the number of processed messages when all inputs are closed and read to the end. With
+        live=False, return it when the present tails are reached. An exception of `function` ends
+        the call, and nothing of that batch is stored. Raises TransactionFenced if a newer instance
+        has begun, with the same `producer_id`, or by default the same group and inputs. Raises
+        PositionConflict if another client moves the group.
 
-        The outputs of a batch must fit into one commit; if they do not, `function` is called again
+        The outputs of a batch must fit into one commit. If they do not, `function` is called again
         with half as many messages. Raises TooLarge if the outputs of one message do not fit.
 
-        The first responses must come within `timeout`; after that, the call waits for a server that
-        is unreachable. Several inputs are read in turn, up to four times a second at their tails.
+        The first responses must come within `timeout`. After that, the call waits for a server that
+        is unreachable. Several inputs are read in turn; at their tails, each is read up to four
+        times a second.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

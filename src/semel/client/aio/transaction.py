@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class AsyncTransaction:
     """Appends to several streams and moves of positions, visible together or not at all.
 
-    Leaving the `async with` block commits it; an exception in the block aborts it. After
-    `prepare()`, leaving the block does neither. Threads, or tasks, may share a transaction: its
+    Leaving the `async with` block commits the transaction. An exception in the block aborts it.
+    After `prepare()`, leaving the block does neither. Threads or tasks may share a transaction: its
     calls are made one after the other.
     """
 
@@ -48,7 +48,7 @@ class AsyncTransaction:
         self._client = client
         self._streams = streams
         self._producer_id = producer_id
-        self._registration = registration  # the caller's own; None: one of the client's is used
+        self._registration = registration  # the caller's own; None: the client registers one
         self._lock = AsyncLock()
         self._in_use: Registration | None = None
 
@@ -67,8 +67,8 @@ class AsyncTransaction:
             if error is None and self.calls.state == OPEN:
                 await self.commit()
         finally:
-            if self.calls.state == OPEN:  # of the block or the commit, an exception is raised
-                with suppress(ClientError):  # if the abort fails, the deadline aborts it
+            if self.calls.state == OPEN:  # the block or the commit has raised an exception
+                with suppress(ClientError):  # if this fails, the server aborts at the deadline
                     await self.abort()
 
     def __repr__(self) -> str:
@@ -76,12 +76,12 @@ class AsyncTransaction:
 
     @property
     def id(self) -> str:
-        """The transaction's id; a later transaction may have the same."""
+        """The id of the transaction. A later transaction may have the same id."""
         return self.calls.id
 
     @property
     def epoch(self) -> int:
-        """The transaction epoch: counts the transactions with this id."""
+        """The transaction epoch, which counts the transactions with this id."""
         return self.calls.epoch
 
     @property
@@ -96,7 +96,7 @@ class AsyncTransaction:
 
     @property
     def result(self) -> CommitResult | None:
-        """What the commit applied; None before."""
+        """The result of the commit; None before."""
         return self.calls.result
 
     async def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
@@ -105,7 +105,7 @@ class AsyncTransaction:
         await self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     async def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Allow it to write to more streams, if it was begun with a list of them."""
+        """Allow the transaction to write to more streams, if it began with a list of streams."""
         await self._run(self.calls.add_streams(streams), timeout)
 
     async def append(
@@ -148,19 +148,22 @@ class AsyncTransaction:
     ) -> None:
         """Add moves of a group to the commit, by stream.
 
-        Pass `next_offset` of the last message as it is: it refers to the reader it comes from. The
-        commit raises PositionConflict if the group was moved otherwise since that reader began. A
-        number, or a copy of an offset, counts as one of the only `tail(group=...)` that this client
-        has had for the group in the stream (ValueError if there were several). If there was none,
-        the group is moved from where this client has moved it last. A caller that has the position
-        from elsewhere passes (from, to).
+        Pass `next_offset` of the last message without copying it: it refers to the reader of the
+        message. Raises PositionConflict, here or in the commit, if another client has moved the
+        group since that reader began.
+
+        A number, or a copy of an offset, does not refer to a reader. It is assumed to come from the
+        only `tail(group=...)` that this client has had for the group in the stream. Raises
+        ValueError if there were several tails. If there was none, the group is moved from the
+        position to which this client has moved it last. If you have the position from another
+        source, pass (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
     async def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Add to the commit a move of the message's group to the offset after the message.
 
-        The message must be one of `tail(group=...)`. PositionConflict as for `commit_offsets`.
+        The message must come from `tail(group=...)`. Raises PositionConflict, as `commit_offsets`.
         """
         await self._run(self.calls.add_message(message), timeout)
 
@@ -172,10 +175,10 @@ class AsyncTransaction:
         return await self._run(self.calls.prepare(), timeout)
 
     async def commit(self, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
-        """Make all of it visible at once, and return what was applied.
+        """Commit the transaction and return the result: all of it becomes visible at once.
 
-        If no response comes, the request is repeated until the timeout. Then Indeterminate is
-        raised; to find out, call this again, or `client.transaction_status(txn.token)`.
+        If no response comes, the request is retried until the timeout. Then Indeterminate is
+        raised. To get the outcome, call this again, or `client.transaction_status(txn.token)`.
         """
         return await self._run(self.calls.commit(), timeout)
 
@@ -199,7 +202,7 @@ class AsyncTransaction:
 
 
 class AsyncSink:
-    """An application that writes versions, and may run each of them again; `app` is its id."""
+    """An application that writes numbered versions, and may repeat each one. `app` is its id."""
 
     def __init__(self, client: "AsyncClient", app: str) -> None:
         self.app = app
@@ -209,10 +212,10 @@ class AsyncSink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "AsyncSinkTask":
-        """Return one attempt of one task, begun by its `async with` block.
+        """Return one attempt of one task. Its `async with` block begins it.
 
-        Its messages become visible when the version is committed with its token. An exception in
-        the block aborts it.
+        Its messages become visible when the version is committed with the token of the attempt. An
+        exception in the block aborts the attempt.
         """
         return AsyncSinkTask(
             self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
@@ -230,14 +233,15 @@ class AsyncSink:
         offsets: Mapping[str, Moves] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Make the prepared tasks of a version visible, in this order, at once and only once.
+        """Commit a version once: the messages of its prepared tasks become visible, in this order.
 
-        For a version that was committed before, return that result with `duplicate`; tasks staged
-        again for it are aborted with the next version, or by `abort`. `query_id` is the query the
-        sink belongs to, by default the sink's own id. `input` and `previous` are digests of what
-        this version and the one before were made of; with them, CheckpointDiverged is raised if
-        the history is not the sink's. `appends` by stream and `offsets` by group are applied with
-        it, as by `commit` of the client: these messages come before those of the tasks.
+        If the version was committed before, return the first result, with `duplicate` set. Tasks
+        that were staged again for it are aborted with the next version, or by `abort`. `query_id`
+        is the query that the sink belongs to, by default the id of the sink. `input` and `previous`
+        are digests of the inputs of this version and of the previous one. With them,
+        CheckpointDiverged is raised if they differ from what the sink has committed. `appends` by
+        stream and `offsets` by group are applied together with the version, as in `commit` of the
+        client. The messages of `appends` come before those of the tasks.
         """
         client = self._client
         flow = commit_calls.commit_version_known(
@@ -253,7 +257,10 @@ class AsyncSink:
         await self._client.run(commit_calls.abort_version(self._client.site, token), timeout)
 
     async def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> commit_calls.SinkInfo:
-        """Return what the server stores. Raises Refused, `unknown_sink`, before a first commit."""
+        """Return what the server stores about the sink.
+
+        Raises Refused with the code `unknown_sink` before the first commit.
+        """
         return await self._client.run(
             commit_calls.show_sink_info(self._client.site, self.app), timeout
         )
@@ -261,19 +268,22 @@ class AsyncSink:
     async def rebind(
         self, query_id: str, last_version: int, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> commit_calls.SinkInfo:
-        """Bind the sink to another query, which continues after `last_version`; -1: at 0."""
+        """Bind the sink to another query, which continues with the version after `last_version`.
+
+        With `last_version=-1` it begins with version 0.
+        """
         return await self._client.run(
             commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
             timeout,
         )
 
     async def forget(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Remove what the server stores about the sink: the next commit begins a new one."""
+        """Remove what the server stores about the sink. The next commit creates a new sink."""
         await self._client.run(server_calls.forget_sink(self._client.site, self.app), timeout)
 
 
 class AsyncSinkTask:
-    """One attempt of one task of a version. `calls`, its flows, are internal."""
+    """One attempt of one task of a version. The attribute `calls` is internal."""
 
     def __init__(self, client: "AsyncClient", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls

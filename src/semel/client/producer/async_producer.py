@@ -21,13 +21,14 @@ from semel.client.values import Headers, Key
 class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
-    Messages are gathered into batches, sent without waiting for the responses, and sent again after
-    a failure, with sequences by which the server recognises duplicates. Leaving an `async with`
-    block waits until all are stored; entering it, or `open`, claims the producer id.
+    Messages are gathered into batches. Batches are sent without waiting for earlier responses, and
+    sent again after a failure. They have sequences, by which the server recognises duplicates.
+    Entering an `async with` block, or `open`, claims the producer id. Leaving the block waits until
+    all messages are stored.
 
-    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the loop.
-    Without `on_error` the first error is raised by the next `append`, `flush` or `close`. After an
-    error nothing more is sent.
+    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the event loop.
+    Without `on_error`, the next `append`, `flush` or `close` raises the error that ended the
+    producer. After that error nothing more is sent.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class AsyncProducer(ProducerFacade):
         self._changed = asyncio.Event()
 
     async def open(self) -> Self:
-        """Claim the producer id; the first `append` does this if it was not done before."""
+        """Claim the producer id and return the producer. Otherwise the first `append` does this."""
         async with self._opening:
             if not self._is_open:
                 self._open(await self._ask(self._settings))
@@ -64,12 +65,13 @@ class AsyncProducer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Add a message, and return before it is stored; wait while too much is pending.
+        """Add a message, and return before it is stored.
 
-        `key`, `headers` and `timestamp` are stored with the message, by semel only. `cursor` is a
-        string of yours, such as an offset in your input, stored with the message: a later instance
-        gets the last one as its `cursor`. `seq` is for mode="sparse". Raises the
-        error that has ended the producer, if one has.
+        Waits while `max_pending_bytes` are pending. `key`, `headers` and `timestamp` are stored
+        with the message, by semel only. `cursor` is a string of your choice, such as an offset in
+        your input. It is stored with the message, and a later instance gets the last stored one as
+        its `cursor`. `seq` is for mode="sparse". Raises the error that has ended the producer, if
+        there is one.
         """
         if not self._is_open:
             await self.open()
@@ -87,7 +89,8 @@ class AsyncProducer(ProducerFacade):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds (None: no limit); the messages are still sent.
+        Raises Indeterminate after `timeout` seconds; None means no limit. The producer continues to
+        send the messages after that.
         """
         if not self._is_open:
             return
@@ -96,7 +99,11 @@ class AsyncProducer(ProducerFacade):
         self._check_settled(is_again=True)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, and end. After the timeout, give up the others."""
+        """Wait until every message is stored, then end the producer.
+
+        Messages that are not stored after `timeout` seconds are given up, and the producer fails
+        with Indeterminate.
+        """
         self._is_closed = True
         if self._is_ended or not self._is_open:
             return
@@ -120,7 +127,7 @@ class AsyncProducer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # that one is raised
+        self._is_raised = self._is_raised or error is not None  # the block's error is raised
         await self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A producer's settings, its batches, how messages are gathered into them, and their outcomes."""
+"""The settings of a producer, its batches, the batch builder, and the outcomes of batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -16,18 +16,18 @@ from semel.model.limits import (
     SEQUENCE_SPAN_MAX,
 )
 
-BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding around the messages, a body of 4 MiB
+BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
 
-# Encodes messages as a body, with the extras of some of them by their index.
+# Encodes messages as a body. The extras are by the index of their message.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """The identity of a producer and how it gathers messages. Times in seconds, sizes in bytes.
+    """The identity of a producer and the limits of its batches. Times in seconds, sizes in bytes.
 
-    The epoch is the caller's (`epoch`), or one above the stored one (`is_claiming`), or the server
-    counts sessions. A claim has a session, too, which distinguishes two instances that claim the
-    same epoch.
+    The epoch is the caller's (`epoch`), or the stored epoch plus one (`is_claiming`), or assigned
+    by the server, which counts sessions. If `is_claiming`, there is a session too: it distinguishes
+    two instances that use the same epoch.
     """
 
     id: str
@@ -81,11 +81,12 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
 
 
 class BatchAck(Struct, frozen=True):
-    """A batch that is stored. `duplicate`: it was stored by an earlier attempt or instance.
+    """The acknowledgement of a stored batch.
 
-    `seq` is its sequence; in sparse mode that of its last message. `next_offset` is the offset
-    after it, None if the server no longer stores that. `offset` is the offset of its first message,
-    which can be calculated from semel's offsets only; it is None with other servers.
+    `duplicate`: an earlier attempt or instance has stored it. `seq`: its sequence; in sparse mode
+    that of its last message. `next_offset`: the offset after it; None if the server no longer
+    retains it. `offset`: the offset of its first message; None if the server is not semel, because
+    it can be calculated only from offsets of semel.
     """
 
     count: int
@@ -97,10 +98,10 @@ class BatchAck(Struct, frozen=True):
 
 
 class FailedBatch(Struct, frozen=True):
-    """A batch that will not be sent again. `values` are its messages as bytes.
+    """A batch that will not be sent again. `values`: its messages as bytes.
 
-    `applied` is "no" if it is certain that none of it is stored, else "unknown". `seq` is None if
-    it was never sent.
+    `applied`: "no" if it is certain that the batch is not stored, otherwise "unknown". `seq`: its
+    sequence; None if a dense producer never sent it.
     """
 
     count: int
@@ -111,7 +112,7 @@ class FailedBatch(Struct, frozen=True):
 
 
 class ProducerStats(Struct):
-    """Counts since the producer was made."""
+    """Counts since the producer was opened."""
 
     messages_acked: int = 0
     messages_failed: int = 0
@@ -122,10 +123,10 @@ class ProducerStats(Struct):
 
 
 class ProducerBatch:
-    """Messages that are sent together, until they are stored or given up.
+    """The messages of one append, until they are stored or given up.
 
-    `is_indeterminate`: an attempt got no response, so it may be stored. `first_unsettled` is the
-    lowest sequence that was not confirmed when the batch was last sent.
+    `is_indeterminate`: an attempt got no response, so the batch may be stored. `first_unsettled`:
+    the lowest sequence without a confirmation when the batch was last sent.
     """
 
     __slots__ = (
@@ -172,7 +173,7 @@ class ProducerBatch:
         return len(self.messages)
 
     def split_off(self, count: int) -> "ProducerBatch":
-        """Remove the first messages of a sparse batch, and return them as a batch."""
+        """Remove the first `count` messages of a sparse batch, and return them as another batch."""
         extras = self.extras
         removed = {index: extra for index, extra in extras.items() if index < count}
         first = ProducerBatch(self.messages[:count], self.seqs[:count], 0, self.born, None, removed)
@@ -184,18 +185,18 @@ class ProducerBatch:
 
     @property
     def printed_seq(self) -> str:
-        """The sequence, or the range of sequences, as it is printed in the header."""
+        """The sequence, or the range of sequences, as the value of the header."""
         return f"{self.seq}" if self.seq == self.last_seq else f"{self.seq}-{self.last_seq}"
 
 
 # ---- gathering messages into batches -------------------------------------------------------------
 
-# What the encoding of one message in a body adds: a comma, or a length.
+# The bytes that the encoding adds to each message in a body: a comma, or a length.
 MESSAGE_OVERHEAD_BYTES = 4
 
 
 class BatchBuilder:
-    """Gathers messages, in order, into batches that are full or due."""
+    """Gathers messages into batches, in order. A batch is due when it is full or has lingered."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._bytes_max = settings.max_batch_bytes
@@ -210,7 +211,7 @@ class BatchBuilder:
         self._born = 0.0
         self._cursor: str | None = None
         self._is_hurried = False
-        self.last_seq = -1  # sparse: of the newest message
+        self.last_seq = -1  # sparse mode: the sequence of the newest message
 
     @property
     def count(self) -> int:
@@ -219,13 +220,13 @@ class BatchBuilder:
 
     @property
     def born(self) -> float | None:
-        """When the oldest message was appended; None if there is no message."""
+        """The time at which the oldest message was appended; None if there is no message."""
         if self._full:
             return self._full[0].born
         return self._born if self._messages else None
 
     def due_at(self) -> float | None:
-        """Return when `take` may be called for the next batch; None if there is no message."""
+        """Return the time at which the next batch is due; None if there is no message."""
         if self._full:
             return self._full[0].born
         if not self._messages:
@@ -264,15 +265,15 @@ class BatchBuilder:
         if extra is not None:
             self._extras[len(messages)] = extra
         elif self._extras:
-            self._extras.pop(len(messages), None)  # of an append that Ctrl-C interrupted
+            self._extras.pop(len(messages), None)  # left by an append that Ctrl-C interrupted
         self._size = size
         if seq is not None:
-            del self._seqs[len(messages) :]  # of an append that Ctrl-C interrupted
+            del self._seqs[len(messages) :]  # left by an append that Ctrl-C interrupted
             self._seqs.append(seq)
             self.last_seq = seq
         if cursor is not None:
             self._cursor = cursor
-        messages.append(raw)  # last: an append that is interrupted before has no effect
+        messages.append(raw)  # the last change: an append interrupted before it has no effect
         return not is_fitting
 
     def hurry(self) -> None:
@@ -296,7 +297,7 @@ class BatchBuilder:
         batch = ProducerBatch(
             self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
         )
-        # One statement, without a call that Ctrl-C could interrupt: no message is in both lists.
+        # One statement without a call, so that Ctrl-C cannot leave a message in both lists.
         self._full, self._messages, self._seqs = [*self._full, batch], [], []
         self._extras, self._size, self._cursor = {}, 0, None
         self._is_hurried = False
@@ -315,7 +316,7 @@ def check_cursor(cursor: str) -> None:
     if not _is_header_value(cursor, CURSOR_BYTES_MAX):
         raise ValueError(
             f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
-            " characters without spaces around"
+            " characters without leading or trailing spaces"
         )
 
 
@@ -324,9 +325,9 @@ def _is_header_value(text: str, bytes_max: int) -> bool:
     return is_printable and 0 < len(text) <= bytes_max
 
 
-# ---- what became of the batches ------------------------------------------------------------------
+# ---- the outcomes of batches ---------------------------------------------------------------------
 
-# The memory that a message uses beside its own bytes.
+# The memory that a pending message uses in addition to its bytes.
 _OVERHEAD_BYTES: Final = 64
 
 BatchEvent = BatchAck | FailedBatch
@@ -348,7 +349,7 @@ class Acknowledgements:
         self.pending_bytes += size + _OVERHEAD_BYTES
 
     def acknowledge(self, ack: BatchAck, batch: ProducerBatch) -> None:
-        """Count the messages of a batch that is stored."""
+        """Record the acknowledgement of a batch, and count its messages."""
         self._release(batch)
         self.last_seq = ack.seq
         self.cursor = self.cursor if ack.cursor is None else ack.cursor
@@ -358,7 +359,7 @@ class Acknowledgements:
         self._events.append(ack)
 
     def give_up(self, batch: ProducerBatch, *, is_certain: bool) -> None:
-        """Count the messages of a batch that will not be sent again."""
+        """Record that a batch failed, and count its messages. `is_certain`: it is not stored."""
         self._release(batch)
         self.stats.messages_failed += batch.count
         self._events.append(

@@ -1,27 +1,29 @@
 """The idempotent producer as a pure object: no threads, no sockets, no clock.
 
-Messages go in by `append`, batches to send come out of `next_to_send`, responses go in by
-`on_response`, and the outcome of each batch comes out of `acks`, in order. Time is an argument, in
-seconds of any monotonic clock.
+`append` adds a message, `next_to_send` returns the next batch to send, `on_response` processes a
+response, and `acks` has the outcomes of the batches, in order. The time is an argument, in seconds
+of any monotonic clock.
 
-The rules, all for the sake of exactly once:
+These rules ensure that every message is stored exactly once:
 
 1. A batch gets its sequence when it is first sent. From then on it is never renumbered, split or
-   merged, and every attempt has the same bytes. (If the server reports that the first part of a
-   sparse range is stored, that part is removed; the other messages keep their sequences.)
-2. Batches are sent in order, over one connection. When it is lost, all batches without a response
-   are sent again, in order.
-3. Nothing is sent after the first batch until that has a response: only then is it certain that
-   the epoch is this instance's. (A claim shows it before.) In sparse mode this holds for every
-   batch, because the server would accept the next one although the one before was refused.
-4. After a refusal worth a retry nothing is sent until every batch in flight has a response. Those
-   sent after the refused one are refused with a gap, and so are those that overtook it on the way.
-   A gap below what was confirmed when the batch was sent is fatal.
-5. A fatal refusal ends the producer: a later sequence could not be accepted.
-6. The epoch is raised only at the start, and only if no attempt with the old one is indeterminate:
-   what may be stored must not be sent with another epoch. A first batch that is reported as stored
-   although this instance did not store it is sent with a higher epoch, too: its sequence was
-   another instance's.
+   merged, and every attempt has the same bytes. (If the server reports that the first messages of a
+   sparse batch are stored, they are removed; the other messages keep their sequences.)
+2. Batches are sent in order, over one connection. When the connection is lost, all batches without
+   a response are sent again, in order.
+3. The second batch is sent after the response to the first one, because only that response shows
+   that the epoch belongs to this instance. (After a claim this is certain from the start.) In
+   sparse mode every batch waits for the response to the previous one, because the server would
+   accept a batch although the previous one was refused.
+4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
+   Batches that were sent after the refused one, or overtook it on the way, are refused because of
+   the gap, and are sent again. A gap is fatal if the missing sequence was already confirmed when
+   the batch was sent.
+5. A fatal refusal ends the producer, because the server would refuse every later sequence.
+6. The epoch is raised only at the start, and only if no attempt with the old epoch is
+   indeterminate: a batch that may be stored must not be sent with another epoch. It is also raised
+   if the first batch is reported as stored although this instance has not stored it: another
+   instance has used its sequence.
 """
 
 from collections import deque
@@ -62,7 +64,7 @@ _SECONDS_MAX: Final = 5.0
 
 
 class Backoff:
-    """Pauses that double with every failure in a row, shortened by `jitter`."""
+    """The pause after failures. It doubles with every failure in a row; `jitter` shortens it."""
 
     def __init__(self, jitter: Jitter) -> None:
         self._jitter = jitter
@@ -78,7 +80,7 @@ class Backoff:
         self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))
 
     def reset(self) -> None:
-        """Let the next pause be a short one: a batch was stored."""
+        """Make the next pause short again, because a batch was stored."""
         self._failures = 0
 
 
@@ -124,8 +126,8 @@ class ProducerCore:
         self._builder = BatchBuilder(settings)
         self._unsettled: deque[ProducerBatch] = deque()  # with sequences, in order
         self._next_seq = 0
-        self._stored_seq = -1  # sparse: the last one stored before this instance
-        self._is_stalled = False  # rule 4: nothing is sent until all responses are there
+        self._stored_seq = -1  # sparse mode: the last one that earlier instances have stored
+        self._is_stalled = False  # rule 4: nothing is sent until all responses are received
         self._is_idle = True  # the sender waits for `append` to return True
         self.acks = Acknowledgements()
         self.failure: ClientError | None = None
@@ -140,29 +142,29 @@ class ProducerCore:
     def pending_count(self) -> int:
         """The number of messages that are neither stored nor given up.
 
-        Counted here and not kept as a number, because Ctrl-C could come between a message's two
-        changes.
+        They are counted on each access. Ctrl-C could interrupt `append` between adding a message
+        and increasing a counter, which would then be wrong.
         """
         return sum(batch.count for batch in self._unsettled) + self._builder.count
 
     @property
     def appended_count(self) -> int:
-        """The number of messages that were ever appended."""
+        """The number of messages that were appended since the producer was created."""
         return self.acks.settled_count + self.pending_count
 
     # ---- called by the owner ---------------------------------------------------------------------
 
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
-        """Set what the server has stored of this producer, before the first message.
+        """Set the stored state of this producer, before the first message.
 
-        A sparse producer skips the messages that are stored; a dense one starts again at 0, and
-        only reports these values.
+        A sparse producer skips the messages that are stored. A dense producer starts again at
+        sequence 0, and only reports these values.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
 
     def take_over(self, epoch: int, last_seq: int | None, cursor: str | None) -> None:
-        """Set the epoch of a claim; otherwise as `resume`."""
+        """Set the epoch and the stored state that a claim has returned; see `resume`."""
         self._identity.take_over(epoch)
         self._set_past(last_seq, cursor)
 
@@ -198,7 +200,7 @@ class ProducerCore:
     # ---- called by the sender --------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        """Return whether there is a batch to send, so that a connection is needed."""
+        """Return whether a batch can be sent now. The sender needs a connection for it."""
         wake_at = self.wake_at()
         is_ready = wake_at is not None and wake_at <= now
         self._is_idle = not (is_ready or self._is_full)
@@ -223,14 +225,14 @@ class ProducerCore:
         return self._identity.headers(batch)
 
     def wake_at(self) -> float | None:
-        """Return when there will be a batch to send if nothing else happens; None: never."""
+        """Return the time at which a batch can be sent; None if that depends on another event."""
         if self._is_full:
             return None
         due_at = self._backoff.ends_at if self._retry() is not None else self._builder.due_at()
         return None if due_at is None else max(due_at, self._backoff.ends_at)
 
     def expires_at(self) -> float | None:
-        """Return when the oldest message will be given up; None if there is no message."""
+        """Return the time at which the oldest message expires; None if there is no message."""
         born = self._unsettled[0].born if self._unsettled else self._builder.born
         return None if born is None else born + self._settings.delivery_timeout
 
@@ -273,7 +275,7 @@ class ProducerCore:
         self._backoff.begin(now, error)
 
     def fail(self, error: ClientError) -> None:
-        """End the producer: nothing more is sent, and batches that are not stored have failed."""
+        """End the producer: nothing more is sent, and batches without an acknowledgement fail."""
         if self.failure is None:
             self._fail(error)
 
@@ -288,7 +290,7 @@ class ProducerCore:
         return self.in_flight_count >= (1 if is_alone else self._settings.max_in_flight)
 
     def _retry(self) -> ProducerBatch | None:
-        """Return the first batch that must be sent again."""
+        """Return the first batch that must be sent again, or None."""
         if len(self._unsettled) > self.in_flight_count:
             for batch in self._unsettled:
                 if not batch.is_in_flight and batch.ack is None:
@@ -354,7 +356,7 @@ class ProducerCore:
             self._fail(self._with_hint(error), batch)
 
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return whether the gap is a batch of this producer, delayed or to be sent again."""
+        """Return whether the missing sequence is a batch of this instance without a response."""
         if not isinstance(error, SequenceGap):
             return False
         first = batch.first_unsettled
@@ -369,7 +371,7 @@ class ProducerCore:
         return self._identity.claim(error, batch)
 
     def _remove_stored(self, batch: ProducerBatch, last_seq: int | None) -> bool:
-        """Remove messages of a sparse batch that are stored; return whether there were any."""
+        """Remove the stored messages from a sparse batch. Return whether there were any."""
         if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
             return False
         stored = batch.split_off(sum(seq <= last_seq for seq in batch.seqs))
@@ -389,7 +391,7 @@ class ProducerCore:
             and not self._identity.is_established
             and isinstance(error, Refused)
             and error.status == 400
-            and error.code == "bad_request"  # of another server; semel has a code for each cause
+            and error.code == "bad_request"  # not semel, which has a code for each cause
         )
         return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
 
@@ -405,11 +407,11 @@ class ProducerCore:
         return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
-        """Settle every batch; `refused` is the one whose response is the reason."""
+        """Fail the producer and settle every batch. `refused`: the batch that caused it."""
         self.failure = error
         if refused is not None and isinstance(error, ProducerFenced):
-            # A proxy may have sent two copies: one was stored before the producer was fenced, and
-            # this is the response to the other.
+            # A proxy may have sent the request twice. The first copy may have been stored before
+            # the producer was fenced, and this may be the response to the second copy.
             refused.is_indeterminate = True
         is_end = refused is not None and _is_end(error, refused)
         for batch in (*self._unsettled, *self._builder.take_all()):
@@ -422,6 +424,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return whether no batch after a refused one can be stored, as its sequence stays missing."""
+    """Return whether no later batch can be stored, because this sequence stays missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -1,8 +1,9 @@
-"""Opening a producer: its options, its identity, its encoding, and what is stored of it.
+"""Opening a producer: its options, its claim, its body encoder and its identity.
 
-Reading what is stored is not enough. A request of an earlier instance may still be under way and be
-stored after the response; an instance that continued from there would store its messages again. So
-the producer claims its id: the server first fences the earlier instance, and then reports.
+It is not enough to read the stored state of a producer. A request of an earlier instance may still
+be on its way, and be stored after the state was read. An instance that continued from that state
+would store the same messages again. So the new instance claims the producer id: the server first
+fences the earlier instance, and then returns the state.
 """
 
 import os
@@ -68,7 +69,7 @@ P = TypeVar("P")
 
 
 class OpenProducers(Generic[P]):
-    """The producers of a client that are still in use, to be closed with it."""
+    """The open producers of a client, which are closed together with the client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +80,7 @@ class OpenProducers(Generic[P]):
             self._producers.add(producer)
 
     def remove_all(self) -> list[P]:
-        """Return the producers, and keep none of them."""
+        """Remove all producers and return them."""
         with self._lock:
             producers = list(self._producers)
             self._producers.clear()
@@ -87,9 +88,10 @@ class OpenProducers(Generic[P]):
 
 
 class OpenResult(Struct, frozen=True):
-    """What the server returned: `claim`, or if there was none, `past`, the stored states.
+    """What the server returned when the producer was opened.
 
-    An empty `past` means that nothing is stored, None that the server does not report it.
+    `claim` is None if nothing was claimed. Then `past` has the stored state of the producer: an
+    empty list if nothing is stored, None if the server does not report it.
     """
 
     content_type: str
@@ -99,9 +101,9 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Return the stream's media type, and claim the producer or read what is stored of it.
+    """Claim the producer, or read its stored state. Return this with the stream's media type.
 
-    If the caller passed an epoch, nothing is claimed.
+    Nothing is claimed if the caller passed an epoch, or if the server does not support claims.
     """
     info = yield from calls.head()
     if not calls.is_semel:
@@ -115,7 +117,7 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
-    """Claim; return None if this server does not support that, or the stream has no dedup."""
+    """Claim the producer. Return None if the server lacks claims, or dedup is off in the stream."""
     session = settings.session or secrets.token_hex(16)
     try:
         return (yield from claim_producer(calls, settings.id, session, settings.mode))
@@ -138,26 +140,28 @@ def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | No
 
 
 def default_id() -> str:
-    """Return the environment variable `PRODUCER_ID`, or else the host name and process id."""
+    """Return the environment variable `PRODUCER_ID`, or the host name and process id if unset."""
     return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
-    - `epoch`: your own epoch. Works with every Durable Streams server. By default the server counts
-      the instances of a producer, and each gets the next epoch at its start. `auto_claim`: use the
-      epoch above the stored one; for servers that do not count. With your own epoch an earlier
-      instance is fenced by the first append that is stored, not at the start: until then its
-      requests may still be stored, and `cursor` may be too old.
-    - `mode`: in "sparse" mode you pass a growing sequence with each message; it may have gaps.
-    - `max_in_flight`: the number of batches that are sent before the first has a response.
-      `max_batch_bytes`, `max_batch_messages`: the limits of a batch. `linger_ms`: how long a batch
-      waits for more messages.
-    - `max_pending_bytes`: `append` waits while this much is not acknowledged; each message counts
-      with 64 bytes more than it has.
+    - `epoch`: your own epoch, which works with every Durable Streams server. By default the server
+      counts the instances of a producer, and each instance gets the next epoch when it starts. With
+      your own epoch, an earlier instance is not fenced at the start, but by the first append that
+      is stored. Until then requests of the earlier instance may be stored, and `cursor` may be too
+      old.
+    - `auto_claim`: use the stored epoch plus one, for servers that do not count instances.
+    - `mode`: with "sparse" you pass an increasing sequence with each message; it may have gaps.
+    - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
+    - `max_batch_bytes`, `max_batch_messages`: the limits of a batch.
+    - `linger_ms`: how long a batch waits for more messages.
+    - `max_pending_bytes`: `append` waits while this many bytes are not acknowledged. 64 bytes are
+      added to the size of each message.
     - `delivery_timeout`: seconds after which a message is given up, and the producer fails.
-    - `on_batch_ack(ack)`: called when a batch is stored. `on_error(error, batch)`: when it failed.
+    - `on_batch_ack(ack)`: called when a batch is stored.
+    - `on_error(error, batch)`: called when a batch has failed.
     """
 
     epoch: int | None
@@ -195,16 +199,16 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
 
 # ---- encoding ------------------------------------------------------------------------------------
 
-_FRAME_BYTES: Final = 512  # around one message: brackets, or the header of a batch
+_FRAME_BYTES: Final = 512  # the encoding around one message: brackets, or the header of a batch
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 
 
 class BodyEncoder:
     """Encodes values as messages, and messages as bodies, for a stream of one media type.
 
-    JSON is sent as an array. Other messages are sent in semel's batch format, which keeps them
-    apart; another server gets them concatenated, as every Durable Streams server accepts it.
-    Messages with extras are sent in the batch format, too.
+    JSON messages are sent as an array. Other messages are sent to semel in its batch format, which
+    keeps their boundaries. Other servers get them concatenated, which all of them accept. Messages
+    with extras are always sent in the batch format.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -239,9 +243,10 @@ class BodyEncoder:
     def checked_extra(
         self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
     ) -> Extra | None:
-        """Return the extras of a message, or None. Raises NotSupported if the server is not semel.
+        """Return the extras of a message, or None if it has none.
 
-        Raises TooLarge if the message is too large with them.
+        Raises NotSupported if the server is not semel, and TooLarge if the message with its extras
+        is too large.
         """
         extra = extra_of(key, headers, timestamp)
         if extra is None:
@@ -252,7 +257,7 @@ class BodyEncoder:
         return extra
 
     def _to_json(self, value: Any) -> bytes:
-        """Return a value as JSON. Raises ValueError here for what would fail a whole batch."""
+        """Return a value as JSON. Raises ValueError if the server would refuse its whole batch."""
         raw = encode_json(value)
         if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
             self._check_json(raw, is_ready=isinstance(value, PREENCODED))
@@ -283,7 +288,7 @@ class BodyEncoder:
 # ---- the identity --------------------------------------------------------------------------------
 
 _IGNORED: Final = (
-    "the append was stored, but not as a producer's: the response has no Producer-Epoch."
+    "the append was stored without its producer: the response has no Producer-Epoch."
     " Sending it again would store it twice"
 )
 _UNGUARDED: Final = (
@@ -298,20 +303,20 @@ class ProducerIdentity:
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
         self._is_sparse = settings.mode == SPARSE
-        self._is_unused = False  # the server has stored nothing with this epoch
+        self._is_unused = False  # the server has stored nothing with the present epoch
         self._is_semel = False  # the server compares payloads
-        self._is_ours = False  # a batch was stored as new, so all later ones will be
+        self._is_ours = False  # a batch was new, so no earlier instance has stored later ones
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
     def resume(self, stored_epoch: int | None) -> None:
-        """Set the epoch that the server has stored, before the first batch; None: it has none."""
+        """Set the stored epoch, before the first batch; None if nothing is stored."""
         self._is_unused = self._is_semel = True
         if self._settings.is_claiming and stored_epoch is not None:
             self.epoch = stored_epoch + 1
 
     def take_over(self, epoch: int) -> None:
-        """Set the epoch of a claim: no other instance has it, even before the first batch."""
+        """Set the epoch of a claim. It belongs to this instance even before the first batch."""
         self.epoch = epoch
         self.is_established = True
 
@@ -330,7 +335,7 @@ class ProducerIdentity:
         return fields
 
     def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
-        """Check a successful response and learn the epoch; return an error if it is not ours."""
+        """Check a successful response and record its epoch. Return None, or the error found."""
         if read_flag(headers, _MISMATCH):
             return PayloadMismatch(
                 "the sequence of the batch was used before, with other messages",
@@ -343,7 +348,7 @@ class ProducerIdentity:
         if epoch is None:
             return ProtocolError(_IGNORED)
         if is_duplicate and self._is_sparse:
-            return None  # perhaps stored by an earlier instance; then the epoch is of that one
+            return None  # an earlier instance may have stored it, with another epoch
         if self.epoch not in (None, epoch):
             return ProtocolError(f"the request had epoch {self.epoch}, the response has {epoch}")
         self.epoch = epoch
@@ -352,40 +357,42 @@ class ProducerIdentity:
         return None
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Raise the epoch above the one that fenced this instance, or expired; return whether.
+        """Raise the epoch after a refusal as fenced or expired. Return whether it was raised.
 
-        Not if an attempt got no response: it may have been stored with the old epoch before the
-        instance was fenced, and a copy with a new epoch would be a duplicate.
+        It is not raised if an attempt got no response. That attempt may have been stored with the
+        old epoch before the instance was fenced, and a copy with a new epoch would be a duplicate.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
         return self._raise_above(error.current_epoch)
 
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Raise the epoch if a first batch is reported as a duplicate of another instance's.
+        """Raise the epoch if another instance has stored the first batch. Return whether.
 
-        An earlier instance has used this epoch. To accept its sequence 0 as ours would lose our
-        messages. But if the epoch was unused, a proxy has sent a copy of our request: to send it
-        again would be a duplicate.
+        The response reports the batch as a duplicate, because an earlier instance has used this
+        epoch and sequence 0. To accept the response would lose the messages of this instance. But
+        if the epoch was unused, a proxy has sent the request twice. Then to send the batch again
+        with a new epoch would store a duplicate.
         """
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return whether a duplicate with a caller's epoch may be an earlier instance's.
+        """Return whether an earlier instance may have stored the batch reported as a duplicate.
 
-        That may have stored other messages with our sequences, and a server that does not compare
-        payloads, or no longer can, reports ours as duplicates.
+        This is possible if the caller passed the epoch. An earlier instance with the same epoch may
+        have stored other messages with these sequences. A server that does not compare payloads, or
+        no longer can, then reports the new messages as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
         if self._is_semel:
-            # The receipt of our own would be among the last ones, which are retained.
+            # The receipt of a batch of this instance would be recent, and so retained.
             return headers.get("producer-receipt", "").lower() == "expired"
         return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return whether a duplicate may be ours or that of an instance with the same epoch."""
+        """Return whether it is unknown which instance has stored a batch with this epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 

@@ -1,7 +1,7 @@
-"""From a producer's core to the server: the connection, the pump, and what both producers share.
+"""Sending a producer's batches: the connection, the pump, and the base class of both producers.
 
-The core decides what to send, the pump sends it. All of this runs on the thread of an event loop;
-the lock is held whenever the core is used, because other threads append to it.
+The core decides what to send, and the pump sends it on the thread of an event loop. The pump holds
+the lock while it uses the core, because other threads may append.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None
 class ProducerConnection(asyncio.Protocol):
     """A connection with pipelined requests: several are sent before the first has a response.
 
-    `quiet_since` is when the last bytes came, or when a request was sent to an idle connection.
-    `on_responses` is called with responses and, at the end, with the reason why there are no more.
+    `quiet_since`: when bytes were last received, or a request was sent on an idle connection.
+    `on_responses` is called with the responses, and at the end of the connection with its cause.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -65,7 +65,7 @@ class ProducerConnection(asyncio.Protocol):
         return bool(self._sent)
 
     def send(self, batch: ProducerBatch, request: bytes) -> None:
-        """Send a request. After the end this has no effect, and `on_responses` reports the end."""
+        """Send a request. If the connection is closed, `on_responses` will report that."""
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
@@ -73,7 +73,7 @@ class ProducerConnection(asyncio.Protocol):
         self._transport.write(request)
 
     def hang_up(self) -> None:
-        """Close the connection; `on_responses` is not called any more."""
+        """Close the connection. `on_responses` is not called after that."""
         self._is_over = True
         self._transport.abort()
 
@@ -121,7 +121,7 @@ class ProducerConnection(asyncio.Protocol):
 
 # ---- the pump ------------------------------------------------------------------------------------
 
-_LATE_SECONDS: Final = 0.001  # timers are not exact: one that fires early would fire twice
+_LATE_SECONDS: Final = 0.001  # a timer may fire early, and would then have to fire again
 
 OnEvents = Callable[[list[BatchEvent]], None]
 
@@ -158,7 +158,7 @@ class Pump:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def step(self) -> None:
-        """Send the batches that may be sent, report outcomes, and set the timer for the next."""
+        """Send the batches that can be sent, report outcomes, and set the next timer."""
         if self._is_ended:
             return
         self._loop = loop = asyncio.get_running_loop()
@@ -277,7 +277,7 @@ class Pump:
                 self._core.connection_lost(now, error)
 
 
-# ---- what the two producers share ----------------------------------------------------------------
+# ---- the base class of both producers ------------------------------------------------------------
 
 _log = logging.getLogger("semel.client")
 
@@ -288,7 +288,7 @@ def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
 
 
 class ProducerFacade:
-    """What the producers for threads and for asyncio share: state, callbacks and checks."""
+    """The base class of the producers for threads and asyncio: state, callbacks and checks."""
 
     # Exceptions of a callback that are logged and otherwise ignored.
     _survives: type[BaseException] = Exception
@@ -314,9 +314,9 @@ class ProducerFacade:
         self._lock = threading.Lock()
         self._reported_count = 0  # messages whose callbacks have returned
         self._is_closed = False  # `append` is refused
-        self._is_ended = False  # and no message is pending
+        self._is_ended = False  # it is closed, and no message is pending
         self._is_raised = False  # the failure was raised
-        self._core = ProducerCore(self._settings, _no_body)  # until it is open
+        self._core = ProducerCore(self._settings, _no_body)  # replaced by `_open`
         self._pump: Pump
         self._encoder: BodyEncoder
         self._to_raw: Callable[[Any], bytes]
@@ -358,12 +358,12 @@ class ProducerFacade:
 
     @property
     def last_seq(self) -> int | None:
-        """The last stored sequence; before the first acknowledgement, of an earlier instance."""
+        """The last stored sequence. An earlier instance's before the first acknowledgement."""
         return self._core.acks.last_seq
 
     @property
     def cursor(self) -> str | None:
-        """The last stored cursor; before the first acknowledgement, of an earlier instance."""
+        """The last stored cursor. An earlier instance's before the first acknowledgement."""
         return self._core.acks.cursor
 
     @property
@@ -374,12 +374,12 @@ class ProducerFacade:
 
     @property
     def in_flight_count(self) -> int:
-        """The number of batches that are sent and have no response yet."""
+        """The number of batches that were sent and have no response yet."""
         return self._core.in_flight_count
 
     @property
     def stats(self) -> ProducerStats:
-        """Counts since the producer was made."""
+        """Counts since the producer was opened."""
         return self._core.acks.stats
 
     # ---- callbacks -------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class ProducerFacade:
     def _call(self, callback: Callable[..., object], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except self._survives:  # a bug of the caller's must not stop the producer
+        except self._survives:  # an error of a callback must not stop the producer
             _log.exception("a callback of the producer %s failed", self.id)
 
     # ---- checks ----------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class ProducerFacade:
     def _check_settled(self, *, is_again: bool) -> None:
         """Raise the failure of the producer, unless `on_error` was called with it.
 
-        `is_again`: even if it was raised before.
+        `is_again`: raise it even if it was raised before.
         """
         failure = self._core.failure
         if failure is None or self._on_error is not None or (self._is_raised and not is_again):

@@ -1,4 +1,4 @@
-"""The producer for threads, and the event loop in the background that sends its batches."""
+"""The producer for threads, and the background event loop that sends its batches."""
 
 import asyncio
 import atexit
@@ -26,17 +26,18 @@ _log = logging.getLogger("semel.client")
 class Producer(ProducerFacade):
     """Appends messages to one stream. Threads may share it.
 
-    Messages are gathered into batches, sent without waiting for the responses, and sent again after
-    a failure, with sequences by which the server recognises duplicates. Leaving a `with` block
-    waits until all are stored. So does the end of the process, but for five seconds only; then it
-    logs how many messages are lost.
+    Messages are gathered into batches. Batches are sent without waiting for earlier responses, and
+    sent again after a failure. They have sequences, by which the server recognises duplicates.
+    Leaving a `with` block waits until all messages are stored. At the end of the process, an open
+    producer waits too, but only five seconds; then it logs how many messages are not acknowledged.
 
-    `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client; they must
-    be quick, and may append but not flush. Without `on_error` the first error is raised by the next
-    `append`, `flush` or `close`. After an error nothing more is sent.
+    `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client. They must
+    be quick. They may append, but not flush or close. Without `on_error`, the next `append`,
+    `flush` or `close` raises the error that ended the producer. After that error nothing more is
+    sent.
     """
 
-    # On the background thread, sys.exit() would not end the program, but all its producers.
+    # sys.exit() in a callback would end the background thread of all producers, not the program.
     _survives = BaseException
 
     def __init__(
@@ -65,12 +66,13 @@ class Producer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Add a message, and return before it is stored; wait while too much is pending.
+        """Add a message, and return before it is stored.
 
-        `key`, `headers` and `timestamp` are stored with the message, by semel only. `cursor` is a
-        string of yours, such as an offset in your input, stored with the message: a later instance
-        gets the last one as its `cursor`. `seq` is for mode="sparse". Raises the
-        error that has ended the producer, if one has.
+        Waits while `max_pending_bytes` are pending. `key`, `headers` and `timestamp` are stored
+        with the message, by semel only. `cursor` is a string of your choice, such as an offset in
+        your input. It is stored with the message, and a later instance gets the last stored one as
+        its `cursor`. `seq` is for mode="sparse". Raises the error that has ended the producer, if
+        there is one.
         """
         raw = self._to_raw(value)
         extra = None
@@ -92,7 +94,8 @@ class Producer(ProducerFacade):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds (None: no limit); the messages are still sent.
+        Raises Indeterminate after `timeout` seconds; None means no limit. The producer continues to
+        send the messages after that.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("flush")
@@ -101,7 +104,11 @@ class Producer(ProducerFacade):
         self._check_settled(is_again=True)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, and end. After the timeout, give up the others."""
+        """Wait until every message is stored, then end the producer.
+
+        Messages that are not stored after `timeout` seconds are given up, and the producer fails
+        with Indeterminate.
+        """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
         self._is_closed = True
@@ -126,13 +133,13 @@ class Producer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # that one is raised
+        self._is_raised = self._is_raised or error is not None  # the block's error is raised
         self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------
 
     def _wait_for_room(self) -> None:
-        """Wait, with the lock held, until enough is stored; callbacks must not wait."""
+        """Wait until fewer bytes are pending. The lock must be held. In a callback, do not wait."""
         if self._background.is_here:
             return
         self._changed.wait_for(lambda: self._core.acks.pending_bytes < self._pending_bytes_max)
@@ -158,7 +165,7 @@ class Producer(ProducerFacade):
         """Raise RuntimeError in a forked process, which has no background thread."""
         if self._background.is_forked:
             raise RuntimeError(
-                "a producer made before a fork cannot be used after it; make another"
+                "a producer cannot be used in a forked process; create another one there"
             )
 
     def _wake(self) -> None:
@@ -180,7 +187,7 @@ class Producer(ProducerFacade):
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._background.is_here:
-            raise RuntimeError(f"{call}() in a callback would wait for itself")
+            raise RuntimeError(f"{call}() in a callback would wait for that callback")
 
 
 # ---- the event loop that the producers of a process share ----------------------------------------
@@ -190,11 +197,11 @@ _current: "Background | None" = None
 
 
 class Background:
-    """An event loop on a thread of its own, until the process ends."""
+    """An event loop on a background thread, which runs until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.is_forked = False  # in a forked process, where the thread does not exist
+        self.is_forked = False  # True in a forked process: the thread does not exist there
         self.at_exit: WeakSet[Producer] = WeakSet()
         self._thread = threading.Thread(target=self._run, name="semel-client", daemon=True)
         self._thread.start()
@@ -223,7 +230,7 @@ class Background:
 
 
 def background() -> Background:
-    """Return the loop of this process, which the first call starts."""
+    """Return the background loop of this process. The first call starts it."""
     global _current  # noqa: PLW0603 - there is one for each process
     with _lock:
         if _current is None or not _current.is_alive:

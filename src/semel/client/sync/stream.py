@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A stream of a server. `calls`, its flows, are internal."""
+    """A stream of a server. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", path: str) -> None:
         self.client = client
@@ -61,8 +61,9 @@ class Stream:
     ) -> Self:
         """Create the stream, with `body` as its first message if that is not None.
 
-        Raises StreamExists if it exists, unless `exist_ok`, and ConfigConflict if it exists with
-        another configuration. After `ttl` seconds without a use it is deleted.
+        Raises StreamExists if the stream exists, unless `exist_ok`, and ConfigConflict if it exists
+        with another configuration. The stream is deleted after `ttl` seconds without use, or at
+        `expires_at`. `closed`: no messages can be appended to it.
         """
         configuration = CreateHeaders(content_type, ttl, expires_at, closed)
         self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
@@ -80,7 +81,11 @@ class Stream:
         closed: bool = False,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> "Stream":
-        """Create a stream that shares the messages of this one, up to `offset` or all of them."""
+        """Create a fork at `path` and return it. It shares the messages of this stream.
+
+        It shares the messages before `offset`, by default all. `sub_offset`: it also shares that
+        many messages of the next append in a JSON stream, or bytes of it in any other stream.
+        """
         fork = Stream(self.client, path)
         configuration = CreateHeaders(
             ttl=ttl,
@@ -94,7 +99,7 @@ class Stream:
         return fork
 
     def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
-        """Return the state of the stream. Raises StreamNotFound if it does not exist."""
+        """Return the state of the stream. Raises StreamNotFound or StreamGone."""
         return self.client.run(self.calls.head(), timeout)
 
     def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
@@ -126,14 +131,14 @@ class Stream:
     ) -> Receipt:
         """Append one message; it is durable when this returns.
 
-        In a JSON stream the value is encoded, and bytes must be encoded JSON; in any other stream
-        it must be bytes, or str where the stream holds text.
+        In a JSON stream the value is encoded as JSON; bytes must be JSON already. In any other
+        stream the value must be bytes, or str if the stream contains text.
 
-        With an `idempotency_key` the message is stored once, however often it is sent; so it is
-        sent again if no response comes. Without one, a missing response is Indeterminate. With
-        `if_match` it is stored only if that is the tail, with `seq` only if that is greater than
-        the last one. `close` closes the stream after it. `key`, `headers` and `timestamp` are
-        stored with the message.
+        With an `idempotency_key` the message is stored once, even if the request is sent several
+        times. So the request is retried if no response comes; without a key, Indeterminate may be
+        raised. `if_match`: store the message only if this offset is the tail. `seq`: store it only
+        if this string is greater than the last one. `close`: close the stream after the message.
+        `key`, `headers` and `timestamp` are stored with the message.
         """
         return self.append_many(
             [value],
@@ -169,7 +174,7 @@ class Stream:
         return self.client.run(self.calls.append(list(values), conditions, extras), timeout)
 
     def close(self, value: Any = None, *, timeout: Timeout = CLIENT_DEFAULT) -> Receipt:
-        """Close the stream for ever, after `value` as its last message if that is not None."""
+        """Close the stream permanently. Append `value` as the last message if it is not None."""
         if value is not None:
             return self.append(value, close=True, timeout=timeout)
         return self.client.run(self.calls.close(), timeout)
@@ -184,10 +189,10 @@ class Stream:
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Iterator[Message]:
-        """Read from an offset to the present tail, at most `limit` messages.
+        """Read from an offset up to the present tail, at most `limit` messages.
 
         Messages that are not committed are not read, unless `isolation` is "read_uncommitted".
-        `timeout` is for each request, of which there is one for about 1 MiB.
+        `timeout` applies to each request; one request reads about 1 MiB.
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
@@ -199,11 +204,11 @@ class Stream:
                 return
 
     def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
-        """Read a stream of bytes or text to its tail and return all of it."""
+        """Return all messages from an offset up to the tail, concatenated; not for JSON streams."""
         return join_messages(list(self.read(offset, timeout=timeout)))
 
     def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Read a stream of text to its tail and return all of it."""
+        """Return all messages from an offset up to the tail as one str, for a stream of text."""
         return (self.read_bytes(offset, timeout=timeout)).decode()
 
     def tail(
@@ -218,20 +223,23 @@ class Stream:
     ) -> Tail:
         """Read from an offset, then wait for new messages, until the stream is closed.
 
-        `now` is the tail when reading begins: with `Client` in this call, with `AsyncClient` when
-        the block is entered or the first message is requested. The first response must come within
-        `timeout`; after that it waits for a server that is unreachable, and no message is skipped
-        or repeated. `live` is `long-poll`, `sse`, or `auto`, which is long-poll, because its
-        responses have the offset of each message.
+        The offset `now` is the tail when reading begins. With `Client` that is in this call, with
+        `AsyncClient` when the block is entered or the first message is requested. The first
+        response must come within `timeout`. After that, the iterator waits for a server that is
+        unreachable, and no message is skipped or repeated. `live` is `long-poll`, `sse` or `auto`.
+        `auto` is long-poll, because its responses have the offset of each message. Messages that
+        are not committed are not read, unless `isolation` is "read_uncommitted".
 
-        With a `group` it begins at the group's position, or at `offset` if that was never moved.
-        `message.commit()` moves the position after a message; so does the commit of a
-        transaction with `txn.commit_message(message)`. Nothing else moves it. If a
-        transaction of another worker may still move it, this waits for that transaction, up to 5
-        seconds and half the `timeout`. A worker that passes a `producer_id` to its transactions
-        passes it here too: then transactions of its older instances are aborted first, and need no
-        waiting. Messages that are not committed are not read, unless `isolation` is
-        "read_uncommitted".
+        With a `group`, reading begins at the group's position, or at `offset` if the group was
+        never moved in this stream. Reading does not move the position. `message.commit()`
+        moves it to the offset after the message. So does the commit of a transaction with
+        `txn.commit_message(message)`. If a transaction of another worker may still move the
+        position, reading begins when that transaction has ended, or after 5 seconds or half the
+        `timeout`, whichever is less.
+
+        If a worker passes a `producer_id` to its transactions, it should pass the same one here.
+        Then transactions of its older instances are aborted first, and there is no need to wait for
+        them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -258,10 +266,11 @@ class Stream:
     def producer(self, id: str | None = None, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer, which stores every message once and in order despite failures.
 
-        `id` identifies it across restarts; the default is the environment variable `PRODUCER_ID`,
-        or else the host and the process. The options are those of `ProducerOptions`. A `Producer`
-        contacts the server in this call, and StreamNotFound is raised here; an `AsyncProducer` does
-        when it is entered or opened, or with its first message.
+        `id` identifies the producer across restarts. The default is the environment variable
+        `PRODUCER_ID`, or the host name and process id if it is not set. The options are those of
+        `ProducerOptions`. A `Producer` contacts the server in this call, which may raise
+        StreamNotFound. An `AsyncProducer` contacts it when it is entered or opened, or with the
+        first message.
         """
         client = self.client
         return client.close_with_client(
@@ -293,7 +302,7 @@ class Stream:
     ) -> dict[str, Any]:
         """Return what the outcome of an append with this sequence would be, and why.
 
-        `seq` of a sparse producer may be a range such as "3-5", with mode="sparse".
+        With mode="sparse", `seq` may be a range such as "3-5".
         """
         return self.client.run(
             server_calls.explain_append(
@@ -303,7 +312,7 @@ class Stream:
         )
 
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Remove a producer from the stream: its sequences start again at 0."""
+        """Remove what the stream stores about a producer. Its sequences start again at 0."""
         self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
 
@@ -321,20 +330,19 @@ class Group:
         return f"{type(self).__name__}({self.name!r})"
 
     def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Return the positions by stream, without streams where the group was never moved.
+        """Return the positions by stream, without streams in which the group was never moved.
 
-        This does not wait for transactions, and does not change which position a tail of this
-        client sends with its commits.
+        This call does not wait for pending transactions. It does not change the positions from
+        which tails of this client move the group.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Move positions by stream, all or none, and return the new ones.
+        """Move the group in all of these streams, or in none, and return the new positions.
 
-        A move is an offset, without a condition: then no message that was read before can be
-        committed any more, by this or any other client. Or it has a condition: (from, to),
-        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
-        condition does not hold.
+        A move is an offset, or has a condition: (from, to), (from, to, incarnation) or
+        (from, to, incarnation, version). Raises PositionConflict if the condition does not hold.
+        After a move without a condition, no client can commit a message that it has read before.
         """
         return self._client.run(
             group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
@@ -342,16 +350,16 @@ class Group:
         )
 
     def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the next step and return the pinned one: the first that was sent with its number."""
+        """Pin the next step and return the pinned step: the first one sent with this number."""
         return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
 
     def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
-        """Return the pinned step, or None if none was ever pinned."""
+        """Return the step that the group has pinned; None if it has never pinned one."""
         return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
 
 
 class MessageCommitter:
-    """Moves a group after messages, one at a time: what `message.commit()` calls."""
+    """The callable that `message.commit()` uses. It moves a group for one message at a time."""
 
     def __init__(self, client: "Client", cursor: group_calls.GroupCursor) -> None:
         self._client = client
