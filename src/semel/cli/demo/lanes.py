@@ -71,7 +71,7 @@ class ProducerLane:
         return self._thread.is_alive()
 
     def start(self, url: str, plan: FaultPlan) -> None:
-        """Create the stream without faults, then start to send the orders with the planned faults."""
+        """Create the stream without faults, then start to send the orders with planned faults."""
         self._proxy = self._stack.enter_context(FaultProxy(url))
         self._client = Client(self._proxy.url)
         self._stack.callback(self._end)
