@@ -1,4 +1,4 @@
-"""The Python client and pipelines.
+"""The benchmarks of the Python client and of pipelines.
 
 `client`: one append at a time. `producer`: the maximum rate of a producer. `pipelined`: batches
 over a slow connection. `pipeline`: a graph of one processor, on both engines.

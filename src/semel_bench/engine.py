@@ -95,7 +95,7 @@ async def _compare(
 def _shares(
     name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    """Return the speed in percent of the bare loop's: for the median round, and for all rounds."""
+    """Return the speed as a percentage of the bare loop: in the median round, and in total."""
     shares = [b.wall_s / r.wall_s for r, b in zip(rounds, bare, strict=True)]
     total = sum(b.wall_s for b in bare) / sum(r.wall_s for r in rounds)
     return [

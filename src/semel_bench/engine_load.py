@@ -37,7 +37,7 @@ def path_of(number: int) -> str:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function of `start` and `count` that builds the appends from number `start` on.
+    """Return a function that builds `count` appends, numbered from `start`.
 
     The appends go to each stream in turn, in a random order of the streams. Paths and payloads are
     built in advance. Tagged appends have one dense producer per stream, with epoch 0.

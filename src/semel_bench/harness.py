@@ -137,14 +137,14 @@ class Figure(Struct, frozen=True):
 
     @property
     def judged(self) -> float | None:
-        """The number that has the target: the value or the ratio; None without a target."""
+        """The number to compare with the target: the value or the ratio; None without a target."""
         if self.target is None:
             return None
         return self.value if self.target.of == "value" else self.ratio
 
     @property
     def score(self) -> float | None:
-        """The degree to which the target is met: 1 is exactly, more is better. None without one."""
+        """How well the target is met: 1 is exactly, more is better. None without a target."""
         judged, target = self.judged, self.target
         if judged is None or target is None:
             return None

@@ -353,7 +353,7 @@ class BareServer:
             if self._waiting:
                 self._write_soon(files)
 
-        if len(waiting) == 1:  # like the engine: faster than another thread
+        if len(waiting) == 1:  # as in the engine: faster than waking up a thread
             files.write(bodies)
             respond()
         else:

@@ -241,7 +241,7 @@ def _small_batches(runs: dict[str, list[Run]]) -> list[Figure]:
 
 
 def _batch_ms(runs: Sequence[Run]) -> float:
-    """Return the median of the batches, without the first quarter of each run: it is slower."""
+    """Return the median batch in ms, without the first quarter of each run, which is slower."""
     counted = (each.batches[len(each.batches) // 4 :] for each in runs)
     return median([seconds for batches in counted for seconds in batches]) * 1e3
 

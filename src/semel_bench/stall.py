@@ -123,7 +123,7 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 
 @contextmanager
 def _timed_collections(parts: Times) -> Iterator[None]:
-    """Time the full garbage collections, which stop all threads wherever they run."""
+    """Time the full garbage collections, each of which stops all threads."""
     parts["full collection"] = []
     began = 0.0
 
@@ -154,7 +154,7 @@ class Pump:
         while True:
             began = time.perf_counter()
             await asyncio.sleep(_PUMP_S)
-            # Appends missed during a stall are not submitted later, as a burst would delay the loop.
+            # Appends missed during a stall are not submitted later: a burst would delay the loop.
             elapsed_s = min(time.perf_counter() - began, 5 * _PUMP_S)
             count = 1 if self.is_trickling else int(elapsed_s * self._per_second)
             for command in self._work(self.submitted, count):

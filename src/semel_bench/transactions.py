@@ -1,4 +1,4 @@
-"""Transactions.
+"""The benchmarks of transactions.
 
 `commit`: a one-shot commit over four streams. `staged`: a staged transaction of 2 GiB. `aborted`: a
 stream with 100,000 aborted transactions.

@@ -222,7 +222,7 @@ def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
 
 
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
-    """Return a new idempotency key; None if the append needs none or the stream supports none."""
+    """Return a new idempotency key; None for a producer, without data, or if not supported."""
     is_supported = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_supported and tag is None and body else None
 
@@ -298,7 +298,7 @@ def _unreadable(path: str, error: OSError) -> CommandRefused:
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
     offset = receipt.next_offset
-    # Every close without data gets a 204, so that 204 does not mean a duplicate.
+    # A close without data always gets a 204, which does not mean a duplicate here.
     is_duplicate = receipt.duplicate and not is_lone_close
     facts = {
         "path": path,

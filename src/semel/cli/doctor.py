@@ -106,7 +106,7 @@ def check_space(path: str) -> Check:
 
 
 # ---- spark ---------------------------------------------------------------------------------------
-# A server runs without Spark, so these checks never fail: they only warn.
+# A server runs without Spark, so each problem is only a warning.
 
 
 Version = tuple[int, ...]
@@ -171,7 +171,8 @@ def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
 def _check_format(result: ProbeResult) -> Check:
     """Return the check whether Spark finds the format.
 
-    Spark imports all packages named `pyspark_...` together: if one import fails, it finds none.
+    Spark imports all packages named `pyspark_...` together. If one import fails,
+    it finds none of their formats.
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:

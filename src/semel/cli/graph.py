@@ -192,7 +192,7 @@ def run_command(
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
     """Stop the runner cleanly on SIGTERM, which service managers send."""
-    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+    if threading.current_thread() is not threading.main_thread():  # cannot set handlers
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())

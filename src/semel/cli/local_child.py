@@ -2,7 +2,7 @@
 
 Its standard input is a pipe to which the parent writes nothing. End of file therefore means that
 the parent has ended. The first argument is the temporary directory of the parent, which the child
-then removes. It is empty if there is no such directory.
+then removes. The argument is empty if there is no such directory.
 """
 
 import os
@@ -14,7 +14,7 @@ from semel.cli.main import cli
 
 
 def _follow_parent(temporary: str) -> None:
-    os.read(0, 1)  # not sys.stdin: the interpreter could not shut down while it is locked
+    os.read(0, 1)  # not sys.stdin: its lock would block the shutdown of the interpreter
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)
     os._exit(0)

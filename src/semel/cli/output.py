@@ -35,7 +35,7 @@ class Style(Enum):
 
 
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
-    """Return the style that the options select. On a terminal, lines are escaped."""
+    """Return the style that the options select. On a terminal, it escapes control characters."""
     if is_raw:
         return Style.RAW
     if is_json:

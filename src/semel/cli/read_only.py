@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return whether a process holds the lock of the directory. The lock is released at once."""
+    """Return whether a process holds the lock of the directory. Keeps no lock."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

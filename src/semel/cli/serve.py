@@ -60,7 +60,7 @@ config_option: Final = click.option(
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Return the settings in a file. Raises CommandRefused for a wrong name or type of value."""
+    """Return the settings in a file. Raises CommandRefused for an unknown name or a wrong type."""
     options = {
         param.name: param
         for param in command.params
@@ -213,7 +213,7 @@ def serve_command(**values: Any) -> None:
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
-    try:  # first, because creating a new directory can take time and much disk space
+    try:  # bind first, because creating a new directory can take time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
         raise _cannot_listen(serving, error) from error

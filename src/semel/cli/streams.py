@@ -268,8 +268,8 @@ def read_command(
 def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_json: bool) -> None:
     """Print the messages of the stream PATH as they arrive.
 
-    Ends when the stream is closed. If the connection is lost, the command reconnects and skips or
-    repeats no message. Ctrl-C ends it with exit code 130.
+    Ends when the stream is closed. If the connection is lost, the command reconnects, without
+    skipping or repeating a message. Ctrl-C ends it with exit code 130.
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     try:

@@ -210,7 +210,7 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     Prints the last version and the number of retained versions; with --json, also these versions.
     """
     sink = client.run(calls.show_sink(client.site, app))
-    facts = {**sink, "versions": None, "kept_versions": len(sink["versions"])}
+    facts = {**sink, "versions": None, "retained_versions": len(sink["versions"])}
     print_facts(facts, sink, is_json=is_json)
 
 

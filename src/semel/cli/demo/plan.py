@@ -91,7 +91,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def spark_rows(self) -> int:
-        """Orders per Spark batch before the kill: few, so that a batch is running when it comes."""
+        """Orders per Spark batch before the kill: few, so that the kill interrupts a batch."""
         return max(self.orders // 10, 1)
 
     @property

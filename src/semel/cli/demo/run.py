@@ -103,7 +103,7 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log, which is the one of Python: it comes after Java's."""
+        """Return the last error in the log: Python's, which comes after the errors of Java."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
@@ -219,7 +219,7 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """Messages about streams that are not exactly once, or not at the acknowledged offsets."""
+        """Messages about rows not stored exactly once, or not at the acknowledged offsets."""
         complaints = [
             f"NOT exactly once: {name}: {verdict.complaint}"
             for name, verdict in self.verdicts.items()
@@ -370,7 +370,10 @@ class DemoRun:
         return f"batches in flight: {', '.join(listed) or 'none'}"
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait, and show the progress of Spark. Raises Stalled if there is none for too long."""
+        """Wait until `is_over` returns True, and show the progress of Spark.
+
+        Raises Stalled if Spark makes no progress for too long.
+        """
         counts: list[int] = []
         moved_at = shown_at = time.monotonic()
         while not is_over():
