@@ -1,7 +1,7 @@
 """The benchmarks of semel: `semel bench [NAME]...`, or `python -m semel_bench [NAME]...`.
 
-Whatever is compared runs alternately in one run, so that a noisy machine disturbs all sides alike.
-Targets are those of the design; no benchmark passes or fails because of its speed.
+The sides of a comparison run alternately in one run, so that a noisy machine affects all of them
+equally. The targets come from the design. A benchmark does not fail because it misses a target.
 """
 
-__version__ = "0.1.0"  # that of the semel it measures
+__version__ = "0.1.0"  # the version of semel that it measures

@@ -1,6 +1,7 @@
 """Durable appends over HTTP, compared with peers and with bare limits.
 
-`append`: small ones to many streams at once. `one`: one at a time. `batch`: 1 MiB each.
+`append`: small appends to many streams at once. `one`: one append at a time. `batch`: appends of
+1 MiB.
 """
 
 import asyncio
@@ -63,7 +64,7 @@ _BARE: Final = "bare limit"
 
 
 async def measure_append(harness: Harness) -> list[Figure]:
-    """Measure semel plainly and with producer headers, its peers, and the bare limit."""
+    """Measure semel without and with producer headers, its peers, and the bare limit."""
     options = harness.options
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)
@@ -100,7 +101,7 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
 
 
 def _shares(connections: int) -> list[list[str]]:
-    """Return the streams of each connection, which is their only writer."""
+    """Return the streams of each connection. Each stream belongs to one connection."""
     return [_NAMES[first::connections] for first in range(connections)]
 
 
@@ -114,7 +115,9 @@ def _append_rates(rounds: Rounds) -> list[Figure]:
     for name, target in ((_NODE, ratio_at_least(7)), (_REDIS, ratio_at_least(0.7)), (_BARE, None)):
         if name in rates:
             compared = (rates[_PLAIN] / rates[name], name.partition(" ")[0])
-            figures.append(Figure(f"semel beside {name}", rates[_PLAIN], unit, target, *compared))
+            figures.append(
+                Figure(f"semel, ratio to {name}", rates[_PLAIN], unit, target, *compared)
+            )
     return figures
 
 
@@ -124,7 +127,7 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
     return [
         Figure("CPU per append", plain, "us", at_most(20)),
         Figure("CPU, producer headers", produced, "us"),
-        Figure("CPU more with producer headers", produced - plain, "us", at_most(3)),
+        Figure("extra CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure(
             "CPU ratio with producer headers",
             *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
@@ -153,13 +156,13 @@ def _append_shares(rounds: Rounds) -> list[Figure]:
 # ---- one: a single connection --------------------------------------------------------------------
 
 _STREAM: Final = "one"
-_ROUND_TRIP: Final = "constant answer"
+_ROUND_TRIP: Final = "constant response"
 _WRITE: Final = "bare write and fdatasync"
 _BOTH: Final = "bare limit, both in one server"
 
 
 async def measure_one(harness: Harness) -> list[Figure]:
-    """Measure one append at a time, compared with a round trip plus a write and sync."""
+    """Measure one append at a time, compared with the sum of a round trip and a synced write."""
     options = harness.options
     with (
         harness.scratch() as folder,
@@ -186,7 +189,7 @@ async def measure_one(harness: Harness) -> list[Figure]:
         Figure("p99, semel", p99, "us"),
         Figure(f"p50, {_ROUND_TRIP}", p50[_ROUND_TRIP], "us"),
         Figure(f"p50, {_WRITE}", p50[_WRITE], "us"),
-        # The sum is a little less than any server can reach: a sync after a pause is slower.
+        # No server can be as fast as the sum, because a sync after a pause is slower.
         Figure(f"p50, {_BOTH}", p50[_BOTH], "us", None, p50[_BOTH] / least, beside),
     ]
 
@@ -220,7 +223,7 @@ async def measure_batch(harness: Harness) -> list[Figure]:
         }
         rounds = await interleave(sides, options.rounds)
     rate = {name: median(each) for name, each in rounds.items()}
-    # Appends that wait together are synced together, so the loop may do the same.
+    # The server writes appends that wait together with one sync, so the bare loop may do so too.
     bare = max(rate["bare"], rate["bare groups"])
     written = "1 MiB, bare write and fdatasync of"
 

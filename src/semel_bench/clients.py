@@ -1,6 +1,7 @@
-"""The Python client: one append at a time (`client`), its `producer`, and batches `pipelined`.
+"""The benchmarks of the Python client and of pipelines.
 
-And a graph of one processor on both engines (`pipeline`).
+`client`: one append at a time. `producer`: the maximum rate of a producer. `pipelined`: batches
+over a slow connection. `pipeline`: a graph of one processor, on both engines.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ Latencies = list[float]
 
 
 async def measure_client(harness: Harness) -> list[Figure]:
-    """Measure both clients, compared with a socket that is written and read directly."""
+    """Measure both clients, compared with the same requests on a plain socket."""
     options = harness.options
     seconds = options.round_seconds / 3
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -55,7 +56,7 @@ async def measure_client(harness: Harness) -> list[Figure]:
             "Client": partial(asyncio.to_thread, _append_by_client, semel, seconds),
             "AsyncClient": partial(_append_by_async_client, semel, seconds),
         }
-        # Many short rounds: what is compared must see the disk in the same state.
+        # Many short rounds, so that all sides run while the disk is in the same state.
         rounds = await interleave(sides, 3 * options.rounds)
     figures = []
     raw = _median_us(rounds[_RAW], 50)
@@ -101,7 +102,7 @@ async def _append_by_async_client(process: Process, seconds: float) -> Latencies
 
 
 def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
-    """Yield before every append; add how long each took to `latencies`, without the first ones."""
+    """Yield before every append. Add its latency to `latencies`, except while warming up."""
     began = now = time.perf_counter()
     while now - began < seconds * (1 + _WARM_SHARE):
         yield
@@ -110,7 +111,7 @@ def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
             latencies.append(now - before)
 
 
-# ---- producer: as fast as it goes ----------------------------------------------------------------
+# ---- producer: the maximum rate ------------------------------------------------------------------
 
 _PRODUCER_STREAM: Final = "producer"
 _SYNC: Final = "Producer"
@@ -118,7 +119,7 @@ _ASYNC: Final = "AsyncProducer"
 
 
 async def measure_producer(harness: Harness) -> list[Figure]:
-    """Measure both producers: 100-byte JSON messages, all of them durable at the end."""
+    """Measure both producers with 100-byte JSON messages, until all of them are durable."""
     options = harness.options
     values = small_values(options.scaled(10_000)) * 50
     count = len(values)
@@ -149,14 +150,14 @@ def _produce(process: Process, values: list[Any]) -> Usage:
         watch = Stopwatch(process)
         for value in values:
             producer.append(value)
-        producer.close()  # waits until everything is stored, or raises
+        producer.close()  # waits until all messages are stored, or raises
         return watch.stop()
 
 
 async def _produce_on_the_loop(process: Process, values: list[Any]) -> Usage:
     async with AsyncClient(process.url) as client:
         stream = client.stream(_PRODUCER_STREAM)
-        # An append that need not wait lets nothing else run: with a bound it waits now and then.
+        # An append that does not wait lets no other task run. With this bound, some appends wait.
         producer = await stream.producer(_ASYNC, max_pending_bytes=4 * MIB).open()
         watch = Stopwatch(process)
         for value in values:
@@ -165,13 +166,13 @@ async def _produce_on_the_loop(process: Process, values: list[Any]) -> Usage:
         return watch.stop()
 
 
-# ---- pipelined: over a slow line -----------------------------------------------------------------
+# ---- pipelined: over a slow connection -----------------------------------------------------------
 
 _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
-    """Measure a producer over a line with a round trip of 10 ms: one batch in flight, and five."""
+    """Measure a producer with one and with five batches in flight; the round trip is 10 ms."""
     options = harness.options
     count = max(20, options.scaled(250))
     with (
@@ -194,7 +195,7 @@ async def measure_pipelined(harness: Harness) -> list[Figure]:
 
 
 def _batch_rate(url: str, max_in_flight: int, count: int) -> float:
-    """Send batches of one message; return how many per second are stored."""
+    """Send batches of one message each; return the number of stored batches per second."""
     with Client(url) as client:
         stream = client.stream(_PIPELINED_STREAM)
         with stream.producer(
@@ -216,7 +217,7 @@ _OUT: Final = "pipeline-out"
 
 
 async def measure_pipeline(harness: Harness) -> list[Figure]:
-    """Measure the engine in this process, and Spark if it is installed."""
+    """Measure the local engine, and Spark if it is installed."""
     options = harness.options
     steps = options.scaled(300)
     with harness.scratch() as folder, semel_server(folder) as semel, ExitStack() as stack:
@@ -231,7 +232,7 @@ async def measure_pipeline(harness: Harness) -> list[Figure]:
 
 
 def _start_spark() -> Any:
-    """Start Spark before the measurement, because a JVM takes seconds."""
+    """Return a Spark session, started before the measurement because that takes seconds."""
     try:
         from semel.spark import session
 
@@ -241,7 +242,7 @@ def _start_spark() -> Any:
 
 
 def _fill(url: str, messages: int) -> None:
-    """Append the messages that every round processes."""
+    """Append the messages that each round processes."""
     with Client(url) as client, client.stream(_IN).producer("bench") as producer:
         for value in small_values(messages):
             producer.append(value)
@@ -258,7 +259,7 @@ def _measure(url: str, engine: str, rounds: int, steps: int) -> list[Figure]:
 
 
 def _graph(url: str, name: str) -> Graph:
-    """Return a graph whose new name makes it begin at the start of the streams."""
+    """Return a graph with a new id, so that it has no positions and reads from the beginning."""
     graph = Graph(f"bench-{name}", url=url)
 
     @graph.stream("copy", in_=_IN, out=_OUT)
@@ -269,14 +270,14 @@ def _graph(url: str, name: str) -> Graph:
 
 
 def _rate(graph: Graph, engine: str) -> float:
-    """Process the stored messages; return how many per second."""
+    """Process the stored messages; return the number of messages per second."""
     began = time.perf_counter()
     figures = run_graph(graph, engine=engine, available_now=True)
     return figures["copy"].read / (time.perf_counter() - began)
 
 
 def _latencies(url: str, graph: Graph, engine: str, steps: int) -> list[float]:
-    """Append one message at a time and wait for its output; return the seconds of each."""
+    """Append one message at a time and wait for its output; return the latencies in seconds."""
     latencies = []
     with Client(url) as client:
         source, out = client.stream(_IN), client.stream(_OUT)

@@ -1,4 +1,4 @@
-"""The command `semel bench`: checks its arguments, runs the benchmarks, reports their figures."""
+"""The command `semel bench`: it checks arguments, runs the benchmarks and reports the figures."""
 
 import importlib
 import os
@@ -27,7 +27,7 @@ from semel_bench.harness import (
     readable,
 )
 
-# The module of each benchmark, which has a coroutine function `measure_NAME`.
+# The module of each benchmark. It has a coroutine function `measure_NAME`.
 BENCHMARKS: Final = {
     **dict.fromkeys(("append", "one", "batch"), "appends"),
     **dict.fromkeys(("catchup", "sse", "idle", "memory"), "reads"),
@@ -57,20 +57,20 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
     default=3.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Length of a measured round.",
+    help="Length of one round of a measurement.",
 )
 @click.option(
     "--node-modules",
     default="build/node_modules",
     show_default=True,
-    help="Where npm installed @durable-streams/server.",
+    help="Directory where npm installed @durable-streams/server.",
 )
 @click.option(
     "--gib",
     default=2.0,
     show_default=True,
     type=click.FloatRange(min=0.0, min_open=True),
-    help="restart: GiB of history.",
+    help="restart: size of the history in GiB.",
 )
 @click.option(
     "--streams",
@@ -82,14 +82,15 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 def command(
     *, names: tuple[str, ...], json_file: Path | None, svg_file: Path | None, **chosen: Any
 ) -> None:
-    """Measure the server and compare it: append, one, batch, catchup, sse, idle, memory.
+    """Measure the performance of semel.
 
-    Its transactions: commit, staged, aborted. Its engine, without HTTP: engine, stall, restart. Its
-    Python client: pipelined, producer, client. A graph of one processor: pipeline. And Spark, if it
-    is installed: spark.
+    Each NAME is a benchmark; the default is all of them. Server: append, one, batch, catchup, sse,
+    idle, memory. Transactions: commit, staged, aborted. Engine without HTTP: engine, stall,
+    restart. Python client: pipelined, producer, client. A graph of one processor: pipeline. Spark,
+    if it is installed: spark.
 
-    Whatever is compared runs alternately on the same work. Targets are those of the design; no
-    benchmark passes or fails because of its speed.
+    The sides of a comparison run alternately on the same work. The targets come from the design. A
+    benchmark does not fail because it misses a target.
     """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
@@ -97,13 +98,15 @@ def command(
             f"no such benchmark: {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}"
         )
     if not sys.platform.startswith("linux"):
-        raise CommandRefused("the benchmarks read /proc: Linux only", EXIT_UNAVAILABLE)
+        raise CommandRefused(
+            "the benchmarks require Linux, because they read /proc", EXIT_UNAVAILABLE
+        )
     options = Options(**chosen)
     if not os.path.isdir(options.directory):
         raise click.UsageError(f"{options.directory} is not a directory")
     kind = file_system(options.directory)
     if kind in {"tmpfs", "ramfs"}:
-        click.echo(f"{options.directory} is in memory ({kind}): syncs cost nothing there", err=True)
+        click.echo(f"{options.directory} is in memory ({kind}), so syncs take no time", err=True)
     _run(names or tuple(BENCHMARKS), Harness(options), json_file, svg_file)
 
 
@@ -134,7 +137,7 @@ _MET: Final = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}
 
 
 def show(figures: Sequence[Figure]) -> None:
-    """Print the table."""
+    """Print the figures as a table."""
     table = Table(title="semel bench", title_justify="left")
     for column in ("work", "figure", "value", "unit", "ratio", "target", "met"):
         table.add_column(column, justify="right" if column == "value" else "left")
@@ -150,7 +153,7 @@ def show(figures: Sequence[Figure]) -> None:
 
 
 def save_json(path: Path, figures: Sequence[Figure], harness: Harness) -> None:
-    """Write the figures as JSON, with what is needed to interpret them later."""
+    """Write the figures as JSON, with the versions, the machine and the options of the run."""
     options = harness.options
     fields = ("work", "name", "value", "unit", "ratio", "beside")
     report = {
@@ -175,14 +178,14 @@ def save_json(path: Path, figures: Sequence[Figure], harness: Harness) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
-# ---- SVG: one bar for each rate, and one for each target -----------------------------------------
+# ---- SVG: a bar for each rate and for each target ------------------------------------------------
 
 _LABEL: Final = 330
 _BAR: Final = 320
 _ROW: Final = 20
 _MARGIN: Final = 12
 _WIDTH: Final = _LABEL + _BAR + 190 + 2 * _MARGIN
-_SCORE_MAX: Final = 2.0  # a bar of full width is twice the target
+_SCORE_MAX: Final = 2.0  # the full width of a bar is twice the target
 _STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1f2328}"
     ".title{font-weight:600;font-size:13px}"
@@ -192,7 +195,7 @@ _STYLE: Final = (
 
 
 class Bar(Struct, frozen=True):
-    """One row. `share` is the part of the width that its bar fills, 0 to 1."""
+    """One row of the drawing. `share` is the length of its bar, from 0 to 1."""
 
     label: str
     share: float
@@ -201,12 +204,12 @@ class Bar(Struct, frozen=True):
 
 
 def save_svg(path: Path, figures: Sequence[Figure]) -> None:
-    """Write an SVG file: the peers next to each other, and every figure against its target."""
+    """Write an SVG file that shows the rates of all peers, and each figure with its target."""
     parts: list[str] = []
     top = float(_MARGIN)
     for title, bars, mark in (
         ("durable appends per second", _rate_bars(figures), None),
-        ("against the targets (the line)", _score_bars(figures), 1 / _SCORE_MAX),
+        ("compared with the targets (dashed line)", _score_bars(figures), 1 / _SCORE_MAX),
     ):
         if bars:
             drawn, top = _panel(title, bars, top, mark)
@@ -245,7 +248,7 @@ def _score_bars(figures: Sequence[Figure]) -> list[Bar]:
 def _panel(
     title: str, bars: Sequence[Bar], top: float, mark: float | None
 ) -> tuple[list[str], float]:
-    """Return the elements of a title with bars below it, and where the next panel begins."""
+    """Return the SVG elements of a title and its bars, and the y position of the next panel."""
     parts = [f'<text class="title" x="{_MARGIN}" y="{top + 16:.0f}">{escape(title)}</text>']
     first = top + 26
     for index, bar in enumerate(bars):

@@ -1,6 +1,6 @@
 """Durable appends without HTTP, compared with a bare loop of write and fdatasync.
 
-The broker's time includes making the commands and, every 64 MiB, the file of the next segment.
+The time of the broker includes building the commands and, every 64 MiB, creating the next segment.
 """
 
 import gc
@@ -41,14 +41,14 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends in groups, through the engine, and large ones one by one."""
+    """Measure small appends in write groups and through the engine, and large appends."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Exclude what exists from garbage collection, as the engine does after its start."""
+    """Exclude existing objects from garbage collection, as the engine does after its start."""
     gc.collect()
     gc.freeze()
     yield
@@ -58,9 +58,10 @@ def _frozen() -> Iterator[None]:
 async def _compare(
     harness: Harness, size: int, *, streams: int, counts: tuple[int, int, int], frame_max: int
 ) -> Rounds:
-    """Interleave the broker, plain and tagged, with a bare loop in allocated and growing files.
+    """Interleave plain appends, tagged appends, and a bare loop that writes the same sizes.
 
-    `counts`: of rounds, of groups in a round, of appends in a group.
+    For appends of 1 MiB, there is a second bare loop, in a growing file. `counts` are the numbers
+    of rounds, of write groups in a round, and of appends in a write group.
     """
     rounds, groups, appends = counts
     with harness.scratch() as folder, ExitStack() as stack:
@@ -94,7 +95,7 @@ async def _compare(
 def _shares(
     name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    """Return the share of the bare loop's speed: of the median round, and of all together."""
+    """Return the speed as a percentage of the bare loop: in the median round, and in total."""
     shares = [b.wall_s / r.wall_s for r, b in zip(rounds, bare, strict=True)]
     total = sum(b.wall_s for b in bare) / sum(r.wall_s for r in rounds)
     return [
@@ -103,7 +104,7 @@ def _shares(
     ]
 
 
-# ---- small appends in groups ---------------------------------------------------------------------
+# ---- small appends in write groups ---------------------------------------------------------------
 
 
 async def _small(harness: Harness) -> list[Figure]:
@@ -133,12 +134,12 @@ def _cpu_us(rounds: list[EngineRound]) -> float:
 def _small_costs(
     name: str, rounds: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    # User time is sampled: one round alone is too short for it.
+    # The kernel samples user time, and one round is too short for that.
     user_s, appends = sum(r.user_s for r in rounds), sum(r.appends for r in rounds)
     return [
         Figure(f"{name} durable", median_of(rounds, lambda r: r.rate), "appends/s"),
         Figure(f"{name} CPU per append", _cpu_us(rounds), "us", target),
-        Figure(f"{name} CPU, least round", min(r.cpu_us for r in rounds), "us"),
+        Figure(f"{name} CPU, fastest round", min(r.cpu_us for r in rounds), "us"),
         Figure(f"{name} user CPU per append", user_s / appends * 1e6, "us"),
         Figure(f"{name} CPU without the write", median_of(rounds, lambda r: r.loop_us), "us"),
     ]
@@ -158,7 +159,7 @@ async def _engine(harness: Harness) -> list[Figure]:
         figures += [
             Figure(f"{name} durable", median_of(measured, lambda r: r.rate), "appends/s"),
             Figure(f"{name} CPU per append", _cpu_us(measured), "us"),
-            Figure(f"{name} CPU of the loop alone", median_of(measured, lambda r: r.loop_us), "us"),
+            Figure(f"{name} CPU of the loop only", median_of(measured, lambda r: r.loop_us), "us"),
         ]
     return figures
 

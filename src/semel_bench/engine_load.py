@@ -1,4 +1,4 @@
-"""Loads for the engine without HTTP, and what a round of them cost."""
+"""Loads for the engine without HTTP, and the time that each round takes."""
 
 import asyncio
 import os
@@ -32,15 +32,15 @@ Times = dict[str, list[float]]
 
 
 def path_of(number: int) -> str:
-    """Return the path of a stream."""
+    """Return the path of the stream with this number."""
     return f"bench/stream-{number:06d}"
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function that makes the appends `start`, `start + 1`, ...
+    """Return a function that builds `count` appends, numbered from `start`.
 
-    They go to each stream in turn, but not in the order of creation. Names and payloads are built
-    in advance. Tagged appends come from one dense producer per stream that chooses its own epoch.
+    The appends go to each stream in turn, in a random order of the streams. Paths and payloads are
+    built in advance. Tagged appends have one dense producer per stream, with epoch 0.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -67,13 +67,14 @@ def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     return tagged if is_tagged else plain
 
 
-# ---- what a round cost ---------------------------------------------------------------------------
+# ---- measurement ---------------------------------------------------------------------------------
 
 
 class EngineRound(Struct):
-    """What one round cost: wall time, and CPU time of the thread that ran it.
+    """The wall time and the CPU time of one round.
 
-    The kernel counts `cpu_s` exactly and divides it into user and system time by sampling.
+    `cpu_s` is exact. `user_s` is not: the kernel divides CPU time into user and system time by
+    sampling.
     """
 
     appends: int = 0
@@ -85,12 +86,12 @@ class EngineRound(Struct):
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of CPU per append."""
+        """CPU time per append, in microseconds."""
         return self.cpu_s / self.appends * 1e6
 
     @property
     def loop_us(self) -> float:
-        """Microseconds of CPU per append, without the write."""
+        """CPU time per append without the write, in microseconds."""
         return (self.cpu_s - self.write_cpu_s) / self.appends * 1e6
 
     @property
@@ -115,9 +116,10 @@ def _user_s() -> float:
 
 @contextmanager
 def timed(calls: dict[str, tuple[object, str]]) -> Iterator[Times]:
-    """Collect the seconds each call takes; `calls` maps a label to an owner and its attribute.
+    """Collect the seconds that each call takes, by label, during the block.
 
-    Raises AttributeError if the engine no longer has an attribute.
+    `calls` maps a label to an object and the name of its method. Raises AttributeError if the
+    object does not have the method.
     """
     times: Times = {label: [] for label in calls}
     with ExitStack() as stack:
@@ -142,7 +144,7 @@ def _clocked(call: Callable[..., Any], seconds: list[float]) -> Callable[..., An
 
 
 class BrokerLoad:
-    """A broker and its writer on a real directory, driven in this thread without an engine."""
+    """A broker and a journal writer on a real directory, run in this thread without an engine."""
 
     def __init__(self, path: str, streams: int, work: Workload) -> None:
         now_ms = SystemClock().now_ms()
@@ -163,7 +165,7 @@ class BrokerLoad:
         self._commit([_create(number, now_ms) for number in range(streams)], [])
 
     async def round(self, groups: int, appends: int) -> EngineRound:
-        """Measure groups of appends: build the commands, decide, apply, write, sync, respond."""
+        """Measure groups of appends: build the commands, decide, apply, write, sync, reply."""
         outcomes: list[Outcome] = []
         self.group_bytes = []
         write_cpu_s = 0.0
@@ -179,7 +181,7 @@ class BrokerLoad:
         return cost
 
     def _commit(self, commands: list[Append] | list[Create], outcomes: list[Outcome]) -> float:
-        """Write one group; return the CPU seconds of the write itself."""
+        """Write one group; return the CPU seconds of the write alone."""
         submit, reply = self._broker.submit, outcomes.append
         for command in commands:
             submit(command, reply)
@@ -201,9 +203,9 @@ class BrokerLoad:
 
 
 async def bare_round(files: BareFiles, group_bytes: list[int], appends: int) -> EngineRound:
-    """Measure one write and one fdatasync for each of the sizes, and nothing else.
+    """Measure one write and one fdatasync for each size in `group_bytes`.
 
-    Each write is compared with a group of `appends` appends.
+    Each write counts as a group of `appends` appends.
     """
     data = os.urandom(max(group_bytes))
     buffers = {size: [data[:size]] for size in group_bytes}
@@ -217,9 +219,9 @@ async def bare_round(files: BareFiles, group_bytes: list[int], appends: int) -> 
 async def engine_round(
     engine: Engine, commands: Iterator[Append], in_flight: int, appends_each: int
 ) -> EngineRound:
-    """Measure coroutines that each send their next append when the last one is durable.
+    """Measure coroutines that each send their next append when the previous one is durable.
 
-    CPU is that of all threads, and `write_cpu_s` that of all but the loop's.
+    `cpu_s` is the CPU time of all threads, `write_cpu_s` that of all threads except the loop's.
     """
 
     async def append() -> None:

@@ -1,4 +1,4 @@
-"""What every benchmark uses: options, a scratch directory, alternating rounds, and figures."""
+"""Shared by all benchmarks: options, a scratch directory, alternating rounds, and figures."""
 
 import math
 import os
@@ -13,19 +13,19 @@ from typing import Final, Literal, TypeVar
 import click
 from msgspec import Struct
 
-# By convention this directory is on a disk, which the usual temporary directory may not be.
+# By convention this directory is on a disk. The usual temporary directory may be in memory.
 DIRECTORY_DEFAULT: Final = "/var/tmp"  # noqa: S108 - only new, unpredictable names below it are used
 
 T = TypeVar("T")
-Side = Callable[[], Awaitable[T]]  # one round of one of the things that are compared
+Side = Callable[[], Awaitable[T]]  # one side of a comparison: runs one round
 
 
 class Unavailable(Exception):
-    """Something a benchmark compares with cannot be run; the message says why."""
+    """A program that a benchmark needs cannot be run. The message says why."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the command line sets: `seconds` of a round, and the history that `restart` builds."""
+    """The options of the command line. `gib` and `streams` set the size of the test data."""
 
     directory: str = DIRECTORY_DEFAULT
     is_quick: bool = False
@@ -36,17 +36,17 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def round_seconds(self) -> float:
-        """How long a round is measured."""
+        """The length of one round, in seconds."""
         return self.pick(self.seconds, min(self.seconds, 0.3))
 
     @property
     def rounds(self) -> int:
-        """How many rounds each side gets."""
+        """The number of rounds for each side."""
         return self.pick(5, 1)
 
     @property
     def history_gib(self) -> float:
-        """The size of the history that `restart` builds."""
+        """The size of the history that `restart` builds, in GiB."""
         return self.pick(self.gib, min(self.gib, 0.02))
 
     @property
@@ -59,19 +59,19 @@ class Options(Struct, frozen=True, kw_only=True):
         return quick if self.is_quick else full
 
     def scaled(self, count: int) -> int:
-        """Return `count`, or a small part of it in a quick run."""
+        """Return `count`, or a fiftieth of it in a quick run."""
         return self.pick(count, max(2, count // 50))
 
 
 class Harness(Struct, frozen=True):
-    """One run of the benchmarks: its options, and what had to be skipped."""
+    """One run of the benchmarks: its options, and the reasons why parts were skipped."""
 
     options: Options
     skipped: list[str] = []
 
     @contextmanager
     def optional(self) -> Iterator[None]:
-        """Skip the rest of the block if something it needs is unavailable, and report that."""
+        """End the block early if it raises Unavailable, and report that it was skipped."""
         try:
             yield
         except Unavailable as error:
@@ -79,7 +79,7 @@ class Harness(Struct, frozen=True):
             click.echo(f"skipped: {error}", err=True)
 
     def scratch(self) -> TemporaryDirectory[str]:
-        """Return a directory on the disk to measure; it is removed at the end of the block."""
+        """Return a new directory on the disk to measure, as a context manager that removes it."""
         return TemporaryDirectory(dir=self.options.directory, prefix="semel-bench-")
 
 
@@ -88,8 +88,8 @@ async def interleave(
 ) -> dict[str, list[T]]:
     """Run every side `rounds` times, in an order that rotates; return the results of each side.
 
-    Alternating makes a noisy machine disturb all sides alike. The results of `warm_rounds`, which
-    come first, are dropped.
+    The sides alternate, so that a noisy machine affects all of them equally. The first
+    `warm_rounds` rounds are extra, and their results are dropped.
     """
     names = list(sides)
     results: dict[str, list[T]] = {name: [] for name in names}
@@ -101,7 +101,7 @@ async def interleave(
 
 
 def file_system(directory: str) -> str:
-    """Return the type of the file system a directory is on, or "unknown"."""
+    """Return the type of the file system of a directory, or "unknown"."""
     path = os.path.realpath(directory) + "/"
     mounts = map(str.split, Path("/proc/self/mounts").read_text().splitlines())
     kinds = {mount.rstrip("/") + "/": kind for _, mount, kind, *_ in mounts}
@@ -112,7 +112,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for the value, or for its ratio to something measured in the same run."""
+    """A bound for the value of a figure, or for its ratio to another value of the same run."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -120,7 +120,11 @@ class Target(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """One number. `ratio` is its ratio to `beside`; `work` is the benchmark, set by the command."""
+    """One measured value.
+
+    `ratio` is its ratio to another value, which `beside` names. `work` is the name of the
+    benchmark, which the command sets.
+    """
 
     name: str
     value: float
@@ -128,19 +132,19 @@ class Figure(Struct, frozen=True):
     target: Target | None = None
     ratio: float | None = None
     beside: str = ""
-    is_rate: bool = False  # drawn as a bar next to those of the peers
+    is_rate: bool = False  # drawn as a bar, together with the rates of the peers
     work: str = ""
 
     @property
     def judged(self) -> float | None:
-        """The number the target is about; None without a target."""
+        """The number to compare with the target: the value or the ratio; None without a target."""
         if self.target is None:
             return None
         return self.value if self.target.of == "value" else self.ratio
 
     @property
     def score(self) -> float | None:
-        """How far the target is reached: 1 is exactly, more is better. None without a target."""
+        """How well the target is met: 1 is exactly, more is better. None without a target."""
         judged, target = self.judged, self.target
         if judged is None or target is None:
             return None
@@ -150,7 +154,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is reached; None without a target."""
+        """Whether the target is met; None without a target."""
         return None if self.score is None else self.score >= 1
 
     @property
@@ -163,7 +167,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def ratio_text(self) -> str:
-        """The ratio as text; empty without one."""
+        """The ratio as text, such as `1.25x bare`; empty without a ratio."""
         return "" if self.ratio is None else f"{self.ratio:.2f}x {self.beside}"
 
 
@@ -174,7 +178,7 @@ ratio_at_most: Final = partial(Target, "<=", of="ratio")
 
 
 def ratio(value: float, other: float) -> float | None:
-    """Return `value / other`, or None if that is undefined."""
+    """Return `value / other`, or None if `other` is 0."""
     return value / other if other else None
 
 
@@ -189,13 +193,13 @@ def median_of(rounds: Iterable[T], figure: Callable[[T], float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value that `percent` of the others do not exceed; 0 for no values."""
+    """Return the value below which `percent` of the values are; 0 for no values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0.0
 
 
 def readable(value: float) -> str:
-    """Format a number with about three significant digits."""
+    """Return a number as text with about three significant digits."""
     if value == int(value) or abs(value) >= 1_000:
         return f"{value:,.0f}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3

@@ -1,4 +1,4 @@
-"""The load: connections that each send their next request after the response to the last one."""
+"""The load of the benchmarks: connections that each send one request at a time."""
 
 import asyncio
 import re
@@ -26,13 +26,13 @@ from semel_bench.servers import HOST, Process, Stopwatch, Usage
 
 CLOSED: Final = "the server closed a connection"
 
-BACKGROUND: Final = "background"  # the stream of the background load, of bytes
+BACKGROUND: Final = "background"  # the stream of the background load; its content is bytes
 
 ResponseBytes = Callable[[bytes], int]
 
 
 class Round(Usage, frozen=True):
-    """What one round took, and how long each of its requests took."""
+    """The time that one round took, and the latency of each of its requests."""
 
     latencies: list[float]
 
@@ -43,16 +43,16 @@ class Round(Usage, frozen=True):
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of the server's CPU per response."""
+        """CPU time of the server per response, in microseconds."""
         return self.server_cpu_s / max(1, len(self.latencies)) * 1e6
 
     def ms(self, percent: float) -> float:
-        """Return a percentile of the latency."""
+        """Return a percentile of the latency, in milliseconds."""
         return percentile(self.latencies, percent) * 1e3
 
 
 class _RoundState:
-    """What all connections of a round share."""
+    """The state that all connections of a round share."""
 
     __slots__ = ("busy", "is_over", "latencies", "settled")
 
@@ -63,20 +63,20 @@ class _RoundState:
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
-        """Count one connection that will send no more."""
+        """Count a connection that sends no more requests. After the last one, the round ends."""
         self.busy -= 1
         if not self.busy and not self.settled.done():
             self.settled.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """End the round: a request failed, so its figures are worth nothing."""
+        """End the round with an error, because figures with a failed request are not valid."""
         self.is_over = True
         if not self.settled.done():
             self.settled.set_exception(error)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """A connection that sends one request at a time."""
 
     __slots__ = (
         "_buffer",
@@ -97,11 +97,11 @@ class _Connection(asyncio.Protocol):
         self._is_busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep how to write."""
+        """Store the write method of the transport."""
         self._write = cast("asyncio.Transport", transport).write
 
     def send(self) -> None:
-        """Send the next request, if there is one."""
+        """Send the next request of the source; leave the round if there is none."""
         request = None if self._state.is_over else self._source()
         self._is_busy = request is not None
         if request is None:
@@ -111,12 +111,12 @@ class _Connection(asyncio.Protocol):
         self._write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Read a response, or a part of one; once it is complete, send the next request."""
+        """Receive a response or a part of it. When it is complete, send the next request."""
         if self._buffer:
             data = self._buffer + data
         try:
             size = self._response_bytes(data)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it
+        except Exception as error:  # noqa: BLE001 - the event loop would only log it
             self._state.fail(error)
             return
         if not size:
@@ -127,7 +127,7 @@ class _Connection(asyncio.Protocol):
         self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the round if a response was due."""
+        """Fail the round if the connection was waiting for a response."""
         if self._is_busy:
             self._state.fail(exc or ConnectionError(CLOSED))
 
@@ -139,10 +139,10 @@ async def drive(
     seconds: float | None = None,
     response_bytes: ResponseBytes = http_response_bytes,
 ) -> Round:
-    """Run one connection per source until the sources are empty, or for `seconds`.
+    """Run one connection per source, until the sources are empty or for `seconds`.
 
-    With `seconds`, a sixth of them comes before the measurement, to warm up.
-    Raises what `response_bytes` raises for a response, and ConnectionError if the server hangs up.
+    With `seconds`, the load first runs for a sixth of that time without measurement, to warm up.
+    Raises the errors of `response_bytes`, and ConnectionError if the server closes a connection.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ async def drive(
 
 
 async def _let_run(seconds: float | None, state: _RoundState) -> None:
-    """Wait until the time is over or the sources are empty; raise at once if a connection fails."""
+    """Wait until the time is over or the sources are empty. Raises if a connection fails."""
     done, _ = await asyncio.wait([state.settled], timeout=seconds)
     for future in done:
         future.result()
@@ -185,16 +185,17 @@ def timed_side(
     *,
     parts: int = 1,
 ) -> Side[Round]:
-    """Return a side to interleave: it drives the sources for the time of a round, or a part of it.
+    """Return a side for `interleave` that drives the sources for one round.
 
-    Short rounds are for latencies: what is compared must see the disk in the same state.
+    A round takes the time of the options, divided by `parts`. Latencies need short rounds, so that
+    all sides run while the disk is in the same state.
     """
     seconds = options.round_seconds / parts
     return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)
 
 
 async def send_all(process: Process, *requests: bytes) -> Round:
-    """Send requests over one connection, each after the response to the last one."""
+    """Send requests over one connection, each after the response to the previous one."""
     return await drive(process, [limited(iter(requests))])
 
 
@@ -207,19 +208,20 @@ async def create_streams(
 
 
 async def append_during(process: Process, work: Awaitable[T]) -> tuple[T, list[float]]:
-    """Append to the stream BACKGROUND now and then until `work` is done.
+    """Append to the stream BACKGROUND at short intervals until `work` is done.
 
-    Returns its result, and how long each append took: what another client notices of the work.
+    Returns the result of `work` and the latencies of the appends, which show how the work affects
+    another client.
     """
     task = asyncio.ensure_future(work)
     latencies: list[float] = []
     while not task.done() or not latencies:
         latencies += (await send_all(process, post(BACKGROUND, BYTES, SMALL_BODY))).latencies
-        await asyncio.sleep(0.002)  # so that it is no load of its own
+        await asyncio.sleep(0.002)  # so that these appends are not a load
     return await task, latencies
 
 
-# ---- over a blocking socket, which costs a client least ------------------------------------------
+# ---- over a blocking socket, which needs the least CPU in the client -----------------------------
 
 _BUFFER_BYTES: Final = 1 << 20
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ([0-9]+)")
@@ -228,7 +230,7 @@ _UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: true")
 
 
 def exchange(line: socket.socket, request: bytes) -> bytes:
-    """Send a request and return the response; raises BadResponse if it is not a success."""
+    """Send a request and return the response. Raises BadResponse if it is not a success."""
     line.sendall(request)
     return _receive(line, http_response_bytes)
 
@@ -246,9 +248,9 @@ def _receive(line: socket.socket, response_bytes: ResponseBytes) -> bytes:
 def read_all(
     process: Process, name: str, fields: tuple[str, ...] = (), query: str = ""
 ) -> tuple[int, float]:
-    """Read a stream from head to tail; return the number of bytes and the seconds.
+    """Read a stream from its head to its tail; return the number of bytes and the seconds.
 
-    `fields` and `query` are added to every request. Raises BadResponse for anything but success.
+    `fields` and `query` are added to every request. Raises BadResponse if a read does not succeed.
     """
     offset, total, is_over = "-1", 0, False
     buffer = bytearray(_BUFFER_BYTES)

@@ -1,7 +1,7 @@
-"""Reading over HTTP, and what waits without reading.
+"""Reads over HTTP, and the cost of idle readers and streams.
 
-`catchup`: from the start of a stream. `sse`: at its tail, as events arrive. `idle`: readers of
-events that do not come. `memory`: streams without messages.
+`catchup`: reads from the head of a stream. `sse`: events at the tail of a stream. `idle`: readers
+that wait for events. `memory`: streams without messages.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _SMALL_STREAMS: Final = 50
 
 
 async def measure_catchup(harness: Harness) -> list[Figure]:
-    """Measure reads from head to tail, of files that the kernel has in memory."""
+    """Measure reads from head to tail, when the files are in the page cache."""
     small = f"256 bytes, {_SMALL_STREAMS} streams interleaved"
     frames = f"Accept: {FRAMES}"
     kinds = {
@@ -81,7 +81,7 @@ async def _fill(process: Process, options: Options) -> None:
 
 
 async def _catch_up(process: Process, name: str, *fields: str) -> float:
-    """Read to the tail over a blocking socket, which costs a client least; return MB/s."""
+    """Read to the tail over a blocking socket, which needs the least client CPU; return MB/s."""
     total, seconds = await asyncio.to_thread(read_all, process, name, fields)
     return total / seconds / 1e6
 
@@ -90,7 +90,10 @@ async def _catch_up(process: Process, name: str, *fields: str) -> float:
 
 
 class EventReader(asyncio.Protocol):
-    """Records when data arrived; the data is not examined before the load is over."""
+    """A reader of server-sent events that records data with the time of its arrival.
+
+    It does not parse the data, so that the measurement is not disturbed.
+    """
 
     __slots__ = ("_began", "_head", "_request", "arrived", "is_lost", "transport")
 
@@ -102,12 +105,12 @@ class EventReader(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Request the events."""
+        """Send the request for the events."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Record events; or, at first, wait for the event that says there are none yet."""
+        """Record the data; before `arrived` is set, only wait for the event at the tail."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():
@@ -128,12 +131,12 @@ class EventReader(asyncio.Protocol):
             self._began.set_exception(exc or ConnectionError(CLOSED))
 
     async def began(self) -> None:
-        """Wait until the reader is at the tail of the stream."""
+        """Wait until the reader is at the tail. Raises if the server does not accept it."""
         await asyncio.wait_for(self._began, 60.0)
 
 
 async def connect_readers(process: Process, name: str, count: int) -> list[EventReader]:
-    """Return `count` readers that wait at the tail of a stream."""
+    """Connect and return `count` readers that wait at the tail of a stream."""
     url = f"{stream_url(name)}?offset=now&live=sse"
     request = bare_request("GET", url, "Accept: text/event-stream")
     loop = asyncio.get_running_loop()
@@ -150,7 +153,7 @@ async def connect_readers(process: Process, name: str, count: int) -> list[Event
 
 
 async def close_readers(readers: Sequence[EventReader]) -> None:
-    """Close their connections."""
+    """Close the connections of the readers."""
     for reader in readers:
         reader.transport.abort()
     await asyncio.sleep(0.1)
@@ -164,7 +167,7 @@ _NUMBER: Final = re.compile(rb'"n": ?([0-9]+)')
 
 
 async def measure_sse(harness: Harness) -> list[Figure]:
-    """Measure how long events take from the append to 1,000 readers of one stream."""
+    """Measure the time from an append to its arrival at 1,000 readers of the stream."""
     options = harness.options
     count = options.scaled(1_000)
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -182,14 +185,14 @@ async def measure_sse(harness: Harness) -> list[Figure]:
 
 
 async def _deliver(process: Process, options: Options, count: int) -> tuple[Round, int]:
-    """Return how long each event took to each reader, and how many events did not arrive."""
+    """Return the latency of each event at each reader, and the number of missing events."""
     readers = await connect_readers(process, _STREAM, count)
     for reader in readers:
         reader.arrived = []
     watch = Stopwatch(process)
     sent = await _send_events(process, round(_EVENTS_PER_SECOND * options.round_seconds))
     used = watch.stop()
-    await asyncio.sleep(1.0)  # the last events arrive
+    await asyncio.sleep(1.0)  # until the last events arrive
     latencies = [
         at - sent[int(number)]
         for reader in readers
@@ -202,7 +205,7 @@ async def _deliver(process: Process, options: Options, count: int) -> tuple[Roun
 
 
 async def _send_events(process: Process, count: int) -> list[float]:
-    """Append events at a fixed rate without waiting for responses; return when each was sent."""
+    """Append events at a fixed rate, without waiting for responses; return the time of each."""
     responses, line = await asyncio.open_connection(HOST, process.port)
     reading = asyncio.create_task(responses.read())
     sent: list[float] = []
@@ -219,18 +222,18 @@ async def _send_events(process: Process, count: int) -> list[float]:
     return sent
 
 
-# ---- idle: readers of events that do not come ----------------------------------------------------
+# ---- idle: readers that wait for events ----------------------------------------------------------
 
 _HOLD_SECONDS: Final = 3.0
 
 
 async def measure_idle(harness: Harness) -> list[Figure]:
-    """Measure how many of 10,000 waiting readers are held, and the memory and CPU they take."""
+    """Measure how many of 10,000 waiting readers stay connected, and their memory and CPU."""
     target = harness.options.scaled(10_000)
-    # A server uses 80 % of its files for connections, and this process has some files of its own.
+    # A server uses at most 80 % of its files for connections. This process also needs some files.
     count = min(target, int(_raise_file_limit() * 0.8) - 200)
     if count < target:
-        harness.skipped.append(f"idle: the file limit allows {count} readers of {target}")
+        harness.skipped.append(f"idle: the limit on open files allows {count} of {target} readers")
     with harness.scratch() as folder, semel_server(folder) as semel:
         await create_streams(semel, ["idle"], JSON)
         before = semel.memory_kib
@@ -245,12 +248,12 @@ async def measure_idle(harness: Harness) -> list[Figure]:
         Figure("SSE readers held", held, "readers", at_least(target)),
         Figure("memory, all", memory / 1024, "MiB"),
         Figure("memory, each", memory / held, "KiB"),
-        Figure("server while they wait", cores, "cores"),
+        Figure("server CPU while they wait", cores, "cores"),
     ]
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files of this process and its children; return the limit."""
+    """Raise the limit on open files for this process and its children; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -261,7 +264,7 @@ def _raise_file_limit() -> int:
 
 
 async def measure_memory(harness: Harness) -> list[Figure]:
-    """Measure the memory of 200,000 streams, just created and after a restart."""
+    """Measure the memory of 200,000 streams after their creation and after a restart."""
     count = harness.options.scaled(200_000)
     with harness.scratch() as folder:
         with semel_server(folder) as semel:

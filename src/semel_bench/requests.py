@@ -1,4 +1,4 @@
-"""Requests as bytes, built before they are sent, and where a response ends."""
+"""Functions that build requests as bytes, and functions that find the end of a response."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ FRAMES: Final = "application/vnd.semel.frames"
 SMALL_BODY: Final = bytes(range(256))
 LARGE_BODY: Final = SMALL_BODY * (MIB // 256)
 
-Source = Callable[[], bytes | None]  # returns the next request; None: no more
+Source = Callable[[], bytes | None]  # returns the next request; None if there are no more
 
 _MESSAGE_BYTES: Final = 100
 _HEAD_END: Final = b"\r\n\r\n"
@@ -28,13 +28,13 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def large_json() -> bytes:
-    """Return about 1 MiB: an array of 100-byte messages, at most as many as an append may hold."""
+    """Return a JSON array of 100-byte messages: at most 1 MiB, within the limits of an append."""
     messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(map(_message, range(messages))) + b"]"
 
 
 def small_values(number: int) -> list[Any]:
-    """Return values that are 100 bytes long as JSON."""
+    """Return values that are 100 bytes long when they are encoded as JSON."""
     return [msgspec.json.decode(_message(index)) for index in range(number)]
 
 
@@ -53,7 +53,7 @@ class BadResponse(Exception):
 def http_response_bytes(data: bytes) -> int:
     """Return the size of the response at the start of `data`; 0 if it is incomplete.
 
-    Raises BadResponse for a response that is not a success.
+    Raises BadResponse if the response is not a success.
     """
     end = data.find(_HEAD_END)
     if end < 0:
@@ -73,12 +73,12 @@ def _body_bytes(data: bytes, end: int) -> int:
     length = _LENGTH.search(data, 0, end)
     if length is not None:
         return int(length[1])
-    last = data.find(_LAST_CHUNK, end)  # enough for the short responses that are sent in chunks
+    last = data.find(_LAST_CHUNK, end)  # sufficient for the short responses that are chunked
     return last + len(_LAST_CHUNK) - (end + 4) if last >= 0 else len(data)
 
 
 def http_head_bytes(data: bytes) -> int:
-    """Return the size of the response without a body at the start of `data`; 0 if incomplete."""
+    """Return the size of the response head at the start of `data`; 0 if it is incomplete."""
     return data.find(_HEAD_END) + 4 if _HEAD_END in data else 0
 
 
@@ -100,7 +100,7 @@ def redis_response_bytes(data: bytes) -> int:
 
 
 def stream_url(name: str) -> str:
-    """Return the path of a stream."""
+    """Return the path of the URL of a stream."""
     return f"/v1/stream/{name}"
 
 
@@ -132,12 +132,12 @@ def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
 
 
 def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> Source:
-    """Append to each stream in turn, without end."""
+    """Return an endless source of appends to each stream in turn."""
     return cycle([post(name, content_type, body) for name in names]).__next__
 
 
 def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
-    """Append to each stream in turn as a dense producer that chooses its own epoch, without end."""
+    """Return an endless source of appends to each stream in turn, by a dense producer."""
     fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
     heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
     starts = [head + b"Producer-Seq: " for head in heads]
@@ -146,7 +146,7 @@ def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
 
 
 def xadd_appends(names: list[str], body: bytes) -> Source:
-    """Append to each Redis stream in turn, without end."""
+    """Return an endless source of appends to each Redis stream in turn."""
     commands = [(b"XADD", name.encode(), b"*", b"d", body) for name in names]
     return cycle([_redis_command(*words) for words in commands]).__next__
 
@@ -156,7 +156,7 @@ def _redis_command(*words: bytes) -> bytes:
 
 
 def limited(requests: Iterator[bytes]) -> Source:
-    """Return a source that ends when `requests` does."""
+    """Return a source of the requests, which ends after the last one."""
     return lambda: next(requests, None)
 
 
@@ -169,14 +169,14 @@ def _call(path: str, document: object) -> bytes:
 
 
 def commits(producer: str, streams: list[str], message: object) -> Iterator[bytes]:
-    """Yield commits that append a message to all streams, without end."""
+    """Return an endless iterator of one-shot commits that append a message to each stream."""
     appends = [{"stream": stream, "messages": [message]} for stream in streams]
     fixed = {"appends": appends, "producer_id": producer, "producer_epoch": 0}
     return (_call("/v1/commits", {**fixed, "producer_seq": seq}) for seq in count())
 
 
 class TransactionRequests:
-    """Requests of the transactions with one id, which get the epochs 1, 2, ..."""
+    """The requests of transactions that use one id. Their transaction epochs are 1, 2, ..."""
 
     def __init__(self, name: str, stream: str) -> None:
         self._id = name
@@ -190,16 +190,16 @@ class TransactionRequests:
         return _call("/v1/transactions", {**named, **self._owner})
 
     def publish(self, epoch: int, body: bytes) -> bytes:
-        """Return an append to an inline transaction."""
+        """Return the request that appends to an inline transaction."""
         fields = (f"Producer-Id: {self._producer}", "Producer-Epoch: 0", "Producer-Seq: 0")
         return self._post(epoch, body, *fields)
 
     def stage(self, epoch: int, seq: int, body: bytes) -> bytes:
-        """Return an append of a chunk to a staged transaction."""
+        """Return the request that sends a chunk of a staged transaction."""
         return self._post(epoch, body, f"Transaction-Seq: {seq}")
 
     def end(self, epoch: int, action: str) -> bytes:
-        """Return the request that commits or aborts a transaction: `action` names which."""
+        """Return the request that ends a transaction. `action` is `commit` or `abort`."""
         document = {**self._owner, "transaction_epoch": epoch}
         return _call(f"/v1/transactions/{self._id}/{action}", document)
 

@@ -1,7 +1,8 @@
-"""Opening a directory with much history and many streams, after a kill and after a close.
+"""The time to open a directory with a long history and many streams, after a kill and a close.
 
-One process builds the history and ends with appends in flight. The next one, with the kernel's
-cache dropped, is timed while it opens, then reads, checks a sample and closes; a third opens again.
+The first process builds the history and ends while appends are in flight. Then the page cache is
+dropped. The second process opens the directory, which is timed, reads and checks a sample of the
+streams, and closes the directory. The third process does the same after this close.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ from semel_bench.requests import BYTES
 from semel_bench.servers import Memory, memory_of
 
 _NEVER_MS: Final = 10**9
-# The longest tail is one segment: a checkpoint begins whenever the next one does.
+# Share of a segment to fill after the last checkpoint. Each new segment starts a checkpoint, so a
+# replay is never longer than about one segment.
 _TAIL_SHARE: Final = 0.8
 _PHASES: Final[dict[str, tuple[object, str]]] = {
     "checkpoint": (recovery, "load"),
@@ -47,23 +49,26 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Extent(Struct, frozen=True):
-    """Appends 0 .. `submitted` went round robin to the streams; `acknowledged` were confirmed."""
+    """The size of the history.
+
+    `submitted` appends went to the streams in turn, and the first `acknowledged` were confirmed.
+    """
 
     streams: int
     acknowledged: int
     submitted: int
 
     def confirmed(self, stream: int) -> int:
-        """Return how many messages of a stream were confirmed."""
+        """Return the number of confirmed messages of a stream."""
         return -(-max(self.acknowledged - stream, 0) // self.streams)
 
     def sampled(self, sample: int) -> list[int]:
-        """Return a fixed random sample of the streams."""
+        """Return a random sample of the streams, which is the same in every process."""
         return Random(2).sample(range(self.streams), min(sample, self.streams))
 
 
 class Reopened(Struct, frozen=True, kw_only=True):
-    """What a process measured that opened the directory."""
+    """The measurements of a process that has opened the directory."""
 
     open_s: float
     phases_s: dict[str, float]
@@ -76,7 +81,7 @@ class Reopened(Struct, frozen=True, kw_only=True):
 
 
 async def measure_restart(harness: Harness) -> list[Figure]:
-    """Measure how long opening takes after a kill and after a close, and the memory it takes."""
+    """Measure the time and memory to open the directory, after a kill and after a close."""
     return await asyncio.to_thread(_measure, harness)
 
 
@@ -122,7 +127,7 @@ def _figures(name: str, opened: Reopened, streams: int) -> list[Figure]:
 
 
 def _drop_from_cache(directory: str) -> None:
-    """Ask the kernel to drop the pages of every file, so that the next reader reads the disk."""
+    """Drop the files from the page cache, so that the next process reads from the disk."""
     for entry in os.scandir(directory):
         fd = os.open(entry.path, os.O_RDONLY)
         os.fdatasync(fd)
@@ -133,8 +138,8 @@ def _drop_from_cache(directory: str) -> None:
 def in_child(step: Step, *args: object, is_killed: bool = False) -> Any:
     """Run a coroutine function in a new process and return its result.
 
-    With `is_killed` the process ends at once after its result: nothing is closed or flushed. Raises
-    RuntimeError if the function fails.
+    With `is_killed`, the process ends right after it has sent the result, and nothing is closed or
+    flushed. Raises RuntimeError if the function fails.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -159,11 +164,11 @@ def _run(pipe: Connection, step: Step, args: tuple[object, ...], is_killed: bool
         runner.run(main())
 
 
-# ---- a history whose every byte can be computed again --------------------------------------------
+# ---- the messages, which are computed again for the check ----------------------------------------
 
-# Sizes of messages, and how many of 100 have them.
+# Sizes of messages, each with the percentage of messages that have it.
 _SIZES: Final = ((256, 70), (1 * KIB, 20), (4 * KIB, 8), (64 * KIB, 2))
-_PRODUCER_EVERY: Final = 10  # streams, of which the first is written by a producer
+_PRODUCER_EVERY: Final = 10  # every tenth stream is written by a producer
 _SALT: Final = 0x9E3779B1
 _HEAD: Final = Layout("<QQ")
 _FILLER: Final = Random(1).randbytes(2 * _SIZES[-1][0])
@@ -185,11 +190,11 @@ def _append_of(number: int, streams: int, now_ms: int) -> Append:
     return Append(path_of(stream), now_ms, BYTES, Batch(_message(stream, index)), producer=tag)
 
 
-# ---- the process that builds it ------------------------------------------------------------------
+# ---- the process that builds the history ---------------------------------------------------------
 
 
 async def build(data: str, options: Options) -> Extent:
-    """Write the history; checkpoints happen where the engine begins a segment."""
+    """Write the history and return its extent. Each new segment starts a checkpoint."""
     settings = options.pick(
         Settings(checkpoint_interval_ms=_NEVER_MS), Settings(4 * MIB, 0, _NEVER_MS)
     )
@@ -200,14 +205,14 @@ async def build(data: str, options: Options) -> Extent:
     tail_bytes = settings.segment_bytes * _TAIL_SHARE
     while engine.broker.end < history_bytes or builder.tail_bytes(data) < tail_bytes:
         await builder.append_some()
-    # The last checkpoint is done; what follows is in flight when the process ends.
+    # The last checkpoint is done. The appends after it are in flight when the process ends.
     await engine.settle()
     await builder.begin_last()
     return builder.extent
 
 
 class _Builder:
-    """Keeps a bounded number of appends in flight."""
+    """Submits appends to the engine, with a bounded number in flight."""
 
     def __init__(self, engine: Engine, options: Options) -> None:
         self._engine = engine
@@ -222,16 +227,16 @@ class _Builder:
 
     @property
     def extent(self) -> Extent:
-        """What was appended so far."""
+        """The extent of the history so far."""
         return Extent(self._streams, self._acknowledged, self._submitted)
 
     def tail_bytes(self, data: str) -> int:
-        """Return how far the last segment is filled."""
+        """Return the number of bytes used in the last segment."""
         firsts = (segment_lsn(name) for name in os.listdir(data))
         return self._engine.broker.end - max(first for first in firsts if first is not None)
 
     async def append_some(self) -> None:
-        """Submit appends, and wait until those submitted before them are durable."""
+        """Submit appends, and wait until all earlier appends are durable."""
         await self._submit_and_wait()
         if time.monotonic() - self._shown_at > 5:
             self._shown_at = time.monotonic()
@@ -239,7 +244,7 @@ class _Builder:
             sys.stderr.write(f"  {mib} of {self._mib:.0f} MiB\n")
 
     async def begin_last(self) -> None:
-        """Submit the last appends, and return as soon as the first of them is durable."""
+        """Submit the last appends, and return when the first of them is durable."""
         self._submit(1)
         await asyncio.sleep(0)
         await self._submit_and_wait()
@@ -264,11 +269,11 @@ class _Builder:
             self._is_reached.set()
 
 
-# ---- the processes that open it ------------------------------------------------------------------
+# ---- the processes that open the directory -------------------------------------------------------
 
 
 async def reopen(data: str, extent: Extent, sample: int) -> Reopened:
-    """Open the directory and time that, read, check a sample, close."""
+    """Open the directory, read and check a sample of its streams, close it; return the times."""
     before = memory_of(os.getpid())
     began = time.perf_counter()
     with timed(_PHASES) as phases:
@@ -298,9 +303,10 @@ def _timed_read(engine: Engine, stream: int) -> float:
 
 
 async def _check(engine: Engine, extent: Extent, sample: int) -> int:
-    """Read a sample of streams, which must have all confirmed messages; return how many there are.
+    """Read a sample of streams and return the number of their messages.
 
-    The last message of a producer is sent again, and must be recognised as a duplicate.
+    Asserts that no confirmed message is missing or changed, and that the last message of each
+    producer, sent again, is recognised as a duplicate.
     """
     checked = 0
     for stream in extent.sampled(sample):

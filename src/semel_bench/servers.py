@@ -1,7 +1,7 @@
-"""The servers that are measured, each in a process of its own: started, observed, ended. Linux.
+"""The servers to measure. Each runs in a separate process, which this module starts and observes.
 
-The bare limits are here, too: files written and synced as the journal does it, and a server that
-does nothing else, which is run as `python -m semel_bench.servers [DIRECTORY]`.
+It also has the bare limits: files that are written and synced like the journal, and a server that
+does nothing else, started as `python -m semel_bench.servers [DIRECTORY]`. Works on Linux only.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ const found = await import("@durable-streams/server")
 const server = new found.DurableStreamTestServer({
   port: 0, host: "127.0.0.1", longPollTimeout: 1000,
 })
-// By default it keeps 100 files open, and answers 404 if more streams than that are written to.
+// By default it keeps 100 files open, and responds with 404 if more streams are written to.
 server.store = new found.FileBackedStreamStore({
   dataDir: process.env.BENCH_DATA, maxFileHandles: 4096,
 })
@@ -50,11 +50,11 @@ process.stdout.write(`listening on ${url}\\n`)
 """
 
 
-# ---- what the kernel counts ----------------------------------------------------------------------
+# ---- memory and CPU time -------------------------------------------------------------------------
 
 
 class Memory(Struct, frozen=True):
-    """KiB of a process: all resident, the part that no file backs, and the peak of all."""
+    """The memory of a process in KiB: resident, the anonymous part of it, and the resident peak."""
 
     resident_kib: int
     anonymous_kib: int
@@ -69,18 +69,18 @@ def memory_of(pid: int) -> Memory:
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return the CPU time of all threads of a process so far, user and kernel."""
+    """Return the user and kernel CPU time of a process so far, over all its threads."""
     return sum(map(int, _stat(pid)[11:13])) / _TICKS
 
 
 def cpu_seconds_below(pid: int, command: bytes) -> float:
-    """Return the CPU time so far of the children that run `command`, and of their descendants."""
+    """Return the CPU time so far of the children that run `command`, with their descendants."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for child in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
             fields = _stat(child)
-            ticks[child] = sum(map(int, fields[11:15]))  # with that of the children it waited for
+            ticks[child] = sum(map(int, fields[11:15]))  # includes its reaped children
             parent = int(fields[1])
             if parent != pid or command in Path(f"/proc/{child}/cmdline").read_bytes():
                 children.setdefault(parent, []).append(child)
@@ -93,7 +93,7 @@ def cpu_seconds_below(pid: int, command: bytes) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat, from the state on."""
+    """Return the fields of /proc/PID/stat, starting with the state."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return text[text.rindex(")") + 2 :].split(" ")
 
@@ -106,22 +106,22 @@ class Process(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads so far, user and kernel."""
+        """The user and kernel CPU time of the server so far, over all its threads."""
         return cpu_seconds_of(self.pid)
 
     @property
     def memory_kib(self) -> int:
-        """The memory it holds that no file backs."""
+        """The anonymous memory of the server, which no file backs."""
         return memory_of(self.pid).anonymous_kib
 
 
 class Usage(Struct, frozen=True):
-    """What a piece of work took: wall time, and CPU time of the server and of this process."""
+    """The resources used: wall time, and CPU time of the server and of this process."""
 
     wall_s: float
     server_cpu_s: float
@@ -129,12 +129,12 @@ class Usage(Struct, frozen=True):
 
     @property
     def server_share(self) -> float:
-        """How much of one core the server used."""
+        """The share of one core that the server used."""
         return self.server_cpu_s / self.wall_s
 
     @property
     def client_share(self) -> float:
-        """How much of one core this process used."""
+        """The share of one core that this process used."""
         return self.client_cpu_s / self.wall_s
 
 
@@ -149,11 +149,11 @@ class Stopwatch:
         return time.perf_counter(), self._process.cpu_seconds, time.process_time()
 
     def stop(self) -> Usage:
-        """Return what was used since the creation."""
+        """Return the usage since the creation."""
         return Usage(*(now - then for now, then in zip(self._read(), self._began, strict=True)))
 
 
-# ---- starting and ending -------------------------------------------------------------------------
+# ---- start and stop ------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -165,7 +165,10 @@ def _running(
     environment: Mapping[str, str] | None = None,
     directory: str | None = None,
 ) -> Iterator[Process]:
-    """Run a server during the block. Without `port`, its first line of output has to name it."""
+    """Run a server during the block. Raises Unavailable if it does not start.
+
+    Without `port`, the server chooses a port, and its first line of output names it.
+    """
     with subprocess.Popen(  # noqa: S603 - our own command
         command,
         stdout=subprocess.PIPE,
@@ -214,24 +217,24 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def semel_server(folder: str) -> AbstractContextManager[Process]:
-    """Run `semel serve` on the data directory `semel` below a folder."""
+    """Run `semel serve` with the data directory `semel` in a folder."""
     serve = [sys.executable, "-m", "semel", "serve", "--data", f"{folder}/semel", "--port", "0"]
     return _running("semel", [*serve, "--reserve-bytes", "0", "--long-poll-timeout", "30"])
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Run `BareServer`; without a directory it writes nothing."""
+    """Run a `BareServer`. Without a directory, it writes nothing."""
     arguments = [] if directory is None else [directory]
     return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 
 
 def node_server(directory: str, node_modules: str) -> AbstractContextManager[Process]:
-    """Run the reference server of the protocol, storing in files; Unavailable if not installed."""
+    """Run the protocol's reference server, with files. Raises Unavailable if not installed."""
     node = shutil.which("node")
     if node is None:
-        raise Unavailable("Node reference server: no node on the path")
+        raise Unavailable("Node reference server: there is no node on the PATH")
     if not (Path(node_modules) / _NODE_PACKAGE).is_dir():
-        raise Unavailable(f"Node reference server: no {_NODE_PACKAGE} in {node_modules}")
+        raise Unavailable(f"Node reference server: there is no {_NODE_PACKAGE} in {node_modules}")
     os.makedirs(directory, exist_ok=True)
     return _running(
         "Node",
@@ -242,10 +245,10 @@ def node_server(directory: str, node_modules: str) -> AbstractContextManager[Pro
 
 
 def redis_server(directory: str) -> AbstractContextManager[Process]:
-    """Run Redis, durable after every command; Unavailable if it is not installed."""
+    """Run Redis, which syncs after every command. Raises Unavailable if it is not installed."""
     redis = shutil.which("redis-server")
     if redis is None:
-        raise Unavailable("Redis Streams: no redis-server on the path")
+        raise Unavailable("Redis Streams: there is no redis-server on the PATH")
     os.makedirs(directory, exist_ok=True)
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -259,14 +262,17 @@ def redis_server(directory: str) -> AbstractContextManager[Process]:
 
 # ---- the bare limit ------------------------------------------------------------------------------
 
-# What the journal adds to the bytes of an append.
+# The bytes that the journal adds to the payload of an append.
 FRAME_EXTRA: Final = bytes(
     frame_bytes(encode_meta(StreamAppended(1_000)), (Section(1_000, 1_000, 1, b"", b"", False),))
 )
 
 
 class BareFiles:
-    """Files of a segment's size, or of `file_bytes`; 0: one file that grows."""
+    """Files that are written and synced like the journal.
+
+    Each file has `file_bytes`, allocated in advance. If that is 0, there is one file that grows.
+    """
 
     def __init__(self, directory: str, file_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
         self._disk = RealDisk(directory)
@@ -281,7 +287,7 @@ class BareFiles:
         return self._disk.create(f"bare-{self._count:06d}", self._file_bytes)
 
     def write(self, buffers: Sequence[bytes]) -> None:
-        """Write and sync; in the next file if the current one is full."""
+        """Write and sync. If the current file is full, create the next file first."""
         size = sum(map(len, buffers))
         if self._file_bytes and self._position + size > self._file_bytes:
             self._file.close()
@@ -291,7 +297,7 @@ class BareFiles:
         self._position += size
 
     def write_seconds(self, buffers: Sequence[bytes], times: int) -> list[float]:
-        """Write the same bytes `times` times; return how long each write took."""
+        """Write the same bytes `times` times; return the seconds of each write."""
         seconds = []
         for _ in range(times):
             began = time.perf_counter()
@@ -306,10 +312,10 @@ class BareFiles:
 
 
 class BareServer:
-    """Responds when the bytes of a request are durable, or at once if it has no files.
+    """A server that responds when the body of a request is durable, or at once without files.
 
-    It has semel's HTTP connection, a constant response, and writes that are grouped. It decides,
-    numbers and stores nothing else, so no server of this kind can be faster.
+    It uses semel's HTTP listener and groups its writes, but its response is constant. It does
+    nothing else, so it is the upper limit for a server with this HTTP listener.
     """
 
     def __init__(self, files: BareFiles | None) -> None:
@@ -323,7 +329,7 @@ class BareServer:
         self._is_busy = False
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Accept one request."""
+        """Respond to a request when its body is durable."""
         if self._files is None:
             responder.send(self._response)
             return
@@ -347,7 +353,7 @@ class BareServer:
             if self._waiting:
                 self._write_soon(files)
 
-        if len(waiting) == 1:  # as the engine does it: quicker than waking up a thread
+        if len(waiting) == 1:  # as in the engine: faster than waking up a thread
             files.write(bodies)
             respond()
         else:

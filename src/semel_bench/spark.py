@@ -1,8 +1,9 @@
-"""Spark reads and writes streams: rows per second, compared with its own source of text.
+"""The rates at which Spark reads and writes streams, compared with Spark's own text source.
 
-Every query is a streaming query that processes what is stored when it starts. Its rate is that of
-its only batch as Spark times it, planning and Spark checkpoint included. CPU time is that of the
-whole query, its start included, of the JVM, the Python workers and the server.
+Every query is a streaming query that processes the rows stored when it starts. Its rate is computed
+from the duration of its only batch as Spark reports it, which includes planning and the Spark
+checkpoint. CPU time is measured over the whole query with its start, for the JVM, the Python
+workers and the server.
 """
 
 import asyncio
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 _SMALL_ROWS: Final = 100
 _STREAM: Final = "rows"
 _SMALL: Final = "few-rows"
-# These workers run as long as the session; the process that reads offsets, as long as its query.
+# The command of the workers, which run until the session ends. The process that reads offsets ends
+# with its query, so it is not counted.
 _WORKERS: Final = b"pyspark.daemon"
 
 _TEXT: Final = "text file to noop"
@@ -57,7 +59,7 @@ Query = Callable[["SparkQueries"], list[float]]
 
 
 class Run(Struct, frozen=True):
-    """What one query took: the seconds of its batches, and CPU time by process."""
+    """The cost of one query: the seconds of its batches, and the CPU time of each process."""
 
     batches: list[float]
     java_s: float
@@ -66,16 +68,16 @@ class Run(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """All batches together."""
+        """The duration of all batches."""
         return sum(self.batches)
 
 
 async def measure_spark(harness: Harness) -> list[Figure]:
-    """Measure Spark on two cores with a million rows of 200 bytes; nothing without Spark."""
+    """Measure Spark on two cores with a million rows of 200 bytes. Skipped without Spark."""
     figures: list[Figure] = []
     with harness.optional():
         if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-            raise Unavailable("Spark: not installed; " + install_advice("'.[spark]'"))
+            raise Unavailable("Spark is not installed; " + install_advice("'.[spark]'"))
         figures = await _measure(harness)
     return figures
 
@@ -100,7 +102,7 @@ async def _measure(harness: Harness) -> list[Figure]:
                     _COPY: spark.side(_copy),
                 },
                 rounds,
-                warm_rounds=options.pick(4, 1),  # the JVM compiles what it runs
+                warm_rounds=options.pick(4, 1),  # the JVM compiles code while it runs
             )
             small = await interleave(
                 {
@@ -136,7 +138,7 @@ def _copy(queries: "SparkQueries") -> list[float]:
 
 
 def _rows(count: int) -> Iterator[list[bytes]]:
-    """Yield rows of seven fields, in groups that fit into one append."""
+    """Yield rows of seven fields, in lists that fit into one append."""
     for first in range(0, count, BATCH_MESSAGES_MAX):
         yield list(map(_row, range(first, min(first + BATCH_MESSAGES_MAX, count))))
 
@@ -154,7 +156,7 @@ def _row(number: int) -> bytes:
 
 
 def _write_file(directory: str, count: int) -> None:
-    """Write the rows as lines of the only file of a new directory."""
+    """Write the rows as lines to a file in a new directory."""
     os.mkdir(directory)
     with open(f"{directory}/rows.json", "wb") as file:
         for lines in _rows(count):
@@ -162,7 +164,7 @@ def _write_file(directory: str, count: int) -> None:
 
 
 async def _append_rows(process: Process, name: str, count: int) -> None:
-    """Append the rows to a new stream of JSON."""
+    """Append the rows to a new JSON stream."""
     await create_streams(process, [name], JSON)
     bodies = (b"[" + b",".join(lines) + b"]" for lines in _rows(count))
     await drive(process, [limited(post(name, JSON, body) for body in bodies)])
@@ -172,18 +174,18 @@ async def _append_rows(process: Process, name: str, count: int) -> None:
 
 
 class _Spark(Struct, frozen=True):
-    """Runs queries in a thread of their own, and reads the clocks around each."""
+    """Runs queries in a separate thread, and measures the CPU time of each."""
 
     semel: Process
     queries: "SparkQueries"
     thread: Executor
 
     def side(self, query: Query) -> Side[Run]:
-        """Return a side to interleave."""
+        """Return a side for `interleave` that runs the query."""
         return partial(self.run, query)
 
     async def run(self, query: Query) -> Run:
-        """Run a query to its end."""
+        """Run a query to its end and return its cost."""
         loop = asyncio.get_running_loop()
         before = self._clocks()
         batches = await loop.run_in_executor(self.thread, query, self.queries)
@@ -198,7 +200,7 @@ class _Spark(Struct, frozen=True):
 
 @asynccontextmanager
 async def _spark(semel: Process, folder: str) -> AsyncIterator[_Spark]:
-    """Start Spark in a thread: a session can be used only in the thread that created it."""
+    """Start Spark in a thread, because a session can be used only in the thread that created it."""
     from semel_bench.spark_queries import start
 
     loop = asyncio.get_running_loop()
@@ -223,7 +225,7 @@ def _rates(best: dict[str, Run], count: int) -> list[Figure]:
     return [
         Figure(_TEXT, rate[_TEXT], "rows/s"),
         compared(_READ, at_least(1_200_000)),
-        compared(_READ, ratio_at_least(0.6), f"{_READ}, beside text"),
+        compared(_READ, ratio_at_least(0.6), f"{_READ}, ratio to text"),
         compared(_DECODE, at_least(500_000)),
         compared(_COPY, at_least(500_000)),
     ]
@@ -232,25 +234,25 @@ def _rates(best: dict[str, Run], count: int) -> list[Figure]:
 def _small_batches(runs: dict[str, list[Run]]) -> list[Figure]:
     ours, empty = _batch_ms(runs[_COPY]), _batch_ms(runs[_EMPTY])
     return [
-        Figure("a batch of 100 rows, over one of nothing", ours - empty, "ms", at_most(60)),
+        Figure("a batch of 100 rows, minus an empty batch", ours - empty, "ms", at_most(60)),
         Figure("a batch of 100 rows, source to sink", ours, "ms"),
-        Figure("a batch of nothing, Python to Python", empty, "ms"),
+        Figure("an empty batch, Python to Python", empty, "ms"),
     ]
 
 
 def _batch_ms(runs: Sequence[Run]) -> float:
-    """Return the median of the batches without the first quarter of each run, which is slower."""
+    """Return the median batch in ms, without the first quarter of each run, which is slower."""
     counted = (each.batches[len(each.batches) // 4 :] for each in runs)
     return median([seconds for batches in counted for seconds in batches]) * 1e3
 
 
 def _background_appends(idle: list[float], meanwhile: dict[str, list[float]]) -> list[Figure]:
     rest = percentile(idle, 99)
-    figures = [Figure("another's append, p99, idle", rest * 1e3, "ms")]
+    figures = [Figure("another client's append, p99, idle", rest * 1e3, "ms")]
     for name, latencies in meanwhile.items():
         p99 = percentile(latencies, 99)
         compared = (None, ratio(p99, rest), "idle")
-        figures.append(Figure(f"another's append, p99, {name}", p99 * 1e3, "ms", *compared))
+        figures.append(Figure(f"another client's append, p99, {name}", p99 * 1e3, "ms", *compared))
     return figures
 
 

@@ -1,7 +1,8 @@
-"""The queries of the benchmark `spark`, and how long their batches took.
+"""The queries of the benchmark `spark`, and the duration of their batches.
 
-Only this module of the benchmarks imports Spark. Spark's workers import it too, for its source, so
-it imports nothing of semel before the session starts: that would be time added to every batch.
+This is the only module of the benchmarks that imports Spark. Spark's workers also import it, for
+its source. It imports semel only when a session starts, because otherwise the import would add time
+to every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +32,10 @@ _VALUE: Final = b"x" * 200
 
 
 class SparkQueries:
-    """One session, and the queries that run in it: each up to what is stored when it starts.
+    """A Spark session and the queries that run in it.
 
-    Every query returns the seconds of its batches, as Spark reports them.
+    Each query processes the rows stored when it starts, and returns the seconds of its batches as
+    Spark reports them.
     """
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
@@ -50,11 +52,11 @@ class SparkQueries:
         self._spark.stop()
 
     def text_to_noop(self, directory: str) -> list[float]:
-        """Read lines with Spark's own source, and drop them."""
+        """Read lines with Spark's own text source, and drop them."""
         return self._run(self._spark.readStream.text(directory), _NOOP)
 
     def read_to_noop(self, stream: str) -> list[float]:
-        """Read messages as they are, and drop them."""
+        """Read messages without decoding them, and drop them."""
         return self._run(self._read(stream), _NOOP)
 
     def decode_to_noop(self, stream: str) -> list[float]:
@@ -68,7 +70,7 @@ class SparkQueries:
         return self._run(frame, _SEMEL, url=self._url, stream=target, retryTimeout="60s")
 
     def empty(self, rows: int, batches: int) -> list[float]:
-        """Run batches from the source to the sink that do no work."""
+        """Run batches from a source that does no work to a sink that does no work."""
         reader = self._spark.readStream.format(_EMPTY)
         return self._run(reader.options(rows=rows, batches=batches).load(), _EMPTY)
 
@@ -94,7 +96,7 @@ class SparkQueries:
 
 
 def start(url: str, folder: Path) -> SparkQueries:
-    """Start Spark on two cores. Only the calling thread may run the queries."""
+    """Start Spark on two cores and return its queries. Only the calling thread may run them."""
     from semel.spark import session
 
     spark = session("semel bench", "local[2,4]", sql_shuffle_partitions=2)
@@ -102,11 +104,11 @@ def start(url: str, folder: Path) -> SparkQueries:
     return SparkQueries(spark, url, folder)
 
 
-# ---- a source and a sink that do no work: what a batch costs by itself ---------------------------
+# ---- a source and a sink that do no work, to measure the cost of an empty batch ------------------
 
 
 class EmptySource(DataSource):
-    """Generates constant rows, `rows` in each of `batches`, and drops what is written."""
+    """A source of `batches` batches with `rows` constant rows each, and a sink that drops rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -114,16 +116,16 @@ class EmptySource(DataSource):
         return _EMPTY
 
     def schema(self) -> str:
-        """Return the only column."""
+        """Return the schema, which has one column."""
         return "value binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what generates rows."""
+        """Return the reader, which generates the rows."""
         del schema
         return _Reader(int(self.options["rows"]), int(self.options["batches"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return what drops rows."""
+        """Return the writer, which drops the rows."""
         del schema, overwrite
         return _Writer()
 

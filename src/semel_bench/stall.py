@@ -1,10 +1,12 @@
-"""Whether a checkpoint delays the event loop: a ticker during a steady load of appends.
+"""The delay that a checkpoint causes on the event loop, measured by a ticker under a steady load.
 
-Every stream is written to before each checkpoint, so every tail and an index block of every stream
-is dirty. During every second checkpoint the appends come one by one, which the engine may write on
-the loop. A gap is how much later than its period a tick came; it includes the load's own bursts.
-The net gap leaves out the time that any thread of this process waited for a core: on a busy machine
-the delay that the engine causes is between the two.
+Every stream is written to before each checkpoint, so that the tail and an index block of every
+stream are dirty. During every second checkpoint, the appends come one by one, because the engine
+may write single appends on the loop.
+
+A gap is the time by which a tick is late. It includes the bursts of the load. The net gap excludes
+the time that any thread of this process waited for a core. On a busy machine, the delay that the
+engine causes is between the gap and the net gap.
 """
 
 import asyncio
@@ -34,19 +36,19 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class Gaps(Struct):
-    """Seconds by which ticks were late, as observed and net of waiting for a core."""
+    """The gaps in seconds: as observed, and net of the time that threads waited for a core."""
 
     seen: list[float] = field(default_factory=list)
     net: list[float] = field(default_factory=list)
 
     def add(self, gap_s: float, waited_s: float) -> None:
-        """Add one tick."""
+        """Add the gap of one tick, and the time that threads waited for a core."""
         self.seen.append(max(gap_s, 0.0))
         self.net.append(max(gap_s - waited_s, 0.0))
 
 
 async def measure_stall(harness: Harness) -> list[Figure]:
-    """Measure the gaps with and without checkpoints, and the engine's work in a checkpoint."""
+    """Measure the gaps with and without checkpoints, and the parts of a checkpoint on the loop."""
     checkpoints, per_second = harness.options.pick((6, 10_000), (2, 2_000))
     with harness.scratch() as folder:
         figures = await _stall(folder, harness.options.stream_count, checkpoints, per_second)
@@ -55,7 +57,7 @@ async def measure_stall(harness: Harness) -> list[Figure]:
 
 
 async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> list[Figure]:
-    # The segment never becomes full, so only the checkpoints that are requested happen.
+    # The segment never becomes full, so there are no checkpoints except the requested ones.
     segment_bytes = 16 * MIB + (checkpoints + 1) * streams * 4 * _APPEND_BYTES
     engine = await Engine.open(path, Settings(segment_bytes, 0, _NEVER_MS))
     await create_engine_streams(engine, streams)
@@ -68,7 +70,7 @@ async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> 
             await pump.until(pump.submitted + streams)
             pump.is_trickling = index % 2 == 1
             durations.append(await _checkpoint(engine, parts))
-            # The ticker attributes the half second after a checkpoint to it.
+            # The ticker counts the half second after a checkpoint as part of the checkpoint.
             await asyncio.sleep(_AFTER_S)
             pump.is_trickling = False
         for task in tasks:
@@ -96,13 +98,13 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
 
 
 def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
-    """Return what the loop's thread does for a checkpoint, and what else may delay it."""
+    """Return the methods that run on the loop for a checkpoint, and others that may delay it."""
     return {
         "cut()": (engine.broker, "cut"),
         "cut_done()": (engine.broker, "cut_done"),
         "end of a cut": (engine, "_cut_over"),
         "write on the loop": (engine, "_write_next"),
-        "answers of a group": (engine.broker, "written"),
+        "replies to a group": (engine.broker, "written"),
     }
 
 
@@ -111,7 +113,7 @@ def _is_in_checkpoint(parts: Times) -> bool:
 
 
 async def _checkpoint(engine: Engine, parts: Times) -> float:
-    """Request a checkpoint and wait for its end; return how long it took."""
+    """Request a checkpoint and wait for its end; return the seconds."""
     began = time.perf_counter()
     engine.checkpoint()
     while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
@@ -121,7 +123,7 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 
 @contextmanager
 def _timed_collections(parts: Times) -> Iterator[None]:
-    """Time full garbage collections, which stop all threads whichever thread they run on."""
+    """Time the full garbage collections, each of which stops all threads."""
     parts["full collection"] = []
     began = 0.0
 
@@ -138,7 +140,7 @@ def _timed_collections(parts: Times) -> Iterator[None]:
 
 
 class Pump:
-    """A steady load, or single appends at intervals."""
+    """A steady load of appends or, if `is_trickling`, single appends at intervals."""
 
     def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
         self._engine = engine
@@ -152,7 +154,7 @@ class Pump:
         while True:
             began = time.perf_counter()
             await asyncio.sleep(_PUMP_S)
-            # Appends missed in a stall are not caught up: that would be a burst of our own making.
+            # Appends missed during a stall are not submitted later: a burst would delay the loop.
             elapsed_s = min(time.perf_counter() - began, 5 * _PUMP_S)
             count = 1 if self.is_trickling else int(elapsed_s * self._per_second)
             for command in self._work(self.submitted, count):
@@ -161,7 +163,7 @@ class Pump:
 
     async def until(self, submitted: int) -> None:
         """Wait until this many appends are submitted."""
-        while self.submitted < submitted:  # noqa: ASYNC110 - the pump has no other duties
+        while self.submitted < submitted:  # noqa: ASYNC110 - nothing signals this
             await asyncio.sleep(0.01)
 
 
@@ -170,7 +172,7 @@ def _check(outcome: Outcome) -> None:
 
 
 class Ticker:
-    """Wakes every millisecond and records how late it is."""
+    """Wakes up every millisecond and records by how much it is late."""
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:
         self.quiet = Gaps()
@@ -199,9 +201,10 @@ class Ticker:
 
 
 class CoreWaits:
-    """How long the threads of this process were ready to run but had no core. Linux.
+    """The time that the threads of this process were ready to run but waited for a core.
 
-    Sums over the threads alive when it was created; 0 where the kernel does not count it.
+    It is the sum over the threads that exist at the creation of this object. It is 0 if the kernel
+    does not measure it. Works on Linux only.
     """
 
     def __init__(self) -> None:
@@ -210,11 +213,11 @@ class CoreWaits:
         self._last_ns = self._total_ns()
 
     def _total_ns(self) -> int:
-        # Three numbers: time on a core, time waiting for one, how often.
+        # The file has three numbers: time on a core, time waiting for a core, and time slices.
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return the seconds waited since the last call."""
+        """Return the seconds of waiting since the last call."""
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

@@ -1,4 +1,8 @@
-"""Transactions: a `commit` over four streams, a large `staged` one, and 100,000 `aborted` ones."""
+"""The benchmarks of transactions.
+
+`commit`: a one-shot commit over four streams. `staged`: a staged transaction of 2 GiB. `aborted`: a
+stream with 100,000 aborted transactions.
+"""
 
 import asyncio
 import socket
@@ -61,12 +65,12 @@ _STREAMS_EACH: Final = 4
 
 
 async def measure_commit(harness: Harness) -> list[Figure]:
-    """Measure a commit over four streams, compared with four plain appends of its messages."""
+    """Measure a commit over four streams, compared with four plain appends of the same messages."""
     options = harness.options
     with harness.scratch() as folder, semel_server(folder) as semel:
         names = [name for writer in range(_CONNECTIONS + 1) for name in _names(writer)]
         await create_streams(semel, names, JSON)
-        # First of all: rolling a full segment would take syncs of its own.
+        # This comes first: later a segment may become full, which takes additional syncs.
         syncs = await _syncs_each(semel, options.scaled(500))
         body = msgspec.json.encode(_VALUE)
         writers = range(_CONNECTIONS)
@@ -85,7 +89,7 @@ async def measure_commit(harness: Harness) -> list[Figure]:
         Figure("CPU per commit", cpu, "us", *compared),
         Figure("CPU per four appends", cpu_apart, "us"),
         Figure("commits", median_of(together, lambda r: r.rate), "commits/s"),
-        Figure("four appends", median_of(apart, lambda r: r.rate / _STREAMS_EACH), "fours/s"),
+        Figure("four appends", median_of(apart, lambda r: r.rate / _STREAMS_EACH), "sets/s"),
         Figure("syncs per commit, one at a time", syncs, "syncs", at_most(1)),
         Figure("p50, one commit", median_of(together, lambda r: r.ms(50)), "ms"),
         Figure("p99, one commit", median_of(together, lambda r: r.ms(99)), "ms"),
@@ -101,9 +105,9 @@ def _commits(writer: int) -> Iterator[bytes]:
 
 
 async def _syncs_each(process: Process, count: int) -> float:
-    """Commit one at a time; return how often the journal is synced per commit."""
+    """Commit one at a time; return the number of journal syncs per commit."""
     before = await asyncio.to_thread(_count_syncs, process)
-    await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])  # one more writer
+    await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])  # an additional writer
     return (await asyncio.to_thread(_count_syncs, process) - before) / count
 
 
@@ -119,7 +123,7 @@ _STAGED: Final = "staged"
 
 
 class MemoryGrowth:
-    """How much a server's memory has grown since this was created, at most."""
+    """The maximum growth of a server's memory since the creation of this object."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -127,11 +131,11 @@ class MemoryGrowth:
 
     @property
     def mb(self) -> float:
-        """The largest growth so far, in MB."""
+        """The maximum growth so far, in MB."""
         return (self._most - self._before) * 1024 / 1e6
 
     async def watch(self, work: Awaitable[T]) -> T:
-        """Observe the memory until `work` is done; return its result."""
+        """Measure the memory repeatedly until `work` is done; return its result."""
         task = asyncio.ensure_future(work)
         is_done = False
         while not is_done:
@@ -141,7 +145,7 @@ class MemoryGrowth:
 
 
 async def measure_staged(harness: Harness) -> list[Figure]:
-    """Measure the memory and time of a staged transaction, and what another client notices."""
+    """Measure a staged transaction: its memory and time, and the appends of another client."""
     options = harness.options
     chunks = options.scaled(2 * GIB // MIB)
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -152,7 +156,7 @@ async def measure_staged(harness: Harness) -> list[Figure]:
         staged, meanwhile = await append_during(semel, growth.watch(staging))
         committing = send_all(semel, requests.end(1, "commit"))
         committed, during_commit = await append_during(semel, growth.watch(committing))
-    size, another = f"{chunks:,} MiB", "another's append"
+    size, another = f"{chunks:,} MiB", "another client's append"
     p99, rest = percentile(meanwhile, 99), percentile(idle, 99)
     return [
         Figure(f"memory growth, {size}", growth.mb, "MB", at_most(200)),
@@ -180,13 +184,13 @@ _LONG: Final = "long"
 _SHORT: Final = "short"
 _COMMITTED: Final = "isolation=read_committed"
 _HEAD: Final = "HEAD"
-_READ: Final = "read at the end"
+_READ: Final = "read at the tail"
 
 
 async def measure_aborted(harness: Harness) -> list[Figure]:
-    """Measure a stream with many aborted transactions: its memory, start and reads.
+    """Measure a stream with many aborted transactions: memory, start of the server, and reads.
 
-    Finding its tail is compared with a stream that has few.
+    The time to find the tail is compared with a stream that has few aborted transactions.
     """
     options = harness.options
     many = max(options.scaled(100_000), 2 * _FEW)
@@ -217,7 +221,7 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
 
 
 async def _fill(process: Process, stream: str, count: int) -> float:
-    """Append a message, aborted transactions, and another message; return the seconds."""
+    """Append a message, `count` aborted transactions, and a message; return the seconds."""
     plain = post(stream, BYTES, _BODY)
     began = time.perf_counter()
     await send_all(process, plain)
@@ -235,16 +239,16 @@ def _aborts(requests: TransactionRequests, count: int) -> Iterator[bytes]:
 
 
 async def _read_committed(process: Process) -> float:
-    """Read everything that is committed, which is two messages; return the seconds."""
+    """Read the committed messages, of which there are two; return the seconds."""
     query = f"&{_COMMITTED}"
     total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
-        raise BadResponse(f"{total} bytes are committed, not {2 * len(_BODY)}")
+        raise BadResponse(f"read {total} committed bytes; expected {2 * len(_BODY)}")
     return seconds
 
 
 async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
-    """Find the tail of both streams in two ways; return the rounds of each."""
+    """Find the tail of both streams with HEAD and with a read; return the rounds of each side."""
     sides: dict[str, Side[Round]] = {}
     for stream in (_LONG, _SHORT):
         url = stream_url(stream)
@@ -262,9 +266,9 @@ def _compare(name: str, looks: dict[str, list[Round]], many: int) -> list[Figure
         median_of(looks[f"{name}, {stream}"], lambda r: median(r.latencies)) * 1e6
         for stream in (_LONG, _SHORT)
     )
-    few = f"{_FEW} decided"
+    few = f"{_FEW} aborted"
     compared = (ratio_at_most(1.2), ratio(long, short), few)
     return [
-        Figure(f"{name}, p50, {many:,} decided", long, "us", *compared),
+        Figure(f"{name}, p50, {many:,} aborted", long, "us", *compared),
         Figure(f"{name}, p50, {few}", short, "us"),
     ]

@@ -87,7 +87,7 @@ def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> No
     assert post(served, "/v1/commits", sink={"app": app, "query_id": "Q", "version": 7}) == 200
     assert app in served.semel("sinks", "ls").stdout.splitlines()
     assert app in [sink["app"] for sink in served.json("sinks", "ls")]
-    assert "kept versions" in served.semel("sinks", "show", app).stdout
+    assert "retained versions" in served.semel("sinks", "show", app).stdout
     (shown,) = served.json("sinks", "show", app)
     assert (shown["query_id"], shown["last_version"]) == ("Q", 7)
     wanted = ("--query-id", "R", "--last-version", "3")

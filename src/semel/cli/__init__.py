@@ -1,1 +1,1 @@
-"""The command line: `semel COMMAND`. Every command has its own module."""
+"""The command line: `semel COMMAND`. Related commands share a module."""

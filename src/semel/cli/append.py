@@ -55,12 +55,13 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 
 
 # ---- append --lines ------------------------------------------------------------------------------
-# A producer stores one message per line, once and in order. With `--producer` the number of a line
-# is its sequence: the same input sent again with the same id sends only what is missing.
+# A producer stores each line as one message, once and in order. With `--producer`, the number of a
+# line is its sequence: if the same input is sent again with the same id, only the missing lines are
+# stored.
 
 
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
-    """Append each line, wait until all are stored, and report how many."""
+    """Append each line, wait until all lines are stored, and print their number."""
     _check(options)
     stream = client.stream(path)
     acks: list[BatchAck] = []
@@ -142,10 +143,10 @@ def _append_all(
 
 
 def _size(source: IO[bytes]) -> int:
-    """Return the number of bytes to read; 0 if that is unknown, as for a pipe."""
+    """Return the size of the input in bytes; 0 if it is unknown, as for a pipe."""
     try:
         status = os.fstat(source.fileno())
-    except OSError:  # a stream without a file, as in a test
+    except OSError:  # the input has no file descriptor, as in a test
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
@@ -159,30 +160,35 @@ def _size(source: IO[bytes]) -> int:
 @click.option("--file", metavar="FILE", help="Append the content of a file.")
 @click.option("--lines", is_flag=True, help="Append each line of standard input, or of --file.")
 @click.option(
-    "--content-type", type=TokenText(), metavar="TYPE", help="Default: that of the stream."
+    "--content-type",
+    type=TokenText(),
+    metavar="TYPE",
+    help="Default: that of the stream.",
 )
-@click.option("--key", help="The message's key, stored with it.")
+@click.option("--key", help="Key to store with the message.")
 @click.option(
     "--header",
     "headers",
     type=HeaderPair(),
     multiple=True,
-    help="NAME=VALUE, stored with the message; can be repeated.",
+    help="Header to store with the message; can be repeated.",
 )
-@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="The producer id.")
-@click.option("--epoch", type=click.IntRange(min=0), help="The producer's epoch.")
-@click.option("--seq", type=click.IntRange(min=0), help="The sequence of this append, from 0.")
+@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="Producer id.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Epoch of the producer.")
+@click.option("--seq", type=click.IntRange(min=0), help="Sequence of this append: 0, 1, 2, ...")
 @click.option(
-    "--idempotency-key", type=TokenText(), help="Makes the append repeatable for a limited time."
+    "--idempotency-key", type=TokenText(), help="Store the append once, while the key is retained."
 )
 @click.option("--close", is_flag=True, help="Close the stream after the append.")
-@click.option("--if-match", type=Offset(), help="Only if the stream ends at this offset.")
+@click.option("--if-match", type=Offset(), help="Append only if this offset is the tail.")
 @remote
 def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
-    """Append DATA to the stream PATH; `-` reads it from standard input.
+    """Append DATA to the stream PATH.
 
-    For a JSON stream, an array appends one message per element. A lost response is retried, and the
-    append is stored once. --json affects the output only.
+    If DATA is `-`, it is read from standard input. In a JSON stream, each element of an array is
+    one message. If a response is lost, the request is sent again until --timeout, and the append is
+    stored once; nothing is sent again if the stream does not recognise duplicates. --json changes
+    the output, not the data.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -199,7 +205,7 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
         options.close,
         tag,
     )
-    # The server has responded: from now on a lost response is retried without limit.
+    # The server is reachable, so a request whose response is lost is retried until the timeout.
     calls = stream.calls.retrying_forever()
     receipt = client.run(_sending(calls, info, options, body, conditions))
     _report(path, receipt, is_json=is_json, is_lone_close=not body)
@@ -216,7 +222,7 @@ def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
 
 
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
-    """Return a new idempotency key for this append, if the stream supports it."""
+    """Return a new idempotency key; None for a producer, without data, or if not supported."""
     is_supported = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_supported and tag is None and body else None
 
@@ -292,7 +298,7 @@ def _unreadable(path: str, error: OSError) -> CommandRefused:
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
     offset = receipt.next_offset
-    # The response to a close is 204 the first time, too.
+    # A close without data always gets a 204, which does not mean a duplicate here.
     is_duplicate = receipt.duplicate and not is_lone_close
     facts = {
         "path": path,
@@ -311,7 +317,7 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
     report(sentence, facts, is_json=is_json)
     if receipt.mismatch:
         raise CommandRefused(
-            "payload_mismatch: this sequence is already stored with another payload, which was"
-            " kept; find out why two messages got the same sequence",
+            "payload_mismatch: this sequence is already stored with another payload, which did not"
+            " change; find out why two messages got the same sequence",
             EXIT_REFUSED,
         )

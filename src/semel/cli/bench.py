@@ -1,4 +1,4 @@
-"""`semel bench`: the benchmarks, which are a package of their own, semel-bench."""
+"""`semel bench`: the benchmarks, which are a separate package, semel-bench."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ import semel
 from semel.cli.output import EXIT_UNAVAILABLE, CommandRefused
 from semel.version import install_advice
 
-_ADVICE: Final = install_advice(". ./src/semel_bench")  # both, so that their versions agree
+_ADVICE: Final = install_advice(". ./src/semel_bench")  # both, so that their versions are equal
 
 
 def _find_command() -> click.Command:
-    """Return the command of semel-bench, or one that says how to install it."""
+    """Return the command of semel-bench, or a command that reports how to install it."""
     try:
         import semel_bench
     except ModuleNotFoundError as error:
@@ -28,7 +28,7 @@ def _find_command() -> click.Command:
 
 
 def _unavailable(message: str) -> click.Command:
-    """Return a command that accepts any arguments and refuses with the message."""
+    """Return a command that accepts any arguments and fails with the message."""
 
     def refuse() -> None:
         raise CommandRefused(message, EXIT_UNAVAILABLE)
@@ -36,7 +36,7 @@ def _unavailable(message: str) -> click.Command:
     return click.Command(
         "bench",
         callback=refuse,
-        help="Measure the server and compare it; needs semel-bench.",
+        help="Measure the performance of semel; requires semel-bench.",
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )

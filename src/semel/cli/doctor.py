@@ -1,4 +1,4 @@
-"""`semel doctor`: check this machine, and a data directory."""
+"""`semel doctor`: check this machine, Spark, and a data directory."""
 
 import importlib
 import importlib.metadata
@@ -66,7 +66,7 @@ class Check(Struct, frozen=True):
 
 
 def check_environment() -> list[Check]:
-    """Run the checks that need no data directory."""
+    """Return the checks of Python, of the dependencies and of the limit on open files."""
     dependencies = [_check_dependency(name) for name in DEPENDENCIES]
     return [_check_python(), *dependencies, _check_files()]
 
@@ -87,7 +87,7 @@ def _check_dependency(name: str) -> Check:
 
 
 def _check_files() -> Check:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a server raises its limit to this
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a server raises its soft limit to this
     if hard == resource.RLIM_INFINITY:
         return Check("open files", "ok", "no limit")
     if hard >= _FILES_MIN:
@@ -96,7 +96,7 @@ def _check_files() -> Check:
 
 
 def check_space(path: str) -> Check:
-    """Check the free space of a file system."""
+    """Return the check of the free space on the file system of `path`."""
     free = shutil.disk_usage(path).free
     if free >= _FREE_BYTES_MIN:
         return Check("free space", "ok", size_text(free))
@@ -106,17 +106,17 @@ def check_space(path: str) -> Check:
 
 
 # ---- spark ---------------------------------------------------------------------------------------
-# Nothing of this is needed without Spark.
+# A server runs without Spark, so each problem is only a warning.
 
 
 Version = tuple[int, ...]
 
-# name, lowest version, and the first version that is too new, as in the extra `spark`
+# Name, lowest version, and first version that is too new. The extra `spark` has the same limits.
 REQUIRED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)))
 
 
 def check_spark() -> list[Check]:
-    """Run the checks for Spark; if it is not installed, the only result says so."""
+    """Return the checks for Spark, or a single check which says that Spark is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         advice = "to read and write streams with Spark, " + install_advice("'.[spark]'")
         return [Check("spark", "info", f"pyspark is not installed; {advice}")]
@@ -130,7 +130,7 @@ def check_spark() -> list[Check]:
 
 
 def pip_requirement(name: str, lowest: Version, too_new: Version | None) -> str:
-    """Return the requirement in the syntax of pip."""
+    """Return the requirement in the syntax of pip, such as `pandas>=2.2,<3`."""
     return f"{name}>={_dotted(lowest)}" + (f",<{_dotted(too_new)}" if too_new else "")
 
 
@@ -169,9 +169,10 @@ def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
 
 
 def _check_format(result: ProbeResult) -> Check:
-    """Check that Spark finds the format.
+    """Return the check whether Spark finds the format.
 
-    Spark imports all `pyspark_...` packages together: one that fails hides all others.
+    Spark imports all packages named `pyspark_...` together. If one import fails,
+    it finds none of their formats.
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
@@ -183,11 +184,11 @@ def _check_format(result: ProbeResult) -> Check:
 
 
 # ---- directory -----------------------------------------------------------------------------------
-# What can be checked without reading the whole directory.
+# The quick checks, which do not read the whole directory.
 
 
 class Overview(Struct):
-    """The checks of a directory, and what they read."""
+    """The quick checks of a directory, and the values that they read."""
 
     is_in_use: bool = False
     is_corrupt: bool = False
@@ -242,7 +243,7 @@ class Overview(Struct):
 
 
 def inspect_directory(path: str) -> Overview:
-    """Return the result of all quick checks of a directory."""
+    """Return the results of all quick checks of a directory."""
     disk = ReadOnlyDisk(path)
     overview = Overview()
     overview.add_lock(path)
@@ -259,16 +260,16 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 
 
 @click.command("doctor")
-@click.option("--data", metavar="DIR", help="A data directory to check.")
+@click.option("--data", metavar="DIR", help="Also check this data directory, but not Spark.")
 @click.option(
     "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
-    """Check this machine and Spark on it; with --data, this machine and a data directory.
+    """Check this machine, and Spark or a data directory.
 
-    Writes nothing and takes no lock. Exit codes: 0 no problem found, 65 the data is corrupt,
-    66 the directory does not exist, 69 something that semel needs is missing.
+    Changes no data and does not keep the directory locked. Exit codes: 0 no problem found, 65 the
+    data is corrupt, 66 there is no such data directory, 69 something that semel needs is missing.
     """
     if is_deep and data is None:
         raise CommandRefused("--verify requires a directory: semel doctor --verify --data DIR")
@@ -300,7 +301,7 @@ def _check_directory(path: str) -> None:
     try:
         names = os.listdir(path)
     except OSError as error:
-        message = f"{path} cannot be read ({error.strerror}); run as the user of the server"
+        message = f"{path} cannot be read ({error.strerror}); run as the user that runs the server"
         raise CommandRefused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
         raise CommandRefused(
@@ -325,7 +326,7 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)
         except CorruptData as error:
-            # Report it, and verify the journal alone.
+            # Report the error, and verify the journal without the checkpoint.
             return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
@@ -333,7 +334,9 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report.note(FILE_NAME, None, "is missing; the next start replays the whole journal")
     if is_shared:
         report.note(
-            path, None, "is in use by a running process; findings at its end may be outdated"
+            path,
+            None,
+            "is in use by a running process; the last findings may be outdated",
         )
     return report
 

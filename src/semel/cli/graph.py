@@ -45,11 +45,17 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("file", type=_FILE)
 @click.option("--graph", "name", help="Id of the graph, if the file has several.")
 @click.option(
-    "--svg", "svg_file", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG file."
+    "--svg",
+    "svg_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw into this file.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_json: bool) -> None:
-    """Validate the graph in FILE, and draw it as text or SVG. Does not run it."""
+    """Validate the graph in FILE, and draw it as text or SVG.
+
+    Does not run the graph, and contacts no server.
+    """
     graph = load_graph(file, name)
     try:
         graph.check()
@@ -67,9 +73,10 @@ def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_jso
 
 
 def load_graph(file: Path, name: str | None = None) -> Graph:
-    """Run a file as a module and return its graph, by id if there are several.
+    """Import a file as a module and return its graph.
 
-    Raises CommandRefused if the file has no such graph or fails.
+    `name` is the id of the graph; it is required if the file has several graphs. Raises
+    CommandRefused if the file has no such graph, or if its import fails.
     """
     graphs = _graphs(file, _module(file))
     listed = ", ".join(graphs) or "no graph"
@@ -84,7 +91,7 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
 
 
 def refuse_graph(error: GraphError) -> CommandRefused:
-    """Print everything that is wrong with a graph, one line each; return the error to raise."""
+    """Print each error of a graph on a line, and return the exception to raise."""
     for complaint in error.complaints:
         click.echo(f"  - {printable(complaint)}", err=True)
     return CommandRefused(str(error).partition(":\n")[0], EXIT_USAGE)
@@ -101,7 +108,7 @@ def _graphs(file: Path, module: ModuleType) -> dict[str, Graph]:
 
 
 def _module(file: Path) -> ModuleType:
-    """Import the file; it can import modules of its own directory."""
+    """Import the file, which can import modules from its own directory."""
     name = file.stem
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -128,17 +135,18 @@ def _module(file: Path) -> ModuleType:
     "--url",
     envvar="SEMEL_URL",
     show_envvar=True,
-    help=f"Address of the server; default: that of the graph, or {URL_DEFAULT}.",
+    help=f"Address of the server; default: the url of the graph, or {URL_DEFAULT}.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Where functions run: on Spark, or in this process. Default: Spark if the graph needs it.",
+    help="Where functions run: on Spark or in this process; default: on Spark if the graph needs it"
+    " or --master is set.",
 )
-@click.option("--master", help="The Spark master, such as local[*] or spark://host:7077.")
-@click.option("--checkpoints", help="Directory or URI for the checkpoints of stateful processors.")
+@click.option("--master", help="Spark master, such as local[*] or spark://host:7077.")
+@click.option("--checkpoints", help="Directory or URI for Spark checkpoints.")
 @click.option(
-    "--available-now", "is_draining", is_flag=True, help="Process what is stored, then end."
+    "--available-now", "is_draining", is_flag=True, help="Process the stored messages, then end."
 )
 @click.option("--json", "is_json", is_flag=True, help="Print progress as JSON, for programs.")
 def run_command(
@@ -152,9 +160,10 @@ def run_command(
     is_draining: bool,
     is_json: bool,
 ) -> int:
-    """Run the graph in FILE until Ctrl-C, or until everything that is stored is processed.
+    """Run the pipeline graph in FILE.
 
-    Exit code 0 if every processor has ended, 3 if one has stopped because of an error.
+    Runs until Ctrl-C or SIGTERM; with --available-now, until the stored messages are processed.
+    Exit code 0 if every processor has ended, 3 if a processor has stopped because of an error.
     """
     graph = load_graph(file, name)
     try:
@@ -182,8 +191,8 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Stop the runner in an orderly way on SIGTERM, which service managers send."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+    """Stop the runner cleanly on SIGTERM, which service managers send."""
+    if threading.current_thread() is not threading.main_thread():  # cannot set handlers
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())
@@ -194,10 +203,10 @@ def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
 
 
 # ---- run view ------------------------------------------------------------------------------------
-# A live table on a terminal, otherwise lines, or JSON for programs.
+# Progress is a live table on a terminal, otherwise lines, or JSON for programs.
 
 
-# What is shown of each processor, with the titles of the table.
+# The fields shown for each processor, and their titles in the table.
 _COLUMNS: Final = {
     "processor": "processor",
     "state": "state",
@@ -212,7 +221,7 @@ _COLUMNS: Final = {
 
 
 class RunView:
-    """Prints the gauges of a runner: the table and the lines on stderr, JSON on stdout."""
+    """Prints the gauges of a runner: a table or lines on stderr, or JSON on stdout."""
 
     def __init__(self, runner: Runner, *, is_json: bool) -> None:
         self._runner = runner
@@ -239,7 +248,7 @@ class RunView:
 
     @property
     def pause_seconds(self) -> float:
-        """The time between two calls of `show`."""
+        """The time to wait between two calls of `show`."""
         return 0.25 if self._is_live else 2.0
 
     def show(self) -> None:
@@ -295,12 +304,15 @@ def _line(gauge: Gauge, rate: float) -> str:
 
 
 def _rows(gauge: Gauge) -> int:
-    """Return what the processor has read or, if it is a source, written."""
+    """Return the number of messages that the processor has read; for a source, written."""
     return gauge.read or gauge.written
 
 
 class _Rates:
-    """Rows per second of each processor: since the last measurement, at the end over the run."""
+    """Rows per second of each processor.
+
+    `measure` sets the rates since the last measurement, `whole` the rates over the whole run.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
@@ -334,13 +346,16 @@ class _Rates:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Number of steps to show, the newest.",
+    help="Number of steps to show; the newest are shown.",
 )
 @remote
 def trace_command(
     client: Client, *, graph: str, processor: str | None, count: int, is_json: bool
 ) -> None:
-    """Show the last steps of GRAPH, or of one PROCESSOR of it: ranges, hash, outcome, outputs."""
+    """Show the last steps of GRAPH, or of one PROCESSOR.
+
+    Prints the outcome, input ranges, output ranges, duration and hash of each step.
+    """
     try:
         steps = trace_of(client, graph, processor)[-count:]
     except StreamNotFound as error:
@@ -352,7 +367,7 @@ def trace_command(
             write_stdout(json_line(step))
         return
     titles = ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash")
-    # Lines are wrapped on a terminal only.
+    # Long lines are wrapped only on a terminal.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000)
     console.print(text_table(titles, map(_cells, steps)))
 

@@ -1,8 +1,8 @@
-"""The process of `local()`: a `semel serve` that ends with the process that started it.
+"""The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-Its standard input is a pipe that is never written to: end of file means that the parent has ended,
-for whatever reason. The first argument is a temporary directory of the parent, which the child then
-removes, or an empty string.
+Its standard input is a pipe to which the parent writes nothing. End of file therefore means that
+the parent has ended. The first argument is the temporary directory of the parent, which the child
+then removes. The argument is empty if there is no such directory.
 """
 
 import os
@@ -14,7 +14,7 @@ from semel.cli.main import cli
 
 
 def _follow_parent(temporary: str) -> None:
-    os.read(0, 1)  # not sys.stdin: its lock would be held when the interpreter shuts down
+    os.read(0, 1)  # not sys.stdin: its lock would block the shutdown of the interpreter
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)
     os._exit(0)

@@ -38,14 +38,14 @@ _COMMANDS: Final = {
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is used, and turns errors into exit codes."""
+    """The group of all commands. It imports a command on use, and turns errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command, so that the others cost no start time."""
+        """Return a command. Only its module is imported, which keeps the start fast."""
         del ctx
         if cmd_name not in _COMMANDS:
             return None
@@ -54,7 +54,7 @@ class _Commands(click.Group):
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command and exit; errors of the environment are messages, not tracebacks."""
+        """Run a command and exit. Errors of the environment are printed without a traceback."""
         extra["standalone_mode"] = False  # click raises, and _exit_code_of chooses the exit code
         sys.exit(_exit_code_of(partial(super().main, *args, **extra)))
 

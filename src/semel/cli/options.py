@@ -1,4 +1,4 @@
-"""Option types that several commands share, and the options and errors of server commands."""
+"""Option types shared by several commands, and options and errors of commands that use a server."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         if not (isfinite(seconds) and 0 < seconds <= self.maximum):
             self.fail(
-                f"{value} is out of range; expected above 0, at most {self.maximum:g}",
+                f"{value} is out of range; expected a number above 0 and at most {self.maximum:g}",
                 param,
                 ctx,
             )
@@ -46,9 +46,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
 
 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """An offset as printed, or the number of a message; for a read also `-1` and `now`.
+    """An offset as semel prints it, or the number of a message, which is converted to an offset.
 
-    Converts to the printed form.
+    With `is_for_reading`, `-1` and `now` are also accepted.
     """
 
     name = "offset"
@@ -78,7 +78,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Parse it with the server's own parser."""
+        """Parse the time with the same function as the server."""
         try:
             instant_ms = read_instant({"time": str(value)}, "time")
         except MalformedRequest:
@@ -121,7 +121,7 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path; fail with the message that the server would send."""
+        """Return the path. An invalid path fails with the message that the server would send."""
         text = str(value)
         try:
             path = stream_path(stream_url("", text))
@@ -136,7 +136,7 @@ path_argument: Final = click.argument("path", type=Path())
 
 
 def remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --timeout and --json to a command, and pass it a `Client`."""
+    """Add --url, --timeout and --json to a command, and pass a `Client` to it."""
 
     @click.option(
         "--url",
@@ -165,7 +165,7 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_together(**options: object) -> bool:
-    """Return whether all of the options are set; raise CommandRefused if only some are."""
+    """Return whether all of the options are set. Raises CommandRefused if only some are."""
     names = {name: f"--{name.replace('_', '-')}" for name in options}
     missing = [names[name] for name, value in options.items() if value is None]
     if missing and len(missing) < len(options):
@@ -181,9 +181,9 @@ def require_together(**options: object) -> bool:
 
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
-    """Yield a client; every error of it becomes a CommandRefused that ends the command."""
+    """Yield a client. Its errors are raised as CommandRefused, which ends the command."""
     try:
-        # Few retries: a person waits, so an unreachable server is reported after about a second.
+        # Few retries: a user is waiting, so an unreachable server is reported after about a second.
         client = Client(url, timeout=timeout, retries=4)
     except ValueError as error:
         raise CommandRefused(
@@ -197,7 +197,7 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
 
 
 def error_report(error: ClientError) -> CommandRefused:
-    """Return an error that says what went wrong and what to do, with its exit code."""
+    """Return a CommandRefused with an exit code, which says what is wrong and what to do."""
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
             f"{error.message}; check --url: is it a semel server?", EXIT_NOT_UNDERSTOOD
@@ -206,14 +206,14 @@ def error_report(error: ClientError) -> CommandRefused:
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
-            f"{error.message}; the request may or may not have been applied: check first; an append"
-            " with --producer, --epoch and --seq or with --idempotency-key can be sent again as it"
-            " is",
+            f"{error.message}; the request may or may not have been applied: check this before you"
+            " repeat it; an append with --idempotency-key, or with --producer, --epoch and --seq,"
+            " can be repeated safely",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
         return CommandRefused(f"{error.message}; try again later", EXIT_UNAVAILABLE)
-    if "SSL_CERT_FILE" in error.message:  # the message has its own advice
+    if "SSL_CERT_FILE" in error.message:  # the message already says what to do
         return CommandRefused(error.message, EXIT_UNAVAILABLE)
     return CommandRefused(
         f"{error.message}; start a server with `semel serve`, set its address with --url, or wait"

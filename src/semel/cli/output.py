@@ -21,7 +21,7 @@ from semel.client.values import Message
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.messages import is_json
 
-# In JSON these occur between tokens only, never inside a string.
+# In JSON, these characters occur only between tokens, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
 
 
@@ -35,7 +35,7 @@ class Style(Enum):
 
 
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
-    """Return the style of the options; on a terminal, control characters are escaped."""
+    """Return the style that the options select. On a terminal, it escapes control characters."""
     if is_raw:
         return Style.RAW
     if is_json:
@@ -68,7 +68,7 @@ def _json_printable(text: str) -> str:
 
 
 def _object(message: Message) -> bytes:
-    """Encode a message with its metadata; what it does not have is omitted."""
+    """Encode a message with its metadata as JSON. Fields that the message lacks are omitted."""
     fields: dict[str, Any] = {"offset": message.offset, "written_at_ms": message.written_ms}
     if message.time_ms is not None:
         fields["timestamp_ms"] = message.time_ms
@@ -92,7 +92,7 @@ def _text_or_base64(data: bytes) -> str | dict[str, str]:
 
 
 def json_line(value: object) -> bytes:
-    """Encode a value as one line of JSON; on a terminal, control characters are escaped."""
+    """Encode a value as one line of JSON. On a terminal, control characters are escaped."""
     line = msgspec.json.encode(value)
     if sys.stdout.isatty():
         line = _json_printable(line.decode()).encode()
@@ -100,7 +100,7 @@ def json_line(value: object) -> bytes:
 
 
 def write_stdout(data: bytes) -> None:
-    """Write to standard output and flush; exit with 0 if the reader closed it, as `head` does."""
+    """Write to standard output and flush. Exit with 0 if the reader closed it, as `head` does."""
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
@@ -110,12 +110,12 @@ def write_stdout(data: bytes) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines of text; control characters are escaped."""
+    """Write lines of text, with control characters escaped."""
     write_stdout("".join(f"{printable(line)}\n" for line in lines).encode())
 
 
 def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
-    """Print what was done: a sentence, or the facts as JSON."""
+    """Print the result of a command: a sentence, or the facts as JSON."""
     if is_json:
         write_stdout(json_line(facts))
     else:
@@ -125,9 +125,9 @@ def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None
 def print_facts(
     facts: Mapping[str, object], document: object = None, *, is_json: bool = False
 ) -> None:
-    """Print names and values, one pair per line, where None is omitted.
+    """Print names and values, one pair per line. Pairs whose value is None are omitted.
 
-    With `is_json`, print the document instead, by default the facts.
+    With `is_json`, print `document` as JSON instead, or the facts if there is no document.
     """
     if is_json:
         write_stdout(json_line(facts if document is None else document))
@@ -148,7 +148,11 @@ def print_list(
     is_json: bool,
     right: Container[str] = (),
 ) -> None:
-    """Print JSON lines; on a terminal a table, otherwise the first cell of each row."""
+    """Print a list as JSON, as a table, or as lines.
+
+    With `is_json`, each document is a line of JSON. Otherwise, a terminal gets a table of the
+    rows, and a file or pipe gets the first cell of each row.
+    """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))
     elif sys.stdout.isatty():
@@ -160,7 +164,7 @@ def print_list(
 def text_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], *, right: Container[str] = ()
 ) -> Table:
-    """Return a table without lines; columns whose title is in `right` are right-aligned."""
+    """Return a table without borders. Columns whose title is in `right` are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold", justify="right" if title in right else "left")
@@ -176,12 +180,12 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def printable(text: str) -> str:
-    """Escape control characters: data from a stream must not control the terminal."""
+    """Return the text with control characters escaped, so that data cannot control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def size_text(count: int) -> str:
-    """Format a number of bytes with a binary unit and one decimal."""
+    """Return a number of bytes as text, with a binary unit and one decimal."""
     value, unit = float(count), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -189,14 +193,14 @@ def size_text(count: int) -> str:
 
 
 # ---- progress ------------------------------------------------------------------------------------
-# A bar on a terminal, otherwise a line every two seconds.
+# Progress is a bar on a terminal, otherwise a line every two seconds.
 
 
 _PLAIN_SECONDS: Final = 2.0
 
 
 class ProgressLine:
-    """One bar per step, on stderr."""
+    """The progress of a command on stderr: one bar per step, or lines."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_plain = is_quiet or not sys.stderr.isatty()
@@ -226,7 +230,7 @@ class ProgressLine:
         self._progress.stop()
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Show the progress of a step; a total of 0 means unknown."""
+        """Show the progress of the step `what`. A total of 0 means that the total is unknown."""
         if self._is_plain:
             self._print_line(what, done, total)
             return
@@ -260,7 +264,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class CommandRefused(click.ClickException):
-    """The command ends with an exit code; the message says what is wrong and what to do."""
+    """An error that ends the command with an exit code. It says what is wrong and what to do."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""`semel producers`: the producers of a stream, what it stores about them, and registration."""
+"""`semel producers`: inspect the producers of a stream, remove them, and register producer ids."""
 
 from typing import Any
 
@@ -23,14 +23,17 @@ from semel.model.commands import DENSE, SPARSE
 
 @click.group("producers")
 def producers_command() -> None:
-    """Inspect the producers of a stream, and register producer ids."""
+    """Inspect, remove and register producers."""
 
 
 @producers_command.command("ls")
 @path_argument
 @remote
 def list_producers_command(client: Client, *, path: str, is_json: bool) -> None:
-    """List the producers of a stream: a table on a terminal, otherwise one id per line."""
+    """List the producers of a stream.
+
+    Prints a table on a terminal, otherwise one id per line.
+    """
     producers = client.stream(path).producers()
     names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
     titles = [name.replace("_", " ") for name in names]
@@ -66,15 +69,18 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 @producers_command.command("explain")
 @path_argument
 @click.argument("producer_id", metavar="ID")
-@click.option("--seq", required=True, help="Its sequence; of a sparse producer also FIRST-LAST.")
-@click.option("--epoch", type=click.IntRange(min=0), help="Its producer epoch.")
-@click.option("--session", help="Its producer session.")
+@click.option("--seq", required=True, help="Sequence; for a sparse producer also FIRST-LAST.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
+@click.option("--session", help="Producer session of the append.")
 @click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
 @remote
 def explain_command(
     client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **options: Any
 ) -> None:
-    """Show how the server would respond to an append, and why, without appending."""
+    """Show how the server would respond to an append.
+
+    Prints the status and the reason. Nothing is appended.
+    """
     explanation = client.stream(path).explain(producer_id, seq, **options)
     if is_json:
         write_stdout(json_line(explanation))
@@ -95,7 +101,10 @@ def _sentence(explanation: dict[str, Any]) -> str:
 @click.argument("producer_id", metavar="ID")
 @remote
 def forget_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
-    """Remove a producer from a stream: its next append is new, even if it was stored before."""
+    """Remove a producer from a stream.
+
+    Its next append is accepted as new, even if it was stored before.
+    """
     client.stream(path).forget_producer(producer_id)
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
     report(f"removed producer {producer_id} from {path}", facts, is_json=is_json)
@@ -105,7 +114,10 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
 @click.argument("producer_id", metavar="[ID]", required=False)
 @remote
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
-    """Get a new id, or the next epoch of ID, which fences instances with an older epoch."""
+    """Register a new producer id, or the next epoch of ID.
+
+    Without ID, the server chooses the id. A new epoch of ID fences the instances with an older one.
+    """
     registered = client.register_producer(producer_id)
     sentence = f"producer {registered.producer_id} has epoch {registered.producer_epoch}"
     report(sentence, msgspec.to_builtins(registered), is_json=is_json)

@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return whether a process holds the lock of the directory; does not keep it locked."""
+    """Return whether a process holds the lock of the directory. Keeps no lock."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -47,7 +47,10 @@ class ReadOnlyDisk:
 
 
 class _Reader(LmdbReader):
-    """A view in which a missing table has no rows; the digest shows whether it should have some."""
+    """A view of the checkpoint in which a missing table has no rows.
+
+    The digest of the checkpoint shows whether the table should have rows.
+    """
 
     def get(self, table: str, key: bytes) -> bytes | None:
         return super().get(table, key) if table in self._tables else None
@@ -66,7 +69,7 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
 
 
 def _open_filled_copy(file: str) -> lmdb.Environment:
-    """Open a copy that is extended to the length LMDB expects.
+    """Open a copy of the file, extended to the length that LMDB expects.
 
     Reading a page beyond the end of the file would kill the process.
     """
@@ -79,10 +82,10 @@ def _open_filled_copy(file: str) -> lmdb.Environment:
 
 
 class ReadOnlyStore:
-    """The checkpoint of a directory.
+    """The checkpoint of a directory, opened for reading only.
 
-    With `is_shared`, a process is using the directory: then this reader is entered into LMDB's
-    reader table, so that the pages it reads are not reused. Otherwise nothing is written.
+    `is_shared` means that a process is using the directory. Then this reader is registered in
+    LMDB's reader table, so that the pages it reads are not reused. Otherwise nothing is written.
     """
 
     def __init__(self, path: str, *, is_shared: bool) -> None:
@@ -111,18 +114,18 @@ class ReadOnlyStore:
 
 
 class NoStore:
-    """A directory without a checkpoint."""
+    """The store of a directory without a checkpoint; it has no rows."""
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
         yield _Reader(None, {})  # type: ignore[arg-type]  # without tables nothing is looked up
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no file is open."""
 
 
 class DamagedStore:
-    """A checkpoint that cannot be opened; every read raises the error."""
+    """The store of a checkpoint that cannot be opened. Every read raises the error."""
 
     def __init__(self, error: CorruptData) -> None:
         self._error = error
@@ -140,16 +143,16 @@ def _as_corruption() -> Iterator[None]:
 
 
 def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
-    """Open the checkpoint; an empty one if the directory has none."""
+    """Open the checkpoint, or return a NoStore if there is none. Raises CorruptData."""
     if not os.path.exists(os.path.join(path, FILE_NAME)):
         return NoStore()
     return ReadOnlyStore(path, is_shared=is_shared)
 
 
 def check_readable(path: str, *, is_shared: bool) -> None:
-    """Read the whole checkpoint in a child process; raise CorruptData if that is killed.
+    """Read the whole checkpoint in a child process. Raises CorruptData if the child is killed.
 
-    A damaged page can make LMDB kill the process that reads it.
+    LMDB can crash the process that reads a damaged page.
     """
     arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
     probe = subprocess.run(  # noqa: S603 - our own interpreter and module

@@ -46,7 +46,7 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
         ctx.default_map = read_settings(path, ctx.command)
 
 
-# It is read before every other option.
+# This option is eager: it is evaluated first, because the file sets the defaults of the others.
 config_option: Final = click.option(
     f"--{CONFIG}",
     metavar="FILE",
@@ -55,12 +55,12 @@ config_option: Final = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="Settings in TOML, named as the options are: long_poll_timeout = 20.",
+    help="TOML file with settings, named like the options: long_poll_timeout = 20.",
 )
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Return the settings of a file; raise CommandRefused for one the command does not have."""
+    """Return the settings in a file. Raises CommandRefused for an unknown name or a wrong type."""
     options = {
         param.name: param
         for param in command.params
@@ -94,7 +94,7 @@ def _nearest(key: str, options: Mapping[str, object]) -> str:
 
 
 def _expected_if_wrong(option: click.Option, value: object) -> str | None:
-    """Return what the value should be; None if its type is right."""
+    """Return a description of the expected value; None if the value has the right type."""
     if option.is_flag:
         return None if isinstance(value, bool) else "true or false"
     if isinstance(option.type, Seconds):
@@ -110,7 +110,7 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """The settings of the process, from command line, environment and file."""
+    """The settings of the server process, from the command line, the environment and the file."""
 
     data: str
     host: str
@@ -130,7 +130,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 def _setting(
     name: str, *, help: str, metavar: str | None = None, **more: Any
 ) -> Callable[[_F], _F]:
-    """Declare an option that the environment and the file can also set."""
+    """Return an option that an environment variable and the file can also set."""
     return click.option(
         f"--{name}",
         envvar=f"SEMEL_{name.upper().replace('-', '_')}",
@@ -144,21 +144,21 @@ def _setting(
 
 @click.command("serve")
 @config_option
-@_setting("data", metavar="DIR", default="semel-data", help="The data directory.")
-@_setting("host", default="127.0.0.1", help="The address to listen on.")
-@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="0: any free port.")
+@_setting("data", metavar="DIR", default="semel-data", help="Data directory.")
+@_setting("host", default="127.0.0.1", help="Address to listen on.")
+@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="0 selects a free port.")
 @_setting(
     "long-poll-timeout",
     type=Seconds(3600.0),
     default=30.0,
-    help="Seconds a long-poll waits.",
+    help="Maximum time that a long-poll waits.",
 )
 @_setting("segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file.")
 @_setting(
     "reserve-bytes",
     type=int,
     default=RESERVE_BYTES_DEFAULT,
-    help="Disk space reserved for deletes and checkpoints when the disk is full.",
+    help="Disk space reserved for deletes and checkpoints on a full disk.",
 )
 @_setting(
     "body-bytes-max",
@@ -170,32 +170,32 @@ def _setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     default="on",
-    help="Whether new streams recognise duplicates, unless their creator chooses.",
+    help="Whether a new stream recognises duplicates, if its creation does not specify it.",
 )
 @_setting(
     "strict-payloads",
     is_flag=True,
-    help="Refuse a repeated sequence with another payload.",
+    help="Refuse a repeated sequence that has a different payload.",
 )
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this long without appends, except for a tombstone."
+    help="Expire a producer after this time without appends; its tombstone stays."
     "  [default: never]",
 )
 @_setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
-    help="How long an append whose predecessor is missing waits before it is refused.",
+    help="Time that an append waits for a missing predecessor before it is refused.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@_setting("tls-key", metavar="FILE", help="Its private key, if that is in another file.")
+@_setting("tls-key", metavar="FILE", help="Private key, if it is in another file.")
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
-    Prints one line, `listening on http://HOST:PORT`, when it is ready. The command line overrides
-    the environment, and the environment overrides the file.
+    Prints one line, `listening on http://HOST:PORT`, when it is ready. Options override environment
+    variables, and these override the file of --config.
     """
     serving = ServeOptions(**values)
     if not serving.host:
@@ -213,7 +213,7 @@ def serve_command(**values: Any) -> None:
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
-    try:  # before the directory is opened: creating a new one can take time, and much disk space
+    try:  # bind first, because creating a new directory can take time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
         raise _cannot_listen(serving, error) from error
@@ -246,7 +246,7 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
     click.echo(f"listening on {origin}")
     await stop.wait()
     draining = asyncio.create_task(listener.drain(10.0))
-    await asyncio.sleep(0)  # lets every connection note that its next response is its last
+    await asyncio.sleep(0)  # so that every connection marks its next response as its last
     app.drain()
     await draining
     await engine.close()
@@ -279,7 +279,10 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
 
 
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Load a certificate and its key from PEM files; return None without a certificate."""
+    """Return the TLS context for a certificate and its key; None without a certificate.
+
+    Raises CommandRefused if the PEM files cannot be loaded.
+    """
     if cert is None:
         if key is not None:
             raise CommandRefused("--tls-key requires --tls-cert, the certificate it belongs to")

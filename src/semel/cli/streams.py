@@ -32,27 +32,31 @@ from semel.wire.headers import print_instant
 
 @click.command("create")
 @path_argument
-@click.option("--content-type", metavar="TYPE", help="Such as application/json or text/plain.")
+@click.option("--content-type", metavar="TYPE", help="Such as application/json.")
 @click.option(
-    "--ttl", type=click.IntRange(min=0), help="Seconds until it expires after its last use."
+    "--ttl", type=click.IntRange(min=0), help="Seconds from the last read or write to expiry."
 )
-@click.option("--expires-at", type=Moment(), help="When it expires: 2030-01-31T12:00:00Z.")
-@click.option("--closed", is_flag=True, help="Create it closed.")
+@click.option("--expires-at", type=Moment(), help="Time of expiry, such as 2030-01-31T12:00:00Z.")
+@click.option("--closed", is_flag=True, help="Create a closed stream.")
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether it recognises duplicates; default: the server's setting.",
+    help="Whether the stream recognises duplicates; default: that of the source of a fork, or the"
+    " server's setting.",
 )
-@click.option("--fork-from", type=Path(), help="The stream to fork.")
-@click.option("--fork-offset", type=Offset(), help="Where to fork it; default: at its end.")
+@click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
+@click.option("--fork-offset", type=Offset(), help="Share messages up to here; default: the tail.")
 @click.option(
-    "--fork-sub-offset", type=click.IntRange(min=0), help="Units to add to --fork-offset."
+    "--fork-sub-offset",
+    type=click.IntRange(min=0),
+    help="Also share this many bytes, or JSON messages, of the next append.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:
     """Create the stream PATH.
 
-    Succeeds if it already exists with the same configuration; exit code 1 if it has another one.
+    Succeeds if the stream already exists with the same configuration. Exit code 1 if it exists with
+    another configuration.
     """
     result = client.run(client.stream(path).calls.create(_configuration(**options), exist_ok=True))
     info = result.info
@@ -97,7 +101,10 @@ def _configuration(
 @path_argument
 @remote
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
-    """Show the content type, the next offset and the state of the stream PATH."""
+    """Show the properties of the stream PATH.
+
+    Prints its content type, next offset, state, incarnation and expiry.
+    """
     info = client.stream(path).head()
     ends = info.expires_at
     facts = {
@@ -119,10 +126,13 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
 @remote
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
-    """List the streams, sorted by path: a table on a terminal, otherwise one path per line."""
+    """List the streams, sorted by path.
+
+    Prints a table on a terminal, otherwise one path per line.
+    """
     titles = ("path", "type", "messages", "state", "written")
     entries = islice(client.streams(prefix), limit)
-    while page := list(islice(entries, 1_000)):  # what a server lists in one response
+    while page := list(islice(entries, 1_000)):  # the number of streams in one response
         rows = [_cells(stream) for stream in page]
         print_list(page, titles, rows, is_json=is_json, right={"messages"})
 
@@ -154,7 +164,10 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
 @path_argument
 @remote
 def close_command(client: Client, path: str, *, is_json: bool) -> None:
-    """Close the stream PATH: it stays readable, but refuses appends. Can be repeated."""
+    """Close the stream PATH.
+
+    A closed stream can be read, but it refuses appends. Closing it again succeeds.
+    """
     receipt = client.stream(path).close()
     facts = {"path": path, "next_offset": receipt.next_offset, "closed": receipt.closed}
     report(f"closed {path} at {receipt.next_offset}", facts, is_json=is_json)
@@ -162,10 +175,13 @@ def close_command(client: Client, path: str, *, is_json: bool) -> None:
 
 @click.command("delete")
 @path_argument
-@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @remote
 def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -> None:
-    """Delete the stream PATH and its messages. Its forks keep what they share with it."""
+    """Delete the stream PATH and its messages.
+
+    Forks of the stream keep the messages that they share with it.
+    """
     if not is_sure:
         if not sys.stdin.isatty():
             raise CommandRefused("a deletion cannot be undone; add --yes to confirm it")
@@ -179,7 +195,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
 
 
 def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
-    """Yield the messages up to the current tail, one response at a time."""
+    """Yield the messages up to the current tail, as one list per response."""
     reader = PageReader(client.stream(path).calls, offset, is_live=False)
     while (page := client.run(reader.next_page())) is not None:
         yield page
@@ -188,10 +204,10 @@ def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]
 def live_pages(
     client: Client, path: str, offset: str, on_retry: OnRetry
 ) -> Iterator[list[Message]]:
-    """Yield the stored messages, then new ones as they arrive, one response at a time.
+    """Yield the stored messages, then new messages as they arrive, as one list per response.
 
-    Only the first response has a deadline. After it, an unreachable server is retried without
-    limit, and `on_retry` is called before each retry.
+    Only the first request has a deadline. Later requests are retried without limit if the server is
+    unreachable, and `on_retry` is called before each retry.
     """
 
     def on_retry_after_begin(error: ClientError, tries: int) -> None:
@@ -224,9 +240,9 @@ def live_pages(
 def read_command(
     client: Client, path: str, *, offset: str, limit: int | None, is_raw: bool, is_json: bool
 ) -> None:
-    """Print the messages of the stream PATH up to its current end, one per line.
+    """Print the messages of the stream PATH, one per line.
 
-    Of a JSON stream, one JSON value per line.
+    Ends at the current tail. In a JSON stream, each message is one JSON value.
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     count = 0
@@ -250,10 +266,10 @@ def read_command(
 @click.option("--raw", "is_raw", is_flag=True, help="Print the bytes only, without separators.")
 @remote
 def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_json: bool) -> None:
-    """Print the messages of the stream PATH as they arrive, until it is closed.
+    """Print the messages of the stream PATH as they arrive.
 
-    Reconnects if the connection is lost, without skipping or repeating a message. Ctrl-C ends it
-    with exit code 130.
+    Ends when the stream is closed. If the connection is lost, the command reconnects, without
+    skipping or repeating a message. Ctrl-C ends it with exit code 130.
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     try:
@@ -263,7 +279,7 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
     except StreamGone as error:
         if error.status:
             raise
-        # Without a status, the client itself found another incarnation.
+        # Without a status, the error is from the client: the stream has a new incarnation.
         message = f"{error.message}; run the command again; --offset -1 reads from the beginning"
         raise CommandRefused(message, EXIT_REFUSED) from error
 

@@ -1,4 +1,4 @@
-"""`semel txn`, `semel groups` and `semel sinks`: inspect and repair by hand."""
+"""`semel txn`, `semel groups` and `semel sinks`: inspect and change them by hand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
 
 epoch_option = click.option(
-    "--epoch", type=click.IntRange(min=1), help="The transaction epoch; default: the newest."
+    "--epoch", type=click.IntRange(min=1), help="Transaction epoch; default: the newest."
 )
 
 
@@ -24,7 +24,7 @@ def txn_command() -> None:
 
 @txn_command.command("ls")
 @click.option(
-    "--state", type=click.Choice(["open", "prepared", "stuck"]), help="Only in this state."
+    "--state", type=click.Choice(["open", "prepared", "stuck"]), help="Only those in this state."
 )
 @click.option("--stream", type=Path(), help="Only those that may write to this stream.")
 @remote
@@ -52,7 +52,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """List the streams whose readers wait for it, with the offset they wait at."""
+    """Return the streams whose readers wait for the transaction, and the offsets they wait at."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -65,7 +65,7 @@ def _holds(txn: Mapping[str, Any]) -> str:
 @epoch_option
 @remote
 def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: bool) -> None:
-    """Show a transaction: what it holds, or how it ended."""
+    """Show a pending transaction, or the outcome of an ended one."""
     txn = client.run(calls.show_transaction(client.site, name, epoch))
     if is_json:
         write_stdout(json_line(txn))
@@ -95,7 +95,7 @@ def _parts(part: Mapping[str, Any]) -> str:
 @epoch_option
 @remote
 def commit_command(client: Client, **options: Any) -> None:
-    """Commit a transaction by hand, as if by its owner. This is final."""
+    """Commit a transaction by hand, instead of its owner. This is final."""
     _end(client, "commit", **options)
 
 
@@ -104,7 +104,7 @@ def commit_command(client: Client, **options: Any) -> None:
 @epoch_option
 @remote
 def abort_command(client: Client, **options: Any) -> None:
-    """Abort a transaction by hand, as if by its owner. This is final."""
+    """Abort a transaction by hand, instead of its owner. This is final."""
     _end(client, "abort", **options)
 
 
@@ -113,7 +113,11 @@ def abort_command(client: Client, **options: Any) -> None:
 @epoch_option
 @remote
 def fence_command(client: Client, **options: Any) -> None:
-    """Abort a transaction and raise its producer's epoch, so that its owner must start again."""
+    """Abort a transaction and fence its producer. This is final.
+
+    The epoch of the producer is raised, so that the owner cannot begin another transaction with its
+    old epoch.
+    """
     _end(client, "fence", **options)
 
 
@@ -137,7 +141,7 @@ def groups_command() -> None:
 @click.argument("group")
 @remote
 def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
-    """Show the positions of a group, its pending moves, and its pinned step."""
+    """Show the positions, pending moves and pinned step of a group."""
     document = client.run(calls.show_group(client.site, group))
     if is_json:
         write_stdout(json_line(document))
@@ -159,7 +163,7 @@ def _pending_line(path: str, move: Mapping[str, Any]) -> str:
 @click.argument("group")
 @path_argument
 @click.argument("offset", type=Offset())
-@click.option("--expect", type=Offset(), help="Only if the position is this offset.")
+@click.option("--expect", type=Offset(), help="Set it only if the position is this offset.")
 @remote
 def set_command(
     client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
@@ -180,13 +184,16 @@ def set_command(
 
 @click.group("sinks")
 def sinks_command() -> None:
-    """Inspect sinks: their last versions and the queries that write to them."""
+    """Inspect sinks, assign them to another query, or remove them."""
 
 
 @sinks_command.command("ls")
 @remote
 def list_sinks_command(client: Client, *, is_json: bool) -> None:
-    """List the sinks: a table on a terminal, otherwise one app per line."""
+    """List the sinks.
+
+    Prints a table on a terminal, otherwise one app per line.
+    """
     sinks = client.run(calls.list_sinks(client.site))
     names = ("app", "query_id", "last_version", "open_transactions")
     titles = [name.replace("_", " ") for name in names]
@@ -198,9 +205,12 @@ def list_sinks_command(client: Client, *, is_json: bool) -> None:
 @click.argument("app")
 @remote
 def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
-    """Show a sink: its query, its last version, and the number of retained versions."""
+    """Show the query and the versions of a sink.
+
+    Prints the last version and the number of retained versions; with --json, also these versions.
+    """
     sink = client.run(calls.show_sink(client.site, app))
-    facts = {**sink, "versions": None, "kept_versions": len(sink["versions"])}
+    facts = {**sink, "versions": None, "retained_versions": len(sink["versions"])}
     print_facts(facts, sink, is_json=is_json)
 
 
@@ -211,13 +221,16 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     "--last-version",
     type=click.IntRange(min=-1),
     required=True,
-    help="The last committed version; the query continues with the next one. -1: with version 0.",
+    help="Version to store as the last one. With -1, the query starts with version 0.",
 )
 @remote
 def rebind_command(
     client: Client, *, app: str, query_id: str, last_version: int, is_json: bool
 ) -> None:
-    """Let another query write to a sink, from a version on."""
+    """Assign a sink to another query.
+
+    The query continues with the version after --last-version.
+    """
     sink = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
     sentence = f"{app} now belongs to query {query_id}; its next version is {last_version + 1}"
     report(sentence, sink, is_json=is_json)
@@ -227,6 +240,9 @@ def rebind_command(
 @click.argument("app")
 @remote
 def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:
-    """Remove a sink: its next commit is new, even if that version was committed before."""
+    """Remove a sink.
+
+    Its next commit is accepted as new, even if that version was committed before.
+    """
     client.run(calls.forget_sink(client.site, app))
     report(f"removed sink {app}", {"app": app, "forgotten": True}, is_json=is_json)

@@ -1,1 +1,1 @@
-"""The demo: exactly once through lost responses, kills and Spark."""
+"""The demo: exactly-once writes in spite of lost responses and killed processes, with Spark."""

@@ -1,4 +1,4 @@
-"""`semel demo`: exactly once from producer to Spark to stream, compared with plain retries."""
+"""`semel demo`: exactly-once writes by a producer and by Spark, compared with plain retries."""
 
 import importlib.util
 import shlex
@@ -21,7 +21,7 @@ from semel.version import install_advice
 
 
 @click.command("demo")
-@click.option("--data", metavar="DIR", default="semel-demo", help="A new directory for the data.")
+@click.option("--data", metavar="DIR", default="semel-demo", help="A new or empty directory.")
 @click.option(
     "--orders",
     type=click.IntRange(1, 10_000_000),
@@ -30,24 +30,24 @@ from semel.version import install_advice
     help="Number of orders.",
 )
 @click.option(
-    "--seed", type=int, default=1, help="Seed of the faults: the same seed plans the same ones."
+    "--seed", type=int, default=1, help="The same seed gives the same orders and planned faults."
 )
 @click.option("--force", is_flag=True, help="Replace the data of an earlier demo.")
 @click.option("--no-spark", is_flag=True, help="Run the producers only, without Spark and Java.")
 def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
-    """Send orders through Spark exactly once, while responses are lost and processes are killed.
+    """Show exactly-once writes while processes are killed.
 
-    A producer writes orders through a network that loses responses, to a server that is killed.
-    Spark turns them into enriched orders and totals per minute, and its driver is killed. The same
-    orders also take a naive path, which only retries. At the end everything is read back and
-    compared with the input. Exit code 70 if anything is not stored exactly once.
+    A producer writes orders to a server that is killed, over a network that loses responses. Spark
+    turns the orders into enriched orders and totals per minute, and its driver is killed too. The
+    same orders also take a second path, which only retries. At the end, all streams are read and
+    compared with the input. Exit code 70 if the first path has not stored everything exactly once.
     """
     console = Console(highlight=False)
     lack = "--no-spark is set" if no_spark else missing_for_spark()
     if lack is not None:
         console.print(f"Only the producers run, without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
-    console.print(f"{orders:,} orders, twice: exactly once, and with plain retries; seed {seed}")
+    console.print(f"{orders:,} orders on two paths: exactly once, with plain retries; seed {seed}")
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
         try:
@@ -99,7 +99,7 @@ _JUDGED: Final = {
 
 
 class Screen:
-    """Shows progress bars on a terminal, otherwise lines, and every fault when it happens."""
+    """Shows progress, as bars on a terminal and otherwise as lines, and each fault at once."""
 
     def __init__(self, console: Console) -> None:
         self._is_plain = not console.is_terminal
@@ -123,7 +123,7 @@ class Screen:
         self._print(message, "bold red" if message.startswith("SIGKILL") else "yellow")
 
     def show(self, bar: str, done: int, total: int) -> None:
-        """Update a bar. `done` may be above `total`: a naive path stores duplicates."""
+        """Update a bar. `done` may exceed `total`, because plain retries store duplicates."""
         done = min(done, total)
         if self._is_plain:
             self._print_step(bar, done, total)
@@ -144,7 +144,7 @@ class Screen:
 
 
 def result_table(results: list[LaneResult], facts: RunFacts) -> Table:
-    """Return a table with one column per lane."""
+    """Return the result as a table with one column per lane."""
     table = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
     table.add_column("")
     for result in results:

@@ -1,6 +1,7 @@
-"""The Spark program of the demo: orders to windowed totals and to enriched orders, in two ways.
+"""The Spark program of the demo: it turns orders into enriched orders and totals per window.
 
-The demo runs it as `python -m semel.cli.demo.job JSON`, and kills it.
+It writes them in two ways, with semel's sink and with plain appends. The demo starts it as
+`python -m semel.cli.demo.job JSON`, and kills it.
 """
 
 import os
@@ -34,7 +35,7 @@ def run_job(job: Job) -> None:
     spark = semel.spark.session(
         "semel demo",
         "local[2,4]",
-        driver_extraJavaOptions="-XX:TieredStopAtLevel=1",  # starts in half the time
+        driver_extraJavaOptions="-XX:TieredStopAtLevel=1",  # halves the time to start
         sql_shuffle_partitions=2,
     )
     exact, naive = read(spark, job, "orders"), read(spark, job, "orders-naive")
@@ -69,7 +70,7 @@ def enriched(orders: "DataFrame") -> "DataFrame":
 
 
 def totals(orders: "DataFrame") -> "DataFrame":
-    """Count and sum the orders of each minute; a total appears when its window closes."""
+    """Count and sum the orders of each minute. A total is written when its window closes."""
     from pyspark.sql import functions as f
 
     timed = orders.withColumn("time", f.timestamp_millis("at"))
@@ -83,13 +84,13 @@ def totals(orders: "DataFrame") -> "DataFrame":
 
 
 def write_exactly_once(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Write with semel's sink."""
+    """Write with semel's sink, which commits each Spark batch once."""
     writer = rows.writeStream.format("semel").option("url", job.url).option("stream", path)
     return _start(job, path, writer.option("txnAppId", f"demo-{path}"))
 
 
 def write_naively(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Append in foreachBatch with plain retries, as is often done."""
+    """Append in foreachBatch with plain retries, as many applications do."""
     stream = Client(job.url).stream(path)
 
     def append(batch: "DataFrame", _batch_id: int) -> None:
@@ -104,14 +105,14 @@ def _start(job: Job, path: str, writer: "DataStreamWriter") -> "StreamingQuery":
     checkpoint = os.path.join(job.checkpoints, path)
     writer = writer.queryName(path).option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if job.is_last else writer).start()
-    # Each query starts Python workers, for which Spark waits 10 seconds: start one at a time.
+    # Start one query at a time: Spark waits only 10 seconds for the Python workers of a query.
     while query.isActive and query.status["message"].startswith("Initializing"):
         time.sleep(_POLL_SECONDS)
     return query
 
 
 def _follow_parent() -> None:
-    """Kill this process group when the demo ends: its end of the pipe is closed then."""
+    """Wait until the demo ends, which closes the pipe; then kill this process group."""
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)  # includes the JVM; its workers end with it
 

@@ -1,4 +1,4 @@
-"""The producers of the demo: one with a producer id, one that only retries."""
+"""The two producers of the demo: one has a producer id, the other only retries."""
 
 import threading
 import time
@@ -22,18 +22,18 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class Produced(Struct):
-    """What a lane's producer has done so far."""
+    """Counts of what one producer has done so far."""
 
     confirmed: int = 0
     retried: int = 0
     refused: int = 0  # duplicates that the server recognised
-    misplaced: int = 0  # responses with another offset than the batch has
+    misplaced: int = 0  # batches with another offset than the expected one
 
 
 class ProducerLane:
-    """Sends the orders through a proxy that loses responses, on its own thread.
+    """One producer, which sends the orders in a thread, through a proxy that loses responses.
 
-    With `is_naive` there is no producer id: a request without a response is sent again.
+    With `is_naive`, it has no producer id: it only sends a request again if no response comes.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class ProducerLane:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still sends; raises the error that made it stop early."""
+        """Whether the thread still sends. Raises the error that ended the thread early, if any."""
         if self._error is not None:
             raise self._error
         return self._thread.is_alive()
 
     def start(self, url: str, plan: FaultPlan) -> None:
-        """Create the stream without faults, then send the orders with those of the plan."""
+        """Create the stream without faults, then start to send the orders with planned faults."""
         self._proxy = self._stack.enter_context(FaultProxy(url))
         self._client = Client(self._proxy.url)
         self._stack.callback(self._end)
@@ -80,7 +80,7 @@ class ProducerLane:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the lane, whether or not it has finished."""
+        """Stop the producer, whether or not it has sent all orders."""
         self._is_stopped = True
         self._stack.close()
 
@@ -129,7 +129,7 @@ class ProducerLane:
 
 
 def append_with_plain_retries(stream: Stream, messages: Sequence[bytes]) -> int:
-    """Append, and send the request again until a response comes; return the number of retries."""
+    """Append, and repeat the request until a response comes; return the number of retries."""
     retries = 0
     while True:
         try:

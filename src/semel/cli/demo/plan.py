@@ -1,4 +1,4 @@
-"""The plan of the demo and its expected results. All random numbers come from the seed."""
+"""The plan of the demo and its expected results. All random numbers depend on the seed."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from semel.cli.output import CommandRefused
 from semel.cli.read_only import is_in_use
 
-# Looked up for each order, by Spark and by the comparison.
+# The aisle of each item. Spark and the comparison look it up for each order.
 AISLES: Final = {
     "anvil": "forge",
     "compass": "travel",
@@ -27,7 +27,7 @@ AISLES: Final = {
 }
 WINDOW_MS: Final = 60_000
 WATERMARK_MS: Final = 10_000
-DISORDER_MS: Final = 5_000  # less than the watermark: no order is too late
+DISORDER_MS: Final = 5_000  # less than the watermark, so that no order is too late
 _ITEMS: Final = tuple(AISLES)
 _BEGAN_MS: Final = 1_767_225_600_000  # 2026-01-01
 _SPAN_MS: Final = 120 * WINDOW_MS
@@ -44,12 +44,12 @@ class Order(Struct, frozen=True):
 
     @property
     def key(self) -> int:
-        """The value of which there must be one row."""
+        """The value that identifies a row: only one row may have it."""
         return self.order
 
 
 class Enriched(Order, frozen=True):
-    """An order as Spark enriches it."""
+    """An order with the aisle of its item, as Spark writes it."""
 
     aisle: str
 
@@ -67,7 +67,7 @@ class Total(Struct, frozen=True):
 
 
 def draw_number(seed: int, *what: object) -> float:
-    """Return a number in [0, 1) that depends on `what` only, not on the order of draws."""
+    """Return a number in [0, 1) that depends only on `seed` and `what`, not on earlier draws."""
     return _draw_bits(seed, *what) / (1 << 8 * _DRAW_BYTES)
 
 
@@ -77,7 +77,7 @@ def _draw_bits(seed: int, *what: object) -> int:
 
 
 class Plan(Struct, frozen=True):
-    """The number of orders, and the faults."""
+    """The number of orders, and the faults to inject."""
 
     orders: int
     seed: int
@@ -86,12 +86,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def batch_messages(self) -> int:
-        """Orders per request: about 800 requests."""
+        """Orders per request, so that there are about 800 requests."""
         return max(self.orders // 800, 1)
 
     @property
     def spark_rows(self) -> int:
-        """Orders per Spark batch before the kill: few, so that the kill hits a running batch."""
+        """Orders per Spark batch before the kill: few, so that the kill interrupts a batch."""
         return max(self.orders // 10, 1)
 
     @property
@@ -100,7 +100,7 @@ class Plan(Struct, frozen=True):
         return max(self.orders // 4, 1)
 
     def input(self) -> list[Order]:
-        """Return the orders, and one more that closes the windows of all others."""
+        """Return the orders, and a last one that closes the windows of all others."""
         orders = [self._order(number) for number in range(self.orders)]
         closing_ms = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
         return [*orders, Order(self.orders, closing_ms, _ITEMS[0], 0)]
@@ -119,7 +119,10 @@ class Plan(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """What Spark runs. `is_last`: process what is stored now, then end; else run until killed."""
+    """The arguments of the Spark program.
+
+    With `is_last`, it processes the stored orders and ends. Otherwise it runs until it is killed.
+    """
 
     url: str
     checkpoints: str
@@ -128,7 +131,7 @@ class Job(Struct, frozen=True):
 
 
 def expected_raw(order: Order) -> bytes:
-    """Return the message of an order."""
+    """Return the message that is stored for an order."""
     return msgspec.json.encode(order)
 
 
@@ -137,7 +140,7 @@ def expected_enriched(order: Order) -> Enriched:
 
 
 def expected_totals(orders: list[Order]) -> list[Total]:
-    """Return the total of every window that closes.
+    """Return the total of each window that closes.
 
     The last window stays open, because no later order moves the watermark.
     """
@@ -157,7 +160,7 @@ Row = TypeVar("Row", Order, Enriched, Total)
 
 
 class StreamVerdict(Struct, frozen=True):
-    """How a stream differs from the expected rows: `wrong` rows were changed, or never sent."""
+    """Differences of a stream from the expected rows. `wrong`: rows changed, or never sent."""
 
     stored: int
     lost: int
@@ -179,7 +182,7 @@ class StreamVerdict(Struct, frozen=True):
 
 
 def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
-    """Decode messages as rows; None for one that is not such a row."""
+    """Return messages decoded as rows, with None for a message that is not a row of this kind."""
     decode = msgspec.json.Decoder(kind).decode
     rows: list[Row | None] = []
     for message in stored:
@@ -195,8 +198,8 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected ones.
 
-    `is_ordered`: the first copies of the rows must be in the order of their keys. Rows of one Spark
-    batch that were shuffled have no order.
+    With `is_ordered`, the first copies of the rows must be in the order of their keys. Without it,
+    their order is ignored: Spark does not preserve the order of rows that it shuffles.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]
@@ -210,7 +213,7 @@ def judge_stream(
 
 
 def _count_misplaced(keys: Sequence[int]) -> int:
-    """Count the rows whose first copy comes after a row with a higher key."""
+    """Return the number of rows whose first copy comes after a row with a higher key."""
     latest = -1
     misplaced = 0
     for key in dict.fromkeys(keys):
@@ -220,7 +223,7 @@ def _count_misplaced(keys: Sequence[int]) -> int:
 
 
 # ---- directory -----------------------------------------------------------------------------------
-# Only files that a demo created are ever removed.
+# Only files that a demo has created are removed.
 
 
 DATA: Final = "data"
@@ -231,9 +234,10 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 
 
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
-    """Create or empty a directory, and mark it as one of the demo.
+    """Create or empty a directory, mark it as created by a demo, and return its path.
 
-    Raises CommandRefused if it contains anything that no demo created.
+    Raises CommandRefused if the directory may not be emptied: it contains files that no demo has
+    created, a process uses it, or `is_forced` is not set.
     """
     if os.path.exists(path) and not os.path.isdir(path):
         raise CommandRefused(f"{path} is not a directory; choose another with --data")
@@ -244,7 +248,7 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
     for name in names:
         _remove(os.path.join(path, name))
     home = Path(path).absolute()
-    text = "Made by `semel demo`; `semel demo --force` may replace it.\n"
+    text = "Created by `semel demo`; `semel demo --force` may replace it.\n"
     (home / _MARKER_NAME).write_text(text, encoding="utf-8")
     return home
 

@@ -1,4 +1,7 @@
-"""One run of the demo: producers, a server and a Spark driver that are killed, the comparison."""
+"""One run of the demo.
+
+It starts the producers, kills the server and the Spark driver, and compares the results.
+"""
 
 import os
 import re
@@ -47,11 +50,11 @@ _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
 
 class DriverFailed(EngineError):
-    """The driver ended with an error of its own."""
+    """The Spark driver ended with an error, and was not killed by the demo."""
 
 
 class Driver:
-    """The Spark driver with its Python, its JVM and their workers; can be started repeatedly."""
+    """The processes of the Spark driver: Python, the JVM and workers. Can be started repeatedly."""
 
     def __init__(self, home: Path) -> None:
         self._log = home / DRIVER_LOG
@@ -60,11 +63,11 @@ class Driver:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None if it was never started."""
+        """The id of the driver process; None if it was never started."""
         return None if self._process is None else self._process.pid
 
     def start(self, job: Job) -> None:
-        """Start it, after the previous one was killed; it ends when this process ends."""
+        """Start the driver; kill the previous one first. The driver ends when this process ends."""
         self.close()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -76,7 +79,7 @@ class Driver:
             )
 
     def is_running(self) -> bool:
-        """Return whether it runs; raises DriverFailed if it ended with an error."""
+        """Return whether the driver runs. Raises DriverFailed if it ended with an error."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
@@ -86,12 +89,12 @@ class Driver:
         return False
 
     def kill(self) -> None:
-        """Send SIGKILL to all its processes, wait until they have ended, and count that."""
+        """Kill all processes of the driver, wait until they have ended, and count the kill."""
         self.close()
         self.kills += 1
 
     def close(self) -> None:
-        """Kill it if it runs, and release its input."""
+        """Kill the driver if it runs, and close its standard input."""
         if self._process is None:
             return
         kill_session(self._process.pid)
@@ -100,14 +103,17 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log: Python writes its own after everything of Java."""
+        """Return the last error in the log: Python's, which comes after the errors of Java."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of a session; Spark's Python workers have their own process groups."""
+    """Kill every process of a session.
+
+    Killing the process group is not enough: Spark's Python workers have their own process groups.
+    """
     until = time.monotonic() + 30.0
     while time.monotonic() < until:
         members = session_members(leader)
@@ -126,7 +132,7 @@ def session_members(leader: int) -> list[int]:
         if not name.isdigit():
             continue
         with suppress(OSError):
-            # pid (command) state ppid pgrp session; the command may contain brackets
+            # Fields: pid (command) state ppid pgrp session. The command may contain brackets.
             fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
             state, _, _, session = fields.split()[:4]
             if int(session) == leader and state not in "ZX":
@@ -143,12 +149,12 @@ class Checkpoint:
 
     @property
     def committed(self) -> int:
-        """The last batch that has ended; -1 if none has."""
+        """The number of the last batch that has ended; -1 if no batch has ended."""
         return self._last("commits")
 
     @property
     def in_flight(self) -> int | None:
-        """The batch that is running, if there is one."""
+        """The number of the running batch; None if no batch is running."""
         committed = self.committed
         begun = self._last("offsets")
         return begun if begun > committed else None
@@ -162,9 +168,10 @@ class Checkpoint:
 
 
 class MidBatch:
-    """Detects when all queries are in the middle of a batch, and `naive` has written part of its.
+    """Detects the moment to kill the driver: all queries run a batch, and `naive` has written rows.
 
-    If that does not happen soon, it is enough that those of `exact` are; in the end any time is.
+    If this moment does not come soon, it is enough that the queries of `exact` run a batch. After
+    twice that time, any moment is accepted.
     """
 
     def __init__(
@@ -178,7 +185,7 @@ class MidBatch:
         self._began = time.monotonic()
 
     def is_now(self) -> bool:
-        """Return whether it is so now; must be called repeatedly."""
+        """Return whether this is the moment. Must be called repeatedly, to notice new batches."""
         batch, rows = self._naive.in_flight, self._naive_rows()
         if batch != self._batch:
             self._batch, self._rows_before = batch, rows
@@ -195,7 +202,7 @@ class MidBatch:
 LANES: Final = (("exactly once", ""), ("plain retries", "-naive"))
 _POLL_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = 240.0
-_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine Spark can time out waiting for its own workers
+_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine, Spark can time out waiting for its workers
 
 
 class Stalled(EngineError):
@@ -212,7 +219,7 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """What is not stored once, or not at the offsets that were acknowledged."""
+        """Messages about rows not stored exactly once, or not at the acknowledged offsets."""
         complaints = [
             f"NOT exactly once: {name}: {verdict.complaint}"
             for name, verdict in self.verdicts.items()
@@ -225,7 +232,7 @@ class LaneResult(Struct, frozen=True):
 
 
 class RunFacts(Struct, frozen=True):
-    """What happened to all lanes."""
+    """The kills, which affect all lanes, and the duration of the run."""
 
     server_kills: int
     driver_kills: int
@@ -233,10 +240,10 @@ class RunFacts(Struct, frozen=True):
 
 
 class Watcher(Protocol):
-    """Receives what happens during a run."""
+    """Receives the events of a run, to print them."""
 
     def say(self, message: str) -> None:
-        """Report the begin or the end of a step."""
+        """Report the start or the end of a step."""
 
     def fault(self, message: str) -> None:
         """Report a fault that was injected."""
@@ -246,7 +253,7 @@ class Watcher(Protocol):
 
 
 class DemoRun:
-    """One run of a plan in a directory; without `has_spark`, only the producers."""
+    """One run of a plan in a directory. Without `has_spark`, only the producers run."""
 
     def __init__(self, home: Path, plan: Plan, watcher: Watcher, *, has_spark: bool) -> None:
         self._home = home
@@ -272,7 +279,7 @@ class DemoRun:
         self._client: Client
 
     def run(self) -> tuple[list[LaneResult], RunFacts]:
-        """Run the plan and return its results; no process is left running, whatever happens."""
+        """Run the plan and return its results. All processes are ended, even after an error."""
         began = time.monotonic()
         with ExitStack() as stack:
             self._server = LocalProcess(str(self._home / DATA), 0, {})
@@ -306,7 +313,7 @@ class DemoRun:
                 self._kill_server()
             time.sleep(_POLL_SECONDS)
         self._note_producers()
-        for _ in self._kill_points:  # those the run was too fast for: nothing confirmed may be lost
+        for _ in self._kill_points:  # the run was too fast for these: kill the server now
             self._kill_server()
         self._watcher.say("all orders are confirmed")
 
@@ -363,7 +370,10 @@ class DemoRun:
         return f"batches in flight: {', '.join(listed) or 'none'}"
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait and show the progress of Spark; raise Stalled if there is none any more."""
+        """Wait until `is_over` returns True, and show the progress of Spark.
+
+        Raises Stalled if Spark makes no progress for too long.
+        """
         counts: list[int] = []
         moved_at = shown_at = time.monotonic()
         while not is_over():
@@ -379,7 +389,10 @@ class DemoRun:
             time.sleep(_POLL_SECONDS / 2)
 
     def _is_driver_running(self) -> bool:
-        """Return whether the driver runs; one that failed is started again, a few times."""
+        """Return whether the driver runs. A driver that failed is started again.
+
+        Raises DriverFailed after too many failures.
+        """
         try:
             return self._driver.is_running()
         except DriverFailed as error:
