@@ -136,7 +136,7 @@ class AdmittedRead(Struct, eq=False):
 
 
 class ReadAdmission:
-    """Starts the reads of one engine, in order, while there is memory for their responses."""
+    """The queue of the reads of one engine. A read starts when there is memory for its response."""
 
     def __init__(self, engine: Engine, unread: UnreadBudget) -> None:
         self._engine = engine
@@ -188,8 +188,8 @@ def send_response(
 ) -> None:
     """Send a response, and compress it first if it is marked for that (`is_to_gzip`).
 
-    A long body is compressed on another thread, because it would delay every other request. Its
-    memory is reserved in `unread` until then.
+    A long body is compressed on another thread, because compressing it here would delay every other
+    request. Its size is reserved in `unread` until the response is sent.
     """
     if not response.is_to_gzip:
         responder.send(response)

@@ -110,7 +110,7 @@ class App:
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Respond to one request; a write is responded to when its outcome is durable."""
+        """Respond to one request, at once or when its outcome is durable."""
         plan = request.head.plan
         try:
             if plan is not None:
@@ -139,7 +139,7 @@ class App:
             return self._stream, (valid(paths.stream_path(path)),)
         parts = path.split("/", 3)
         prefix = "/".join(parts[:3])
-        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # any name may follow
+        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # names after it are ignored
         if page is not None:
             return page, ()
         if prefix not in self._resources:

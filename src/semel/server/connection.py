@@ -408,7 +408,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """Close the connection, at once or after the last response that is owed.
+        """Close the connection; first send all responses that are owed.
 
         A request that is being received is completed first.
         """

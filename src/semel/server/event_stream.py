@@ -26,7 +26,10 @@ _EVENT_BYTES: Final = 256 * KIB
 
 
 class EventStream(LiveRead):
-    """One event-stream response. It ends with the stream, the client, or after `sse_seconds`."""
+    """A live read with one endless response.
+
+    It ends when the stream is closed or deleted, the client disconnects, or after `sse_seconds`.
+    """
 
     def __init__(
         self,
@@ -90,11 +93,11 @@ class EventStream(LiveRead):
             self._live.loop.call_soon(self.read)  # the group is at another offset
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event of the group; return False, and write nothing, if it does not fit here.
+        """Write an event of the group; return False if the reader needs its own, and write nothing.
 
-        It does not fit if the client sent a cursor, because the next cursor depends on that one. It
-        does not fit either if the encoder still has the first bytes of a character, because then
-        the encoder is not at the group's offset.
+        A reader needs its own event if its client sent a cursor, because the next cursor depends on
+        that one. It also needs its own if the encoder still has the first bytes of a character,
+        because then the encoder is not at the group's offset.
         """
         assert self._begun is not None
         stream, encoder = self._begun

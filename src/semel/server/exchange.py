@@ -201,9 +201,9 @@ class ConnectionOutput:
 class Exchange(Struct, eq=False, gc=False):
     """One exchange. It is the Responder of its request, and the ResponseStream of its response.
 
-    `phase` changes by the table in `phases.py`. The class is a Struct without garbage collection
-    because one is created per request. That is safe: once an exchange is complete or its client is
-    gone, it is not part of a reference cycle.
+    `phase` changes by the table in `phases.py`. The class is a Struct with `gc=False`, because one
+    instance is created per request. That does not leak memory: once an exchange is complete or its
+    client is gone, it is not part of a reference cycle.
     """
 
     _line: "ServerConnection"

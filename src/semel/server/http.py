@@ -122,7 +122,7 @@ class ResponseStream(Protocol):
 
 
 class Responder(Protocol):
-    """Sends the response to one request. Responses are sent in the order of their requests."""
+    """The response side of one request. Responses are sent in the order of their requests."""
 
     def send(self, response: Response) -> None:
         """Send the response. A second response is logged and dropped."""
@@ -145,7 +145,7 @@ Handler = Callable[[Request, Responder], None]
 
 
 class HttpRefused(Exception):
-    """Raised for a request that the connection refuses. It sends the problem, then closes."""
+    """Raised for a request that is refused. The connection sends the problem, then closes."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -168,7 +168,7 @@ def problem(refused: HttpRefused) -> Response:
     """Return the response to a refused request."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []
-    # Only a request whose handler failed can have had an effect.
+    # Only a request whose handler failed may have been applied.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
     return problem_response(
         Problem(refused.status, refused.code, refused.message, {}, headers, applied)

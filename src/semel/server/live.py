@@ -48,9 +48,9 @@ class Live:
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
     """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    Its first message is at the stable offset. The engine's state is ahead of the disk. So the
-    transaction is returned only if its first message is durable, and no longer once its end is in
-    the state, even if that end is not durable yet.
+    Its first message is at the stable offset. The engine's state is ahead of the disk, so the
+    transaction is returned only if that message is durable. Once the state has the end of the
+    transaction, None is returned, even while that end is not durable yet.
     """
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:

@@ -3,7 +3,7 @@
 There are three small state machines. A table maps a phase and an event to the next phase. An event
 that a table does not list for a phase is a bug: `PhaseTable.next` raises InvariantBroken.
 
-- `CONNECTION`: which part of a request a connection reads, and how far its close is.
+- `CONNECTION`: which part of a request a connection reads, and the stages of its close.
 - `INPUT`: whether the transport may deliver more bytes (back-pressure). It changes independently of
   `CONNECTION`: a connection may be paused before, between and after the parts of a request.
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
@@ -40,7 +40,7 @@ class PhaseTable(Generic[PhaseT, EventT]):
 
 
 class ConnectionPhase(IntEnum):
-    """What a connection reads, and how far its close is. After BODY it reads no requests."""
+    """What a connection reads, and the stages of its close. After BODY it reads no requests."""
 
     FRESH = auto()  # no request has been received yet
     IDLE = auto()  # between two requests; responses may be owed

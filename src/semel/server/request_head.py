@@ -270,7 +270,7 @@ _CACHED_BYTES_MAX: Final = 512
 
 
 class HeadCache:
-    """Parses the request heads of one listener. A head is cached when it occurs again."""
+    """The parser of the request heads of one listener. A head is cached when it occurs again."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits

@@ -239,7 +239,7 @@ class Targets:
 
 
 class Sender:
-    """Sends chunks in order, on its own thread, while the caller makes the next ones."""
+    """A sender of chunks: in order, on its own thread, while the caller makes the next ones."""
 
     def __init__(self, task: SinkTask, partition: int) -> None:
         self._task = task

@@ -89,7 +89,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Spark creates one for planning and another for the commit."""
+    """The writer of a streaming query. Spark creates one for planning, another to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -154,7 +154,7 @@ _IN_FOREACH: Final = (
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. Its rows become visible together, or not at all.
+    """The writer of `df.write`. The rows become visible together, or not at all.
 
     With `txnAppId` and `txnVersion` they are written only once, even if the write is repeated.
     """

@@ -54,7 +54,7 @@ class StreamEnd(Struct, frozen=True):
 
 
 class StreamCatalog:
-    """Requests the offsets of the streams of one read from the server.
+    """The streams of one read and their offsets, requested from the server.
 
     Every method that sends a request raises ServerUnreachable if the server does not respond or is
     not semel.

@@ -86,7 +86,7 @@ def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
 
 
 class Columns:
-    """Converts the messages of a page to an Arrow batch for Spark. The base of two classes."""
+    """The base class of PlainColumns and DecodedColumns, which convert messages for Spark."""
 
     has_headers = False
 

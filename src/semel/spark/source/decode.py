@@ -28,7 +28,7 @@ _check: Final = msgspec.json.Decoder(_AnyObject).decode
 
 
 class Decoder:
-    """Decodes messages to the columns of a schema."""
+    """A decoder of JSON messages to the columns of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -127,7 +127,7 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
     """Return whether Arrow's parser supports a type.
 
-    It does not support maps, nor dates and times inside of other types.
+    It does not support maps, nor dates and times inside structs and lists.
     """
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)

@@ -49,7 +49,7 @@ class _TaskReader:
 
 
 class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams batch by batch, each message once, as long as the Spark checkpoint exists.
+    """The reader of `readStream`: it reads each message once while the Spark checkpoint exists.
 
     Spark creates one instance, which plans all batches of the query, and sends copies to the tasks,
     which only call `read`.
@@ -224,8 +224,8 @@ def next_positions(
     """Return the ends of the streams as positions, never before the positions of the query.
 
     A stream without an end was deleted. Raises DataLossError if messages were lost and
-    `is_loss_fatal` is true. If it is false, a deleted stream keeps its position, and of a stream
-    that was created again, the new incarnation is read.
+    `is_loss_fatal` is true. If it is false, a deleted stream keeps its position, and a stream that
+    was created again is read in its new incarnation.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
@@ -269,7 +269,7 @@ def limit_positions(
 
 
 class BatchReader(_TaskReader, DataSourceReader):
-    """Reads a range of each stream once. The range is fixed when the read is planned."""
+    """The reader of `spark.read`: one range of each stream, fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.max_offsets_per_trigger is not None:

@@ -141,7 +141,7 @@ def read_offset_range(
 
 
 class _Fetch:
-    """Fetches the pages of one offset range."""
+    """The pages of one offset range, fetched from the server."""
 
     def __init__(self, options: SourceOptions, part: OffsetRange) -> None:
         self._part = part
